@@ -1,0 +1,81 @@
+"""Where the portal keeps what it makes: one folder, secrets of mode 600.
+
+No Django here: the node settings and the supervisor read it too.
+"""
+
+import hashlib
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+# struct sockaddr_un.sun_path holds 108 bytes with the closing zero (unix(7)).
+UNIX_SOCKET_PATH_MAX = 107
+
+
+def var_dir() -> Path:
+    """Return the folder of everything that is made, not committed."""
+    return Path(os.environ.get("GPUPORTAL_VAR") or BASE_DIR / "var").resolve()
+
+
+def secret_file(name: str) -> Path:
+    """Return the path of one secret, whether it exists or not."""
+    return var_dir() / "secret" / name
+
+
+def read_secret(name: str) -> str:
+    """Return a secret's text, or "" where it was never made."""
+    try:
+        return secret_file(name).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def make_secret(name: str, text: str = "") -> str:
+    """Write a secret once, mode 600, and return what the file now holds.
+
+    Two processes that start together end with the same secret: the file is
+    created exclusively and the slower one reads it.
+    """
+    path = secret_file(name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.chmod(0o700)
+    draft = path.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text or secrets.token_urlsafe(50))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    return path.read_text().strip()
+
+
+def embedded_socket() -> Path:
+    """Return the embedded Valkey's socket.
+
+    A checkout whose path is too long for a Unix socket gets a private folder
+    under the temporary folder instead, named after the checkout.
+    """
+    near = var_dir() / "run" / "valkey.sock"
+    if len(os.fsencode(near)) <= UNIX_SOCKET_PATH_MAX:
+        return near
+    tag = hashlib.sha256(os.fsencode(var_dir())).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"gpuportal-{os.getuid()}-{tag}" / "valkey.sock"
+
+
+def embedded_redis_url() -> str:
+    """Return the address of the embedded Valkey."""
+    return f"unix://{embedded_socket()}?db=0"
+
+
+def celery_url(redis_url: str) -> str:
+    """Return kombu's spelling of a Redis address (sockets differ)."""
+    if redis_url.startswith("unix://"):
+        path, _, query = redis_url.removeprefix("unix://").partition("?")
+        database = query.removeprefix("db=") or "0"
+        return f"redis+socket://{path}?virtual_host={database}"
+    return redis_url

@@ -1,0 +1,5 @@
+"""All websocket addresses of the site."""
+
+from django.urls import URLPattern
+
+websocket_urlpatterns: list[URLPattern] = []

@@ -1,0 +1,251 @@
+"""Settings of the web, worker, beat and ingest processes.
+
+Everything that differs between sites comes from the environment; everything
+secret comes from a file of mode 600 under ``var/secret`` or the environment.
+Nodes do not read this file: see ``gpuportal/node_settings.py``.
+"""
+
+from pathlib import Path
+
+import environ
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+
+from gpuportal import paths
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = paths.var_dir()
+
+DEBUG = env.bool("GPUPORTAL_DEBUG", default=False)
+PRODUCTION = env.bool("GPUPORTAL_PRODUCTION", default=False)
+
+SECRET_KEY = env("SECRET_KEY", default="") or paths.read_secret("secret_key")
+if not SECRET_KEY:
+    if PRODUCTION:
+        raise ImproperlyConfigured("SECRET_KEY is not set and there is no default")
+    SECRET_KEY = paths.make_secret("secret_key")
+
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "channels",
+    "django_htmx",
+    "simple_history",
+    "axes",
+    "gpuportal.apps.PortalConfig",
+    "telemetry.apps.TelemetryConfig",
+    "reservations.apps.ReservationsConfig",
+    "placement.apps.PlacementConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "simple_history.middleware.HistoryRequestMiddleware",
+    "gpuportal.middleware.ProblemMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "gpuportal.urls"
+ASGI_APPLICATION = "gpuportal.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "gpuportal.context.site",
+            ],
+        },
+    },
+]
+
+# --- data ------------------------------------------------------------------
+# IMMEDIATE: a deferred SQLite transaction that turns into a write cannot wait
+# and fails at once with "database is locked". FULL: a booking confirmed to a
+# student survives a power cut.
+if env("DATABASE_URL", default=""):
+    DATABASES = {"default": env.db("DATABASE_URL")}
+    DATABASES["default"].setdefault("CONN_MAX_AGE", 0)
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": VAR_DIR / "db.sqlite3",
+        }
+    }
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["OPTIONS"] = {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;",
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "reservations.User"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+# By user name AND address together: a third party cannot lock somebody out.
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = 0.25
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_VERBOSE = False
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "board"
+LOGOUT_REDIRECT_URL = "login"
+
+# --- broker and channel layer ------------------------------------------------
+REDIS_URL = env("REDIS_URL", default="") or paths.embedded_redis_url()
+CELERY_BROKER_URL = paths.celery_url(REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_DEFAULT_QUEUE = "control"
+CELERY_TASK_CREATE_MISSING_QUEUES = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BEAT_SCHEDULE = {
+    "reservations": {
+        "task": "reservations.tasks.tick",
+        "schedule": 1.0,
+        "options": {"expires": 5},
+    },
+    "placement": {
+        "task": "placement.tasks.tick",
+        "schedule": 1.0,
+        "options": {"expires": 5},
+    },
+    "telemetry": {
+        "task": "telemetry.tasks.tick",
+        "schedule": 60.0,
+        "options": {"expires": 50},
+    },
+}
+# socket_timeout None: otherwise an idle websocket is closed after five seconds
+# (channels_redis#422). max_connections: the default of 100 refuses a rush.
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {
+            "hosts": [
+                {
+                    "address": REDIS_URL,
+                    "max_connections": 5000,
+                    "socket_timeout": None,
+                }
+            ],
+            "capacity": 500,
+            "prefix": "layer",
+        },
+    }
+}
+
+# --- pages -------------------------------------------------------------------
+LANGUAGE_CODE = "en-gb"
+TIME_ZONE = env("GPUPORTAL_TIME_ZONE", default="UTC")
+USE_I18N = False
+USE_TZ = True
+STATIC_URL = "static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATIC_ROOT = VAR_DIR / "static"
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "gpuportal.npm.NpmFinder",
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": (
+            "whitenoise.storage.CompressedManifestStaticFilesStorage"
+            if PRODUCTION
+            else "django.contrib.staticfiles.storage.StaticFilesStorage"
+        )
+    },
+}
+WHITENOISE_USE_FINDERS = not PRODUCTION
+WHITENOISE_ALLOW_ALL_ORIGINS = False
+MEDIA_ROOT = VAR_DIR / "media"
+NPM_STATIC = {
+    "vendor/event-calendar.min.js": "@event-calendar/build/dist/event-calendar.min.js",
+    "vendor/event-calendar.min.js.map": (
+        "@event-calendar/build/dist/event-calendar.min.js.map"
+    ),
+    "vendor/event-calendar.min.css": (
+        "@event-calendar/build/dist/event-calendar.min.css"
+    ),
+    "vendor/uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
+    "vendor/uPlot.min.css": "uplot/dist/uPlot.min.css",
+}
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "connect-src": [SELF],
+        "object-src": [NONE],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+        "form-action": [SELF],
+    }
+}
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+if PRODUCTION:
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
+EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+
+# --- the portal's own ----------------------------------------------------------
+# Simulated GPUs are refused in production unless the operator says so.
+ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
+# Scripts of students where jobs have no Unix user of their own.
+ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},
+}

@@ -1,0 +1,42 @@
+"""Which moves of a Job are legal. A table; a move is one compare-and-set."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a Job stands."""
+
+    QUEUED = "queued"  # waits for its Reservation's start
+    STARTING = "starting"  # ordered from the node; no process seen yet
+    RUNNING = "running"
+    STOPPING = "stopping"  # TERM sent or ordered; KILL follows after the grace
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"  # ended because somebody or the Window's end said so
+    LOST = "lost"  # the node or the shim went away with it
+
+    # StrEnum members carry no label of their own; Django's choices want one.
+    @property
+    def label(self) -> str:
+        """Return the word on screen."""
+        return self.value
+
+    @classmethod
+    def live(cls) -> frozenset["JobState"]:
+        """Return the states in which a Job holds or waits for Gpus."""
+        return frozenset({cls.QUEUED, cls.STARTING, cls.RUNNING, cls.STOPPING})
+
+
+_ENDS = frozenset({JobState.DONE, JobState.FAILED, JobState.STOPPED, JobState.LOST})
+
+NEXT: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
+    # A short Job may have ended before its start was heard of.
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
+    JobState.RUNNING: frozenset({JobState.STOPPING}) | _ENDS,
+    JobState.STOPPING: _ENDS,
+    JobState.DONE: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.STOPPED: frozenset(),
+    JobState.LOST: frozenset(),
+}

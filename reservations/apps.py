@@ -1,0 +1,17 @@
+"""The first floor: accounts, quotas, the calendar and the ledger."""
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class ReservationsConfig(AppConfig):
+    """Accounts, Reservations, LedgerEntries."""
+
+    name = "reservations"
+
+    def ready(self) -> None:
+        """Keep the guards that only the database can give."""
+        from reservations import triggers
+
+        # After every migrate: SQLite drops triggers when it rebuilds a table.
+        post_migrate.connect(triggers.install, sender=self)

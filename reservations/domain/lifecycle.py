@@ -1,0 +1,57 @@
+"""Which moves of a Reservation are legal. A table; a move is one compare-and-set."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a Reservation stands."""
+
+    CONFIRMED = "confirmed"  # booked, not begun
+    ACTIVE = "active"  # its Window runs
+    ENDED = "ended"  # the Window is over
+    RELEASED = "released"  # given back, or freed, before its end
+    CANCELLED = "cancelled"  # given back before its start
+    DISPLACED = "displaced"  # flex that went to somebody worse served
+    REFUNDED = "refunded"  # failed by the site: Gpu lost or not clean
+
+    @property
+    def label(self) -> str:
+        """Return the word on screen."""
+        return self.value
+
+    @classmethod
+    def live(cls) -> frozenset["State"]:
+        """Return the states that hold Gpus."""
+        return frozenset({cls.CONFIRMED, cls.ACTIVE})
+
+
+class Kind(StrEnum):
+    """What others may do to a Reservation (POLICY.md section 3)."""
+
+    FIRM = "firm"
+    FLEX = "flex"
+
+    @property
+    def label(self) -> str:
+        """Return the word on screen."""
+        return self.value
+
+
+NEXT: dict[State, frozenset[State]] = {
+    State.CONFIRMED: frozenset(
+        {
+            State.ACTIVE,
+            State.CANCELLED,
+            State.DISPLACED,
+            State.REFUNDED,
+            State.ENDED,  # a portal that was down over the whole Window
+        }
+    ),
+    # CONFIRMED again is the undo of a cancel, within its ten seconds.
+    State.CANCELLED: frozenset({State.CONFIRMED}),
+    State.ACTIVE: frozenset({State.ENDED, State.RELEASED, State.REFUNDED}),
+    State.ENDED: frozenset(),
+    State.RELEASED: frozenset(),
+    State.DISPLACED: frozenset(),
+    State.REFUNDED: frozenset(),
+}

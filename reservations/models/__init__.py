@@ -1,0 +1,19 @@
+"""People and accounts, the calendar, the ledger, the audit log."""
+
+from reservations.models.accounts import Account, ApiToken, Membership, User
+from reservations.models.audit import AuditEntry
+from reservations.models.calendar import Allocation, Reservation
+from reservations.models.ledger import LedgerEntry
+from reservations.models.policy import SitePolicy
+
+__all__ = [
+    "Account",
+    "Allocation",
+    "ApiToken",
+    "AuditEntry",
+    "LedgerEntry",
+    "Membership",
+    "Reservation",
+    "SitePolicy",
+    "User",
+]

@@ -1,0 +1,124 @@
+"""Users, the tree of Accounts that is charged, and who may book under it.
+
+The words are Slurm's: an Account is a node of the tree, a Membership (Slurm:
+association) is the right of one User to book under one Account.
+"""
+
+import hashlib
+import secrets
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+from django.utils import timezone
+from simple_history.models import HistoricalRecords
+
+
+class User(AbstractUser):
+    """A login. The Unix user of its Jobs is set by the operator only."""
+
+    display_name = models.CharField(max_length=80, blank=True)
+    unix_user = models.CharField(
+        max_length=32,
+        blank=True,
+        help_text="Existing Unix account (uid 1000 or more) that the Jobs run as.",
+    )
+    hue = models.PositiveSmallIntegerField(default=210)
+
+    class Meta(AbstractUser.Meta):
+        ordering = ["username"]
+
+    def __str__(self) -> str:
+        return self.display_name or self.username
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether this User runs the site."""
+        return self.is_active and self.is_superuser
+
+
+class Account(models.Model):
+    """A node of the charged tree: institution, group. ``parent`` null: root."""
+
+    name = models.SlugField(max_length=63, unique=True)
+    title = models.CharField(max_length=120, blank=True)
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
+    )
+    shares = models.PositiveIntegerField(default=1)
+    quota_gpu_seconds = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Weighted GPU-seconds in any rolling 7 days; empty: sum of members.",
+    )
+    hue = models.PositiveSmallIntegerField(
+        default=210, help_text="Colour of the group on the calendar, 0 to 359."
+    )
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.title or self.name
+
+
+class Membership(models.Model):
+    """The right of one User to book under one Account."""
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="memberships")
+    account = models.ForeignKey(
+        Account, on_delete=models.PROTECT, related_name="memberships"
+    )
+    shares = models.PositiveIntegerField(default=1)
+    is_head = models.BooleanField(default=False, help_text="Steers this Account.")
+    active = models.BooleanField(default=True)
+    quota_gpu_seconds = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Weighted GPU-seconds in any rolling 7 days; empty: the site's.",
+    )
+
+    history = HistoricalRecords()
+
+    class Meta:
+        ordering = ["account__name", "user__username"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "account"], name="one_membership_per_user_and_account"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.account}"
+
+
+class ApiToken(models.Model):
+    """A scoped, expiring, revocable key of one User; only its hash is kept."""
+
+    SCOPES = ("read", "book", "job", "metrics")
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    label = models.CharField(max_length=60)
+    token_hash = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.label} of {self.user}"
+
+    @staticmethod
+    def hash_token(token: str) -> str:
+        """Return the stored form (the token is random, so no salt)."""
+        return hashlib.sha256(token.encode()).hexdigest()
+
+    @staticmethod
+    def draw() -> str:
+        """Return a new token's text."""
+        return "gp_" + secrets.token_urlsafe(32)

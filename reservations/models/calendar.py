@@ -1,0 +1,182 @@
+"""Reservations and the Allocations that the database keeps apart."""
+
+from datetime import datetime
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeBoundary
+from django.contrib.postgres.fields import RangeOperators as Op
+from django.core.exceptions import ValidationError
+from django.db import connections, models
+from django.utils import timezone
+
+from reservations.domain.lifecycle import Kind, State
+from reservations.models.accounts import Membership, User
+
+
+class ReservationQuerySet(models.QuerySet):
+    """Reads and moves of Reservations."""
+
+    def live(self) -> "ReservationQuerySet":
+        """Reservations that hold Gpus."""
+        return self.filter(state__in=State.live())
+
+    def overlapping(self, start: datetime, end: datetime) -> "ReservationQuerySet":
+        """Reservations whose half-open Window meets [start, end)."""
+        return self.filter(start__lt=end, end__gt=start)
+
+    def due_to_start(self, now: datetime) -> "ReservationQuerySet":
+        """Booked ones whose Window has begun."""
+        return self.filter(state=State.CONFIRMED, start__lte=now)
+
+    def due_to_end(self, now: datetime) -> "ReservationQuerySet":
+        """Running ones whose Window is over."""
+        return self.filter(state=State.ACTIVE, end__lte=now)
+
+    def move(self, pk: int, *, old: State, new: State, **fields: object) -> bool:
+        """Move one by compare-and-set; False: another worker was first."""
+        return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
+
+
+class Reservation(models.Model):
+    """A User's claim on n Gpus for a Window, charged to a Membership."""
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="reservations")
+    membership = models.ForeignKey(
+        Membership, on_delete=models.PROTECT, related_name="reservations"
+    )
+    start = models.DateTimeField()
+    end = models.DateTimeField(help_text="Half-open; moves to now when given back.")
+    booked_end = models.DateTimeField(help_text="The end that was booked.")
+    kind = models.CharField(max_length=8, choices=[(k.value, k.label) for k in Kind])
+    state = models.CharField(
+        max_length=12, choices=[(s.value, s.label) for s in State], default=State.CONFIRMED
+    )
+    cost_gpu_seconds = models.BigIntegerField(help_text="weight x Gpus x seconds")
+    purpose = models.CharField(max_length=120, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    checked_in_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    cancelled_at = models.DateTimeField(null=True, blank=True)
+    blind_seconds = models.PositiveIntegerField(
+        default=0, help_text="Time without fresh samples: it stops every clock."
+    )
+    keep_used = models.BooleanField(default=False)
+    decision = models.JSONField(
+        default=dict, blank=True, help_text="The rule, its numbers, the policy version."
+    )
+    version = models.PositiveIntegerField(default=1)
+
+    objects = ReservationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["start", "pk"]
+        indexes = [
+            models.Index(fields=["state", "start"]),
+            models.Index(fields=["state", "end"]),
+            models.Index(fields=["membership", "start"]),
+            models.Index(fields=["user", "state"]),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(end__gte=models.F("start")),
+                name="reservation_ends_after_its_start",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.user} {self.start:%F %R} to {self.end:%F %R}"
+
+
+class TsTzRange(models.Func):
+    """``tstzrange(start, end, '[)')``: the half-open Window."""
+
+    function = "TSTZRANGE"
+    output_field = DateTimeRangeField()
+
+
+class Int8Range(models.Func):
+    """``int8range(gpu, gpu, '[]')``: equality that GiST knows without btree_gist."""
+
+    function = "INT8RANGE"
+    template = "%(function)s(%(expressions)s, '[]')"
+    output_field = models.Field()
+
+
+class NoOverlap(ExclusionConstraint):
+    """Refuses overlapping live Allocations of one Gpu.
+
+    PostgreSQL: an exclusion constraint. SQLite knows none, so
+    ``reservations/triggers.py`` installs a trigger that raises the same name.
+    """
+
+    def constraint_sql(self, model, schema_editor):  # type: ignore[override]
+        """Return SQL on PostgreSQL only."""
+        if schema_editor.connection.vendor != "postgresql":
+            return None
+        return super().constraint_sql(model, schema_editor)
+
+    def create_sql(self, model, schema_editor):  # type: ignore[override]
+        """Return SQL on PostgreSQL only."""
+        if schema_editor.connection.vendor != "postgresql":
+            return None
+        return super().create_sql(model, schema_editor)
+
+    def remove_sql(self, model, schema_editor):  # type: ignore[override]
+        """Return SQL on PostgreSQL only."""
+        if schema_editor.connection.vendor != "postgresql":
+            return None
+        return super().remove_sql(model, schema_editor)
+
+    def validate(self, model, instance, exclude=None, using="default"):  # type: ignore[override]
+        """Refuse in forms what the database would refuse.
+
+        Raises:
+            ValidationError: an Allocation of the same Gpu overlaps.
+        """
+        if not instance.live:
+            return
+        clash = (
+            model._default_manager.using(connections[using].alias)
+            .filter(
+                gpu_id=instance.gpu_id,
+                start__lt=instance.end,
+                end__gt=instance.start,
+                live=True,
+            )
+            .exclude(pk=instance.pk)
+        )
+        if clash.exists():
+            raise ValidationError(
+                self.get_violation_error_message(), code=self.violation_error_code
+            )
+
+
+class Allocation(models.Model):
+    """Which exact Gpu serves which Reservation, and when."""
+
+    reservation = models.ForeignKey(
+        Reservation, on_delete=models.PROTECT, related_name="allocations"
+    )
+    gpu = models.ForeignKey(
+        "telemetry.Gpu", on_delete=models.PROTECT, related_name="allocations"
+    )
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+    live = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["gpu_id", "start"]
+        indexes = [models.Index(fields=["gpu", "live", "end"])]
+        constraints = [
+            NoOverlap(
+                name="allocation_no_overlap",
+                condition=models.Q(live=True),
+                expressions=[
+                    (TsTzRange("start", "end", RangeBoundary()), Op.OVERLAPS),
+                    (Int8Range("gpu", "gpu"), Op.OVERLAPS),
+                ],
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gpu} for #{self.reservation_id}"

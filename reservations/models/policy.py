@@ -1,0 +1,55 @@
+"""The site's booking rules, as the admin edits them, with history."""
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from simple_history.models import HistoricalRecords
+
+HOUR = 3600
+
+
+class SitePolicy(models.Model):
+    """One row. Defaults: POLICY.md section 2; all times in seconds."""
+
+    grid_seconds = models.PositiveIntegerField(
+        default=HOUR, validators=[MinValueValidator(60), MaxValueValidator(24 * HOUR)]
+    )
+    firm_horizon_seconds = models.PositiveIntegerField(default=14 * 24 * HOUR)
+    flex_horizon_seconds = models.PositiveIntegerField(default=3 * 24 * HOUR)
+    freeze_seconds = models.PositiveIntegerField(default=12 * HOUR)
+    longest_seconds = models.PositiveIntegerField(
+        default=24 * HOUR, validators=[MinValueValidator(60)]
+    )
+    gpus_at_once = models.PositiveSmallIntegerField(default=4)
+    live_reservations = models.PositiveSmallIntegerField(default=6)
+    quota_gpu_seconds = models.BigIntegerField(
+        default=40 * HOUR * 10,
+        help_text="Per Membership, weighted GPU-seconds in any rolling 7 days.",
+    )
+    half_life_seconds = models.PositiveIntegerField(default=14 * 24 * HOUR)
+    late_return_ratio = models.FloatField(
+        default=0.5, validators=[MinValueValidator(0), MaxValueValidator(1)]
+    )
+    no_show_seconds = models.PositiveIntegerField(default=15 * 60)
+    idle_seconds = models.PositiveIntegerField(default=30 * 60)
+    idle_util_pct = models.FloatField(
+        default=3, validators=[MinValueValidator(0), MaxValueValidator(100)]
+    )
+    release_no_shows = models.BooleanField(default=True)
+    release_idle = models.BooleanField(default=False)
+    stop_grace_seconds = models.PositiveIntegerField(default=30)
+    names_visible = models.BooleanField(
+        default=True, help_text="Students see who holds a Gpu; off: groups only."
+    )
+
+    history = HistoricalRecords()
+
+    class Meta:
+        verbose_name_plural = "site policy"
+
+    def __str__(self) -> str:
+        return "Site policy"
+
+    @classmethod
+    def current(cls) -> "SitePolicy":
+        """Return the one row, made with the defaults where it is missing."""
+        return cls.objects.get_or_create(pk=1)[0]

@@ -1,0 +1,69 @@
+"""Guards only the database can give, installed after every migrate.
+
+SQLite has no exclusion constraint: a trigger refuses overlapping live
+Allocations under the constraint's own name. Both databases refuse to update or
+delete ledger and audit rows. They are made after migrate and not by a
+migration: a later AlterField rebuilds the SQLite table and silently drops
+its triggers.
+"""
+
+from django.db import connections
+
+APPEND_ONLY = ("reservations_ledgerentry", "reservations_auditentry")
+
+_SQLITE_OVERLAP = """
+CREATE TRIGGER allocation_no_overlap_{when} BEFORE {when} ON reservations_allocation
+WHEN NEW.live AND EXISTS (
+  SELECT 1 FROM reservations_allocation other
+  WHERE other.gpu_id = NEW.gpu_id AND other.live
+    AND other.start < NEW."end" AND other."end" > NEW.start
+    AND other.id IS NOT NEW.id)
+BEGIN SELECT RAISE(ABORT, 'allocation_no_overlap'); END
+"""
+_SQLITE_APPEND_ONLY = """
+CREATE TRIGGER {table}_append_only_{when} BEFORE {when} ON {table}
+BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
+"""
+_POSTGRES_FUNCTION = """
+CREATE OR REPLACE FUNCTION gpuportal_append_only() RETURNS trigger AS $$
+BEGIN RAISE EXCEPTION '%% is append-only', TG_TABLE_NAME
+  USING ERRCODE = 'integrity_constraint_violation'; END
+$$ LANGUAGE plpgsql
+"""
+
+
+def install(using: str = "default", **_kwargs: object) -> None:
+    """Drop and make the triggers; safe to run any number of times."""
+    connection = connections[using]
+    tables = set(connection.introspection.table_names())
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            _install_sqlite(cursor, tables)
+        elif connection.vendor == "postgresql":
+            _install_postgresql(cursor, tables)
+
+
+def _install_sqlite(cursor, tables: set[str]) -> None:
+    for when in ("INSERT", "UPDATE"):
+        cursor.execute(f"DROP TRIGGER IF EXISTS allocation_no_overlap_{when}")
+        if "reservations_allocation" in tables:
+            cursor.execute(_SQLITE_OVERLAP.format(when=when))
+    for table in APPEND_ONLY:
+        for when in ("UPDATE", "DELETE"):
+            cursor.execute(f"DROP TRIGGER IF EXISTS {table}_append_only_{when}")
+            if table in tables:
+                cursor.execute(_SQLITE_APPEND_ONLY.format(table=table, when=when))
+
+
+def _install_postgresql(cursor, tables: set[str]) -> None:
+    cursor.execute(_POSTGRES_FUNCTION.replace("%%", "%"))
+    for table in APPEND_ONLY:
+        if table not in tables:
+            continue
+        # Row level: TRUNCATE, which a test database uses between tests, is no
+        # way of the application's.
+        cursor.execute(f"DROP TRIGGER IF EXISTS {table}_append_only ON {table}")
+        cursor.execute(
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION gpuportal_append_only()"
+        )

@@ -1,0 +1,184 @@
+"""Nodes, their Gpus, what they did minute by minute, and open findings."""
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime, timedelta
+
+from django.db import models
+from django.utils import timezone
+
+
+class Node(models.Model):
+    """A machine with Gpus that runs a node worker."""
+
+    class Isolation(models.TextChoices):
+        NONE = "none", "none: no separate Unix user, ready recipes only"
+        WATCHED = "watched", "watched: own Unix user"
+        ENFORCED = "enforced", "enforced: own user and device list"
+
+    name = models.SlugField(max_length=63, unique=True)
+    token_hash = models.CharField(max_length=64, editable=False)
+    simulated = models.BooleanField(default=False)
+    maintenance = models.BooleanField(
+        default=False, help_text="Nobody can book; what runs goes on."
+    )
+    isolation = models.CharField(
+        max_length=10, choices=Isolation, default=Isolation.NONE
+    )
+    driver_version = models.CharField(max_length=40, blank=True)
+    cuda_version = models.CharField(max_length=20, blank=True)
+    fast_links = models.JSONField(
+        default=list, blank=True, help_text="Pairs of UUIDs joined by NVLink."
+    )
+    enrolled_at = models.DateTimeField(default=timezone.now)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def hash_token(token: str) -> str:
+        """Return the stored form of a node token (random, so no salt)."""
+        return hashlib.sha256(token.encode()).hexdigest()
+
+    def new_token(self) -> str:
+        """Make a token, keep its hash, return it: shown once. Not saved."""
+        token = secrets.token_urlsafe(32)
+        self.token_hash = self.hash_token(token)
+        return token
+
+    def accepts(self, token: str) -> bool:
+        """Say whether this is the node's token, in constant time."""
+        return hmac.compare_digest(self.token_hash, self.hash_token(token))
+
+
+class Pool(models.Model):
+    """The Gpus of one class, booked alike and weighing alike."""
+
+    gpu_class = models.CharField(max_length=80, unique=True)
+    weight = models.PositiveIntegerField(
+        help_text="Cost of one second of one Gpu; default: memory in 8 GiB units."
+    )
+    peak_flops = models.FloatField(
+        default=0, help_text="Dense 16-bit FLOP/s from the data sheet; 0: unknown."
+    )
+
+    class Meta:
+        ordering = ["gpu_class"]
+
+    def __str__(self) -> str:
+        return self.gpu_class
+
+
+class GpuQuerySet(models.QuerySet):
+    """Reads of Gpus."""
+
+    def bookable(self) -> "GpuQuerySet":
+        """Gpus that are there and not under maintenance."""
+        return self.filter(present=True, lost=False, maintenance=False).exclude(
+            node__maintenance=True
+        )
+
+
+class Gpu(models.Model):
+    """One allottable card, known by its NVML UUID and bound to one Node."""
+
+    uuid = models.CharField(max_length=80, unique=True)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="gpus")
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="gpus")
+    index = models.PositiveSmallIntegerField()
+    name = models.CharField(max_length=80)
+    memory_total_bytes = models.BigIntegerField()
+    power_limit_watts = models.FloatField(null=True, blank=True)
+    slowdown_celsius = models.FloatField(null=True, blank=True)
+    pci_bus_id = models.CharField(max_length=32, blank=True)
+    serial = models.CharField(max_length=40, blank=True)
+    present = models.BooleanField(default=True)
+    lost = models.BooleanField(default=False)
+    maintenance = models.BooleanField(default=False)
+
+    objects = GpuQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["node__name", "index"]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}:{self.index}"
+
+
+class SampleMinute(models.Model):
+    """One Gpu's minute: counts and sums, so that roll-ups stay exact."""
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="minutes")
+    minute_at = models.DateTimeField()
+    n = models.PositiveSmallIntegerField()
+    util_n = models.PositiveSmallIntegerField()
+    util_sum_pct = models.FloatField()
+    util_max_pct = models.FloatField(null=True)
+    util_min_pct = models.FloatField(null=True)
+    idle_n = models.PositiveSmallIntegerField(default=0)
+    memory_n = models.PositiveSmallIntegerField()
+    memory_sum_bytes = models.FloatField()
+    memory_max_bytes = models.BigIntegerField(null=True)
+    temperature_max_celsius = models.FloatField(null=True)
+    power_n = models.PositiveSmallIntegerField()
+    power_sum_watts = models.FloatField()
+    process_n = models.PositiveSmallIntegerField(
+        default=0, help_text="Samples with at least one process of the holder."
+    )
+
+    class Meta:
+        ordering = ["minute_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["gpu", "minute_at"], name="one_row_per_gpu_and_minute"
+            )
+        ]
+
+
+class AlertQuerySet(models.QuerySet):
+    """Reads of Alerts."""
+
+    def open(self) -> "AlertQuerySet":
+        """Findings that still stand."""
+        return self.filter(closed_at=None)
+
+    def open_at(self, at: datetime) -> "AlertQuerySet":
+        """Findings that stood at an instant."""
+        return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
+
+
+class Alert(models.Model):
+    """One open finding of one rule on one Gpu (or on a reservation of it)."""
+
+    rule = models.CharField(max_length=40)
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="alerts")
+    reservation_id = models.BigIntegerField(null=True, blank=True)
+    detail = models.JSONField(default=dict)
+    opened_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = AlertQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-opened_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rule", "gpu"],
+                condition=models.Q(closed_at=None),
+                name="one_open_alert_per_rule_and_gpu",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule} on {self.gpu}"
+
+    @property
+    def lasted(self) -> timedelta:
+        """How long the finding has stood."""
+        return (self.closed_at or self.last_seen_at) - self.opened_at
