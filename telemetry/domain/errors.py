@@ -1,0 +1,86 @@
+"""What can go wrong between the card and the page, as data.
+
+    TelemetryError            code, text made from the typed fields
+    ├── MessageRefused        a message from a node that is not what it claims
+    ├── FrameRefused          bytes that are no live frame
+    ├── ProbeUnavailable      no driver, no simulator folder: nothing to read
+    └── ClaimRefused          a claim on a simulated Gpu that cannot be had
+        └── SimulatedOutOfMemory   not enough memory left, as CUDA would say
+
+Nothing here knows of HTTP; `gpuportal/problems.py` maps codes to answers.
+"""
+
+from __future__ import annotations
+
+from telemetry.domain.units import format_bytes
+
+
+class TelemetryError(Exception):
+    """Root of the tree. `code` is stable and may be shown to programs."""
+
+    code = "telemetry_error"
+
+
+class MessageRefused(TelemetryError):
+    """A message from a node holds something it must not. Nodes are not trusted."""
+
+    code = "message_refused"
+
+    def __init__(self, *, field: str, why: str) -> None:
+        self.field = field
+        """Path of the offending field, such as `gpus[3].util_pct`."""
+        self.why = why
+        super().__init__(f"{field}: {why}" if field else why)
+
+
+class FrameRefused(TelemetryError):
+    """Bytes that are no frame of a version this code reads."""
+
+    code = "frame_refused"
+
+    def __init__(self, *, why: str) -> None:
+        self.why = why
+        super().__init__(f"not a live frame: {why}")
+
+
+class ProbeUnavailable(TelemetryError):
+    """The probe cannot be opened; its text is one line an operator can act on."""
+
+    code = "probe_unavailable"
+
+    def __init__(self, *, backend: str, why: str) -> None:
+        self.backend = backend
+        self.why = why
+        super().__init__(f"{backend}: {why}")
+
+
+class ClaimRefused(TelemetryError):
+    """A process cannot have what it asked of a simulated Gpu."""
+
+    code = "claim_refused"
+
+    def __init__(self, *, gpu: str, why: str) -> None:
+        self.gpu = gpu
+        self.why = why
+        super().__init__(f"{gpu}: {why}")
+
+
+class SimulatedOutOfMemory(ClaimRefused):
+    """Out of memory on a simulated Gpu, in the numbers CUDA's own text gives."""
+
+    code = "simulated_out_of_memory"
+
+    def __init__(
+        self, *, gpu: str, asked_bytes: int, free_bytes: int, total_bytes: int
+    ) -> None:
+        self.asked_bytes = asked_bytes
+        self.free_bytes = free_bytes
+        self.total_bytes = total_bytes
+        super().__init__(
+            gpu=gpu,
+            why=(
+                f"simulated CUDA out of memory: tried to take "
+                f"{format_bytes(asked_bytes)}, {format_bytes(free_bytes)} free of "
+                f"{format_bytes(total_bytes)}"
+            ),
+        )

@@ -1,0 +1,235 @@
+"""What a node is made of: Gpus and the Links between them.
+
+These facts change when somebody opens the machine, not every second: a node
+sends them as a *roster* when it starts, when they change, and every 30 s.
+`NodeInfo.to_message()` and `from_message()` are the two ends of that; the
+latter believes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from telemetry.domain.fields import (
+    LATEST_AT,
+    MESSAGE_VERSION,
+    Fields,
+    dump_object,
+    load_message,
+)
+from telemetry.domain.units import GIB_BYTES, TIB_BYTES
+
+MOST_GPUS = 64
+"""Gpus (MIG instances included) in one node; NVSwitch nodes have 16 boards."""
+MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
+MOST_MEMORY_BYTES = 4 * TIB_BYTES
+MOST_WATTS = 10_000.0
+MOST_CELSIUS = 200.0
+MOST_MHZ = 20_000
+NAME_LENGTH = 80
+UUID_LENGTH = 80
+
+NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+"""A slug of at most 63 characters: it becomes part of stream and file names."""
+
+
+class LinkKind(StrEnum):
+    """How two Gpus reach each other, best first (names of `nvidia-smi topo -m`)."""
+
+    NVLINK = "nvlink"
+    PIX = "pix"
+    """At most one PCIe bridge between them."""
+    PXB = "pxb"
+    """Several PCIe bridges, no CPU."""
+    PHB = "phb"
+    """Through one CPU's PCIe host bridge."""
+    NODE = "node"
+    """Several host bridges of one NUMA node."""
+    SYS = "sys"
+    """Across the sockets' interconnect."""
+
+
+class Backend(StrEnum):
+    """What reads the Gpus of a node."""
+
+    NVML = "nvml"
+    SIMULATED = "simulated"
+
+
+class Isolation(StrEnum):
+    """How far jobs of a node are kept apart."""
+
+    NONE = "none"
+    """No separate Unix user."""
+    WATCHED = "watched"
+    """Each student's own Unix user."""
+    ENFORCED = "enforced"
+    """Own user and a list of devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Connection between two Gpus of one node; `a` and `b` are UUIDs."""
+
+    a: str
+    b: str
+    kind: LinkKind
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One allottable card or MIG instance. `None`: the card cannot say."""
+
+    uuid: str
+    """NVML UUID: the identity. Never the index, which moves at reboots."""
+    index: int
+    """NVML index at the last look, for people."""
+    name: str
+    gpu_class: str
+    """Pool key: the name without vendor words, see `gpu_class_of`."""
+    memory_total_bytes: int
+    power_limit_watts: float | None = None
+    slowdown_celsius: float | None = None
+    """Temperature at which this model slows itself down."""
+    sm_clock_max_mhz: int | None = None
+    pci_bus_id: str = ""
+    """For people with the screwdriver."""
+    serial: str = ""
+    compute_capability: str = ""
+    """CUDA compute capability such as "8.0"; "" where unknown."""
+    mig_parent: str = ""
+    """UUID of the card that this MIG instance is part of; "" for a whole card."""
+    mig: bool = False
+    """Whether the card is split; then it cannot be booked as a whole."""
+    lost: bool = False
+    """The driver does not find it (any more)."""
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> GpuInfo:
+        """Read one Gpu of a roster. Raises MessageRefused."""
+        return cls(
+            uuid=fields.text("uuid", most=UUID_LENGTH),
+            index=fields.whole("index", most=1023),
+            name=fields.text("name", most=NAME_LENGTH),
+            gpu_class=fields.text("gpu_class", most=NAME_LENGTH),
+            memory_total_bytes=fields.whole(
+                "memory_total_bytes", most=MOST_MEMORY_BYTES
+            ),
+            power_limit_watts=fields.number_or_none(
+                "power_limit_watts", most=MOST_WATTS
+            ),
+            slowdown_celsius=fields.number_or_none(
+                "slowdown_celsius", most=MOST_CELSIUS
+            ),
+            sm_clock_max_mhz=fields.whole_or_none("sm_clock_max_mhz", most=MOST_MHZ),
+            pci_bus_id=fields.text_or_none("pci_bus_id", most=32) or "",
+            serial=fields.text_or_none("serial", most=40) or "",
+            compute_capability=fields.text_or_none("compute_capability", most=8) or "",
+            mig_parent=fields.text_or_none("mig_parent", most=UUID_LENGTH) or "",
+            mig=fields.flag("mig"),
+            lost=fields.flag("lost"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node's roster: what it has and what reads it."""
+
+    node: str
+    """Whose roster it is. Not part of the message: the stream's name says it."""
+    backend: Backend
+    gpus: tuple[GpuInfo, ...]
+    links: tuple[Link, ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""
+    boot_id: str = ""
+    """Changes with every start of the machine: "missing after reboot"."""
+    isolation: Isolation = Isolation.NONE
+
+    @property
+    def fast_links(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of UUIDs joined by NVLink."""
+        return tuple((x.a, x.b) for x in self.links if x.kind is LinkKind.NVLINK)
+
+    def to_message(self, *, at: float) -> bytes:
+        """The roster as compact JSON; `at` is the node's clock, Unix seconds."""
+        return dump_object(
+            {
+                "v": MESSAGE_VERSION,
+                "kind": "roster",
+                "at": at,
+                "backend": self.backend,
+                "driver_version": self.driver_version,
+                "cuda_version": self.cuda_version,
+                "boot_id": self.boot_id,
+                "isolation": self.isolation,
+                "gpus": [asdict(gpu) for gpu in self.gpus],
+                "fast_links": self.fast_links,
+            }
+        )
+
+    @classmethod
+    def from_message(cls, data: bytes | str, *, node: str = "") -> NodeInfo:
+        """Read a roster. Raises MessageRefused with the field that is wrong."""
+        return cls.from_fields(load_message(data, kind="roster"), node=node)
+
+    @classmethod
+    def from_fields(cls, fields: Fields, *, node: str = "") -> NodeInfo:
+        """Read a roster from its JSON object. Raises MessageRefused."""
+        fields.number("at", most=LATEST_AT)
+        gpus = tuple(
+            GpuInfo.from_fields(x) for x in fields.objects("gpus", most=MOST_GPUS)
+        )
+        uuids = {gpu.uuid for gpu in gpus}
+        if len(uuids) != len(gpus):
+            fields.refuse("gpus", "a UUID appears twice")
+        if any(gpu.mig_parent and gpu.mig_parent not in uuids for gpu in gpus):
+            fields.refuse("gpus", "an instance of a card that is not in the roster")
+        return cls(
+            node=node,
+            backend=fields.one_of("backend", Backend),
+            gpus=gpus,
+            links=_fast_links(fields, uuids),
+            driver_version=fields.text_or_none("driver_version", most=40) or "",
+            cuda_version=fields.text_or_none("cuda_version", most=20) or "",
+            boot_id=fields.text_or_none("boot_id", most=40) or "",
+            isolation=fields.one_of("isolation", Isolation, Isolation.NONE),
+        )
+
+
+def _fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
+    links = []
+    for pair in fields.items("fast_links", most=MOST_LINKS):
+        if not isinstance(pair, list) or len(pair) != 2:
+            fields.refuse("fast_links", "not a list of pairs")
+        a, b = pair
+        if a == b or a not in uuids or b not in uuids:
+            fields.refuse("fast_links", "not between two Gpus of this roster")
+        links.append(Link(a=a, b=b, kind=LinkKind.NVLINK))
+    return tuple(links)
+
+
+_VENDOR_WORDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce)\s+")
+
+
+def gpu_class_of(name: str, memory_total_bytes: int) -> str:
+    """Pool key of a card: its name without vendor words, with its memory.
+
+    Cards of one name come with different memories (A100 40 and 80 GB), and
+    boards of one chip under different names; both matter to what fits, so both
+    are in the key. Memory is rounded to whole GiB as NVML reports it.
+
+    >>> gpu_class_of("NVIDIA A100-SXM4-80GB", 85_899_345_920)
+    'A100-SXM4-80GB'
+    >>> gpu_class_of("NVIDIA GeForce RTX 3090", 25_769_803_776)
+    'RTX 3090 24GB'
+    """
+    short = name.strip()
+    while _VENDOR_WORDS.match(short):
+        short = _VENDOR_WORDS.sub("", short)
+    if re.search(r"\d+ ?G[Bi]", short):
+        return short[:NAME_LENGTH]
+    gib = round(memory_total_bytes / GIB_BYTES)
+    return f"{short[: NAME_LENGTH - 8]} {gib}GB" if gib else short[:NAME_LENGTH]

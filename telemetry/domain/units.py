@@ -1,0 +1,115 @@
+"""Units at the edge of the screen: bytes to GiB, seconds to GPU-hours.
+
+Inside the portal everything is bytes, seconds, watts and aware UTC datetimes;
+these functions are the only place where they become words. `2**20` is a MiB,
+never "MB" (IEC 80000-13).
+"""
+
+from __future__ import annotations
+
+KIB_BYTES = 2**10
+MIB_BYTES = 2**20
+GIB_BYTES = 2**30
+TIB_BYTES = 2**40
+
+HOUR_SECONDS = 3600
+MICROSECONDS_PER_SECOND = 1_000_000
+
+UNKNOWN = "–"
+"""What a reading that the card cannot give looks like. Never "0"."""
+
+_STEPS = (
+    (TIB_BYTES, "TiB"),
+    (GIB_BYTES, "GiB"),
+    (MIB_BYTES, "MiB"),
+    (KIB_BYTES, "KiB"),
+)
+
+
+def format_bytes(size_bytes: int | None) -> str:
+    """Size in the largest binary unit that leaves at least 1; `None` is unknown.
+
+    One decimal below 100, none above, and no ".0".
+
+    >>> format_bytes(85_899_345_920), format_bytes(1_610_612_736), format_bytes(12)
+    ('80 GiB', '1.5 GiB', '12 B')
+    >>> format_bytes(None)
+    '–'
+    """
+    if size_bytes is None:
+        return UNKNOWN
+    sign, size_bytes = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
+    for step_bytes, unit in _STEPS:
+        if size_bytes >= step_bytes:
+            return f"{sign}{_short(size_bytes / step_bytes)} {unit}"
+    return f"{sign}{size_bytes} B"
+
+
+def format_gib(size_bytes: int | None) -> str:
+    """Size in GiB whatever its size, so that a column compares at a glance.
+
+    >>> format_gib(85_899_345_920), format_gib(536_870_912)
+    ('80 GiB', '0.5 GiB')
+    """
+    if size_bytes is None:
+        return UNKNOWN
+    return f"{_short(size_bytes / GIB_BYTES)} GiB"
+
+
+def gpu_hours(gpu_seconds: float) -> float:
+    """GPU-hours in so many GPU-seconds (one Gpu held for 3,600 s is one).
+
+    >>> gpu_hours(5400)
+    1.5
+    """
+    return gpu_seconds / HOUR_SECONDS
+
+
+def format_gpu_hours(gpu_seconds: float | None) -> str:
+    """GPU-hours for the screen.
+
+    >>> format_gpu_hours(5400), format_gpu_hours(360_000)
+    ('1.5 GPU-h', '100 GPU-h')
+    """
+    if gpu_seconds is None:
+        return UNKNOWN
+    return f"{_short(gpu_hours(gpu_seconds))} GPU-h"
+
+
+def format_duration(span_seconds: float | None) -> str:
+    """A span in its two largest units, for people.
+
+    >>> format_duration(42), format_duration(3_900), format_duration(180_000)
+    ('42 s', '1 h 5 min', '2 d 2 h')
+    """
+    if span_seconds is None:
+        return UNKNOWN
+    whole_seconds = int(span_seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    minutes, hours, days = (
+        whole_seconds // 60 % 60,
+        whole_seconds // HOUR_SECONDS % 24,
+        whole_seconds // (24 * HOUR_SECONDS),
+    )
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min"
+
+
+def mib(size_bytes: int) -> int:
+    """Whole MiB, rounded down: 1 MiB is the grain of the live frame.
+
+    >>> mib(1_572_863)
+    1
+    """
+    return size_bytes // MIB_BYTES
+
+
+def _short(value: float) -> str:
+    """One decimal below 100, none above, no ".0"."""
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}".removesuffix(".0")
