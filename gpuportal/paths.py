@@ -64,7 +64,8 @@ def embedded_socket() -> Path:
     if len(os.fsencode(near)) <= UNIX_SOCKET_PATH_MAX:
         return near
     tag = hashlib.sha256(os.fsencode(var_dir())).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"gpuportal-{os.getuid()}-{tag}" / "valkey.sock"
+    private = Path(tempfile.gettempdir()) / f"gpuportal-{os.getuid()}-{tag}"
+    return private / "valkey.sock"
 
 
 def embedded_redis_url() -> str:

@@ -1,0 +1,1 @@
+"""The demo lab: people, nodes and a fortnight of history, made once."""

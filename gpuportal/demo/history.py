@@ -1,0 +1,116 @@
+"""Draws a believable calendar around "now". Pure: time and chance are arguments.
+
+No Gpu is drawn twice at one instant, and every student stays inside the site's
+rolling quota and the number of Gpus at once, as if each reservation had been
+booked through the portal.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+WEEK = timedelta(days=7)
+HOURS = (1, 2, 2, 3, 4, 4, 6, 8, 12)
+WIDTHS = (1, 1, 1, 1, 1, 2, 2, 4)
+
+
+@dataclass(frozen=True)
+class DemoGpu:
+    """One Gpu of the demo: its primary key, node and weight."""
+
+    pk: int
+    node: str
+    index: int
+    weight: int
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One drawn reservation: student number, Gpus, Window, how it behaves."""
+
+    student: int
+    gpus: tuple[DemoGpu, ...]
+    start: datetime
+    end: datetime
+    util_pct: float
+    purpose: int
+
+    @property
+    def cost_gpu_seconds(self) -> int:
+        """Weighted GPU-seconds of the whole Window."""
+        seconds = int((self.end - self.start).total_seconds())
+        return seconds * sum(gpu.weight for gpu in self.gpus)
+
+
+@dataclass
+class Book:
+    """What was drawn so far, with the checks of a calendar."""
+
+    quota_gpu_seconds: int
+    gpus_at_once: int
+    drafts: list[Draft] = field(default_factory=list)
+
+    def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
+        """Say whether no drawn reservation of the Gpu meets [start, end)."""
+        return not any(
+            gpu in d.gpus and d.start < end and d.end > start for d in self.drafts
+        )
+
+    def allows(self, draft: Draft) -> bool:
+        """Say whether quota and width still hold for the student with it.
+
+        Stricter than the rule (sums 7 days on both sides), so always inside it.
+        """
+        own = [d for d in self.drafts if d.student == draft.student]
+        near = [d for d in own if d.start < draft.end + WEEK]
+        near = [d for d in near if d.end > draft.start - WEEK]
+        cost = sum(d.cost_gpu_seconds for d in near) + draft.cost_gpu_seconds
+        overlap = [d for d in own if d.start < draft.end and d.end > draft.start]
+        width = sum(len(d.gpus) for d in overlap) + len(draft.gpus)
+        return cost <= self.quota_gpu_seconds and width <= self.gpus_at_once
+
+
+def draw(
+    book: Book,
+    gpus: Sequence[DemoGpu],
+    *,
+    students: int,
+    first: datetime,
+    last: datetime,
+    tries_per_day: int,
+    chance: random.Random,
+) -> None:
+    """Add reservations that lie inside [first, last) to the book.
+
+    Some students book far more than others: the n-th is drawn with weight
+    1 / n, as on real clusters (a few users make most of the load).
+    """
+    days = (last - first).total_seconds() / 86_400
+    weights = [1 / (1 + (number * 7) % students) for number in range(students)]
+    nodes = sorted({gpu.node for gpu in gpus})
+    for _ in range(int(days * tries_per_day)):
+        hours = chance.choice(HOURS)
+        span = (last - first) - timedelta(hours=hours)
+        if span <= timedelta(0):
+            continue
+        start = first + span * chance.random()
+        start = start.replace(minute=30 * (start.minute // 30), second=0, microsecond=0)
+        end = start + timedelta(hours=hours)
+        if start < first:
+            continue
+        node = chance.choice(nodes)
+        width = chance.choice(WIDTHS)
+        free = [g for g in gpus if g.node == node and book.free(g, start, end)]
+        if len(free) < width:
+            continue
+        draft = Draft(
+            student=chance.choices(range(students), weights)[0],
+            gpus=tuple(free[:width]),
+            start=start,
+            end=end,
+            util_pct=chance.choice((35, 55, 70, 82, 90, 96)),
+            purpose=chance.randrange(8),
+        )
+        if book.allows(draft):
+            book.drafts.append(draft)

@@ -1,0 +1,323 @@
+"""Writes the demo lab into an empty database. One transaction: all or nothing."""
+
+import random
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.db import transaction
+
+from gpuportal import paths
+from gpuportal.demo import cast, nodes
+from gpuportal.demo.history import Book, DemoGpu, Draft, draw
+from gpuportal.demo.lab import (
+    COMMANDS,
+    GIB,
+    GROUPS,
+    LOST,
+    MAINTENANCE,
+    NODES,
+    OPERATOR,
+    PURPOSES,
+    ROOT,
+)
+from gpuportal.demo.minutes import write_minutes
+from gpuportal.demo.past_jobs import write_past_jobs
+from reservations.domain.lifecycle import Kind, State
+from reservations.models import (
+    Account,
+    Allocation,
+    AuditEntry,
+    LedgerEntry,
+    Membership,
+    Reservation,
+    SitePolicy,
+    User,
+)
+from telemetry import services as telemetry
+from telemetry.models import Gpu
+
+PAST = timedelta(days=14)
+AHEAD = timedelta(days=5)
+GRID_SECONDS = 300
+# Only these can sign in at first; the operator gives the others a password.
+LOGINS = ("omar", "alice", "bob", "carol")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was made: logins (name, password) and the scenes' reservations."""
+
+    logins: list[tuple[str, str]]
+    scenes: list[tuple[cast.Scene, Reservation]]
+    reservations: int
+
+
+def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
+    """Make people, nodes, history and what runs now.
+
+    Args:
+        now: aware UTC; the history ends and the calendar begins here.
+        simulation: folder the simulated probes read.
+        seed: of the drawn history.
+
+    Raises:
+        AlreadyThere: the database has people already.
+    """
+    if User.objects.exists():
+        raise AlreadyThere
+    chance = random.Random(seed)
+    now = now.replace(second=0, microsecond=0)
+    now -= timedelta(minutes=now.minute % (GRID_SECONDS // 60))
+    with transaction.atomic():
+        logins, members = _people()
+        policy = SitePolicy.current()
+        policy.grid_seconds = GRID_SECONDS
+        policy.save()
+        gpus = _nodes(now)
+        book = Book(policy.quota_gpu_seconds, policy.gpus_at_once)
+        scenes = _draw(book, gpus, members, now=now, chance=chance)
+        rows = _write(book.drafts, members, now=now)
+        write_minutes(list(zip(book.drafts, rows, strict=True)), now=now, chance=chance)
+        write_past_jobs(
+            [row for row in rows if row.state == State.ENDED], chance=chance
+        )
+        AuditEntry.objects.create(
+            verb="demo.loaded", subject="site", reason="first run of the demo lab"
+        )
+    by_draft = dict(zip(book.drafts, rows, strict=True))
+    nodes.write_simulation(
+        simulation, _actors(book.drafts, members, scenes, now=now), now=now
+    )
+    return Loaded(
+        logins, [(scene, by_draft[d]) for scene, d in scenes], len(book.drafts)
+    )
+
+
+class AlreadyThere(Exception):
+    """The database has people; the demo lab is only for an empty one."""
+
+
+def _people() -> tuple[list[tuple[str, str]], list[Membership]]:
+    logins = []
+
+    def person(name: str, display: str, hue: int, **fields: object) -> User:
+        first, _, last = display.partition(" ")
+        user = User(
+            username=name,
+            display_name=display,
+            first_name=first,
+            last_name=last,
+            email=f"{name}@lab.example",
+            hue=hue,
+            **fields,
+        )
+        if name in LOGINS:
+            password = secrets.token_urlsafe(9)
+            user.set_password(password)
+            logins.append((name, password))
+        else:
+            user.set_unusable_password()
+        user.save()
+        return user
+
+    person(*OPERATOR, 0, is_staff=True, is_superuser=True)
+    root = Account.objects.create(name=ROOT, title="Institute")
+    members = []
+    for group in GROUPS:
+        account = Account.objects.create(
+            name=group.name,
+            title=group.title,
+            parent=root,
+            shares=group.shares,
+            hue=group.hue,
+        )
+        for number, (name, display) in enumerate(group.students):
+            members.append(
+                Membership.objects.create(
+                    user=person(name, display, group.hue),
+                    account=account,
+                    is_head=number == 0 and name != "alice",
+                )
+            )
+    return logins, members
+
+
+def _nodes(now: datetime) -> list[DemoGpu]:
+    gpus = []
+    for node in NODES:
+        row, token = telemetry.enroll_node(name=node.name, simulated=True, now=now)
+        paths.make_secret(f"node-{node.name}.token", token)
+        telemetry.record_roster(
+            node=row,
+            roster=nodes.roster(node, at=now.timestamp()),
+            now=now,
+        )
+        Gpu.objects.filter(node=row, index=MAINTENANCE[1]).update(
+            maintenance=node.name == MAINTENANCE[0]
+        )
+        Gpu.objects.filter(node=row, index=LOST[1]).update(lost=node.name == LOST[0])
+    for gpu in Gpu.objects.select_related("node", "pool"):
+        gpus.append(DemoGpu(gpu.pk, gpu.node.name, gpu.index, gpu.pool.weight))
+    return gpus
+
+
+def _draw(
+    book: Book,
+    gpus: list[DemoGpu],
+    members: list[Membership],
+    *,
+    now: datetime,
+    chance: random.Random,
+) -> list[tuple[cast.Scene, Draft]]:
+    """Fill the book: what runs now first, then the past, then the days ahead."""
+    number = {member.user.username: i for i, member in enumerate(members)}
+    at = {(gpu.node, gpu.index): gpu for gpu in gpus}
+    scenes = []
+    for scene in cast.SCENES:
+        draft = Draft(
+            student=number[scene.user],
+            gpus=tuple(at[scene.node, index] for index in scene.indexes),
+            start=_on_grid(now - timedelta(hours=scene.begun_hours)),
+            end=_on_grid(now + timedelta(hours=scene.left_hours)),
+            util_pct=scene.util_pct,
+            purpose=0,
+        )
+        scenes.append((scene, draft))
+        book.drafts.append(draft)
+    working = [g for g in gpus if (g.node, g.index) not in {LOST, MAINTENANCE}]
+    spare = [
+        g for g in working if (g.node, g.index) not in {("node-b", 3), ("node-b", 7)}
+    ]
+    hour = now.replace(minute=0)
+    draw(
+        book, gpus, students=len(members), first=hour - PAST, last=hour,
+        tries_per_day=60, chance=chance,
+    )  # fmt: skip
+    draw(
+        book, spare, students=len(members), first=hour + timedelta(hours=1),
+        last=hour + AHEAD, tries_per_day=30, chance=chance,
+    )  # fmt: skip
+    return scenes
+
+
+def _on_grid(at: datetime) -> datetime:
+    seconds = int(at.timestamp())
+    return at - timedelta(seconds=seconds % GRID_SECONDS)
+
+
+def _write(
+    drafts: list[Draft], members: list[Membership], *, now: datetime
+) -> list[Reservation]:
+    rows = []
+    for draft in drafts:
+        member = members[draft.student]
+        state = State.ENDED if draft.end <= now else State.CONFIRMED
+        if draft.start <= now < draft.end:
+            state = State.ACTIVE
+        rows.append(
+            Reservation(
+                user=member.user,
+                membership=member,
+                start=draft.start,
+                end=draft.end,
+                booked_end=draft.end,
+                kind=Kind.FIRM,
+                state=state,
+                cost_gpu_seconds=draft.cost_gpu_seconds,
+                purpose=PURPOSES[draft.purpose],
+                created_at=min(now, draft.start) - timedelta(hours=5),
+                ended_at=draft.end if state == State.ENDED else None,
+                decision={"rule": "demo", "text": "Made with the demo lab."},
+            )
+        )
+    Reservation.objects.bulk_create(rows)
+    Allocation.objects.bulk_create(
+        Allocation(
+            reservation=row,
+            gpu_id=gpu.pk,
+            start=draft.start,
+            end=draft.end,
+            live=row.state != State.ENDED,
+        )
+        for draft, row in zip(drafts, rows, strict=True)
+        for gpu in draft.gpus
+    )
+    LedgerEntry.objects.bulk_create(_ledger(rows))
+    return rows
+
+
+def _ledger(rows: Iterable[Reservation]) -> Iterable[LedgerEntry]:
+    hold, release, charge = LedgerEntry.Kind
+    for row in rows:
+        cost = row.cost_gpu_seconds
+        lines = [(hold, cost, row.created_at, "booked firm")]
+        if row.state == State.ENDED:
+            lines.append((release, -cost, row.end, "the Window ended"))
+            lines.append((charge, cost, row.end, "held to the end"))
+        for kind, amount, at, reason in lines:
+            yield LedgerEntry(
+                membership_id=row.membership_id,
+                reservation=row,
+                kind=kind,
+                gpu_seconds=amount,
+                at=at,
+                reason=reason,
+            )
+
+
+def _actors(
+    drafts: list[Draft],
+    members: list[Membership],
+    scenes: list[tuple[cast.Scene, Draft]],
+    *,
+    now: datetime,
+) -> dict[str, list[nodes.Actor]]:
+    """Return the scripted processes per node: the scenes', then the calendar's."""
+    actors: dict[str, list[nodes.Actor]] = {node.name: [] for node in NODES}
+    pid = 40_000
+
+    def act(node: str, index: int, **fields: object) -> None:
+        nonlocal pid
+        pid += 7
+        actors[node].append(
+            {"gpu": nodes.gpu_uuid(node, index), "pid": pid, "uid": 2000, "job": None}
+            | fields
+        )
+
+    staged = {draft for _, draft in scenes}
+    for scene, draft in scenes:
+        for index in scene.indexes if scene.actor else ():
+            act(
+                scene.node, index, user=scene.actor, command=scene.command,
+                memory_bytes=scene.memory_bytes, util_pct=scene.util_pct,
+                wobble_pct=4 if scene.util_pct else 0,
+                **{"from": draft.start.timestamp(), "until": draft.end.timestamp()},
+            )  # fmt: skip
+    squat = cast.SQUATTER
+    act(
+        squat.node, squat.index, user=squat.user, command=squat.command,
+        memory_bytes=squat.memory_bytes, util_pct=squat.util_pct, wobble_pct=8,
+        **{
+            "from": now.timestamp() - 900,
+            "until": (now + timedelta(hours=2)).timestamp(),
+        },
+    )  # fmt: skip
+    for number, draft in enumerate(drafts):
+        if draft in staged or draft.end <= now:
+            continue
+        name = members[draft.student].user.username
+        for gpu in draft.gpus:
+            share = 0.35 + 0.05 * (number % 10)
+            act(
+                gpu.node, gpu.index, user=name, command=COMMANDS[number % 5],
+                memory_bytes=int(share * (80 if gpu.node == "node-a" else 24) * GIB),
+                util_pct=draft.util_pct, wobble_pct=6,
+                **{
+                    "from": draft.start.timestamp() + 60 + 7 * (number % 30),
+                    "until": draft.end.timestamp() - 30,
+                },
+            )  # fmt: skip
+    return actors

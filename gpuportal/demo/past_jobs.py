@@ -1,0 +1,61 @@
+"""Jobs that the demo lab's students ran before: rows only, their logs are gone."""
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+
+from placement.domain.lifecycle import JobState
+from placement.models import Job, JobEvent
+from reservations.models import Reservation
+
+ENDS = (
+    (JobState.DONE, 0, ""),
+    (JobState.DONE, 0, ""),
+    (JobState.DONE, 0, ""),
+    (JobState.FAILED, 1, "exited with code 1"),
+    (JobState.STOPPED, 143, "the Reservation ended"),
+)
+
+
+def write_past_jobs(
+    reservations: Sequence[Reservation], *, chance: random.Random
+) -> None:
+    """Give two of five past reservations a Job that ran in them."""
+    ended = []
+    for row in reservations:
+        if chance.random() > 0.4:
+            continue
+        state, code, reason = chance.choice(ENDS)
+        length = (row.end - row.start) * chance.uniform(0.3, 0.95)
+        if state == JobState.STOPPED:
+            length = row.end - row.start - timedelta(seconds=5)
+        ended.append(
+            Job(
+                reservation=row,
+                owner=row.user,
+                name=row.purpose,
+                kind=Job.Kind.SCRIPT,
+                arguments=[],
+                node=row.allocations.select_related("gpu__node").first().gpu.node,
+                state=state,
+                reason=reason,
+                attempt=1,
+                exit_code=code,
+                created_at=row.created_at,
+                ordered_at=row.start,
+                started_at=row.start + timedelta(seconds=2),
+                stop_at=row.end,
+                ended_at=row.start + length,
+            )
+        )
+    Job.objects.bulk_create(ended)
+    JobEvent.objects.bulk_create(
+        JobEvent(job=job, at=at, old=old, new=new, actor="portal", reason=why)
+        for job in ended
+        for at, old, new, why in (
+            (job.created_at, "", "queued", "launched"),
+            (job.ordered_at, "queued", "starting", "the Reservation began"),
+            (job.started_at, "starting", "running", ""),
+            (job.ended_at, "running", job.state, job.reason),
+        )
+    )
