@@ -28,6 +28,7 @@ class Node(models.Model):
     )
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=20, blank=True)
+    boot_id = models.CharField(max_length=40, blank=True, editable=False)
     fast_links = models.JSONField(
         default=list, blank=True, help_text="Pairs of UUIDs joined by NVLink."
     )
@@ -78,10 +79,14 @@ class GpuQuerySet(models.QuerySet):
     """Reads of Gpus."""
 
     def bookable(self) -> "GpuQuerySet":
-        """Gpus that are there and not under maintenance."""
-        return self.filter(present=True, lost=False, maintenance=False).exclude(
-            node__maintenance=True
-        )
+        """Gpus that are there, whole, and not under maintenance."""
+        return self.filter(
+            present=True, lost=False, maintenance=False, mig=False, retired=False
+        ).exclude(node__maintenance=True)
+
+    def shown(self) -> "GpuQuerySet":
+        """Gpus of the board, in the order of the live frame's rows."""
+        return self.filter(retired=False).order_by("node__name", "index", "uuid")
 
 
 class Gpu(models.Model):
@@ -95,11 +100,25 @@ class Gpu(models.Model):
     memory_total_bytes = models.BigIntegerField()
     power_limit_watts = models.FloatField(null=True, blank=True)
     slowdown_celsius = models.FloatField(null=True, blank=True)
+    sm_clock_max_mhz = models.PositiveIntegerField(null=True, blank=True)
+    compute_capability = models.CharField(max_length=8, blank=True)
     pci_bus_id = models.CharField(max_length=32, blank=True)
     serial = models.CharField(max_length=40, blank=True)
-    present = models.BooleanField(default=True)
-    lost = models.BooleanField(default=False)
-    maintenance = models.BooleanField(default=False)
+    mig = models.BooleanField(
+        default=False, help_text="Split into instances; not booked as a whole."
+    )
+    present = models.BooleanField(
+        default=True, help_text="In the node's last roster; off: missing."
+    )
+    lost = models.BooleanField(
+        default=False, help_text="The driver does not answer for it."
+    )
+    maintenance = models.BooleanField(
+        default=False, help_text="Nobody can book it; what runs goes on."
+    )
+    retired = models.BooleanField(
+        default=False, help_text="Taken out for good: not shown, not booked."
+    )
 
     objects = GpuQuerySet.as_manager()
 
@@ -138,6 +157,10 @@ class SampleMinute(models.Model):
                 fields=["gpu", "minute_at"], name="one_row_per_gpu_and_minute"
             )
         ]
+        indexes = [models.Index(fields=["minute_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_id} {self.minute_at:%F %R}"
 
 
 class AlertQuerySet(models.QuerySet):
