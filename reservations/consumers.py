@@ -1,0 +1,138 @@
+"""The calendar's socket: who may listen, and to which of the two audiences."""
+
+import asyncio
+import contextlib
+import importlib
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.conf import settings
+from django.contrib.auth import get_user
+
+from reservations import live
+from reservations.models import SitePolicy, User
+
+NOT_JSON = 4400
+SIGNED_OUT = 4401
+NOT_ALLOWED = 4403
+
+
+def user_of_session(session_key: str | None) -> User | None:
+    """Return who a session belongs to now, read from the store again.
+
+    A new SessionStore on purpose: the one in the socket's scope keeps what it
+    read when the socket was opened. Signed out, expired, password changed and
+    switched off all give None.
+    """
+    if not session_key:
+        return None
+    fresh = importlib.import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    user = get_user(SimpleNamespace(session=fresh))  # type: ignore[arg-type]
+    return user if isinstance(user, User) and user.is_active else None
+
+
+def calendar_audience(user: User) -> str:
+    """Return the group that this User may hear: with names, or without."""
+    if user.is_operator or SitePolicy.current().names_visible:
+        return live.NAMED
+    return live.PLAIN
+
+
+class SessionConsumer(AsyncJsonWebsocketConsumer):
+    """A socket that lives no longer than its session.
+
+    Subclasses answer `admit` (which groups this User may hear; None: none at
+    all). It is asked at the start and again every `recheck_seconds`, so that a
+    sign-out, a lost role or a switched setting reaches open pages. The socket is
+    accepted before it is refused: a browser is told the close code only then.
+    """
+
+    recheck_seconds = 60.0
+    user: User | None = None
+    joined: frozenset[str] = frozenset()
+    recheck: asyncio.Task[None] | None = None
+
+    def admit(self, user: User) -> frozenset[str] | None:
+        """Return the groups for this User, or None to refuse (synchronous)."""
+        raise NotImplementedError
+
+    async def welcome(self) -> None:
+        """Send what a new listener needs first; called after joining."""
+
+    async def connect(self) -> None:
+        """Accept, authorise, join."""
+        await self.accept()
+        if await self.authorise():
+            self.recheck = asyncio.create_task(self.keep_checking())
+            await self.welcome()
+
+    async def authorise(self) -> bool:
+        """Ask the session and `admit`; join and leave groups to match."""
+        user, groups = await sync_to_async(self.look)()
+        if user is None:
+            await self.close(code=SIGNED_OUT)
+            return False
+        if groups is None:
+            await self.close(code=NOT_ALLOWED)
+            return False
+        self.user = user
+        for group in groups - self.joined:
+            await self.channel_layer.group_add(group, self.channel_name)
+        for group in self.joined - groups:
+            await self.channel_layer.group_discard(group, self.channel_name)
+        self.joined = groups
+        return True
+
+    def look(self) -> tuple[User | None, frozenset[str] | None]:
+        """Read the User and what it may hear from the database."""
+        session = self.scope.get("session")
+        user = user_of_session(session.session_key if session else None)
+        return user, (self.admit(user) if user else None)
+
+    async def keep_checking(self) -> None:
+        """Ask again every `recheck_seconds` until refused or disconnected."""
+        while True:
+            await asyncio.sleep(self.recheck_seconds)
+            if not await self.authorise():
+                return
+
+    async def disconnect(self, code: int) -> None:
+        """Leave every group and stop asking."""
+        if self.recheck is not None and self.recheck is not asyncio.current_task():
+            self.recheck.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.recheck
+        for group in self.joined:
+            await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def receive(
+        self,
+        text_data: str | None = None,
+        bytes_data: bytes | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Read JSON; anything else closes the socket instead of the consumer."""
+        try:
+            content = json.loads(text_data or "")
+        except ValueError:
+            await self.close(code=NOT_JSON)
+            return
+        await self.receive_json(content)
+
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+        """Ignore what browsers say: this socket only tells."""
+
+
+class CalendarConsumer(SessionConsumer):
+    """`/ws/calendar/`: Reservations as they change."""
+
+    def admit(self, user: User) -> frozenset[str]:
+        """Everybody signed in; with or without names."""
+        return frozenset({calendar_audience(user)})
+
+    async def reservation_changed(self, event: dict[str, Any]) -> None:
+        """Pass on one `reservation.changed` message (reservations/live.py)."""
+        await self.send_json(event)

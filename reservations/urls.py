@@ -1,0 +1,12 @@
+"""Addresses of the calendar, one Reservation, and one's standing."""
+
+from django.urls import path
+
+from reservations import views
+
+urlpatterns = [
+    path("calendar/", views.calendar, name="calendar"),
+    path("reservations/<int:pk>/", views.reservation, name="reservation"),
+    path("standing/", views.standing, name="standing"),
+    path("standing/ledger.csv", views.ledger_csv, name="ledger-csv"),
+]
