@@ -1,0 +1,141 @@
+"""Read fields of a config.json with bounds: every problem is found, none is trusted.
+
+A `Fields` reader answers with a harmless value after a problem, so that one reading
+reports all fields that are wrong; `finish()` raises what was found.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from placement.domain.errors import SpecInvalid
+
+MAX_NESTING = 16
+MAX_KEYS = 20_000
+
+
+class Fields:
+    """Bounded reading of one JSON object. Aliases are tried in order."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self.problems: dict[str, str] = {}
+
+    def _find(self, names: tuple[str, ...]) -> tuple[str, Any]:
+        for name in names:
+            if self._config.get(name) is not None:
+                return name, self._config[name]
+        return names[0], None
+
+    def whole(
+        self, *names: str, default: int | None = None, low: int = 1, high: int = 2**20
+    ) -> int:
+        """A whole number within [low, high]; `default` None means it must be there."""
+        name, value = self._find(names)
+        if value is None:
+            if default is None:
+                self.problems[name] = "is missing"
+                return max(low, 1)
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int:
+            self.problems[name] = f"must be a whole number, not {_shown(value)}"
+        elif not low <= value <= high:
+            self.problems[name] = (
+                f"must be between {low:,} and {high:,}, not {_shown(value)}"
+            )
+        else:
+            return value
+        return max(low, 1)
+
+    def ratio(self, *names: str, default: float = 0.0) -> float:
+        """A share between 0 and 1, such as a dropout probability."""
+        name, value = self._find(names)
+        if value is None:
+            return default
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or not 0 <= value <= 1
+        ):
+            self.problems[name] = f"must be between 0 and 1, not {_shown(value)}"
+            return default
+        return float(value)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """True or false."""
+        name, value = self._find(names)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.problems[name] = f"must be true or false, not {_shown(value)}"
+            return default
+        return value
+
+    def word(self, *names: str, default: str = "") -> str:
+        """A short text."""
+        name, value = self._find(names)
+        if value is None:
+            return default
+        if not isinstance(value, str) or len(value) > 200:
+            self.problems[name] = f"must be a short text, not {_shown(value)}"
+            return default
+        return value
+
+    def choice(self, *names: str, options: Mapping[str, str], default: str) -> str:
+        """One of the options' keys, answered as our own word for it."""
+        given = self.word(*names, default=default)
+        if given not in options:
+            name, _ = self._find(names)
+            self.problems[name] = (
+                f"'{given[:40]}' is not known; known: {', '.join(sorted(options))}"
+            )
+            return options[default]
+        return options[given]
+
+    def peek(self, name: str) -> Any:
+        """A raw value, for readers that judge its type themselves."""
+        return self._config.get(name)
+
+    def must(self, field: str, holds: bool, detail: str) -> None:
+        """Note a problem unless something holds (only the first per field)."""
+        if not holds:
+            self.problems.setdefault(field, detail)
+
+    def finish(self) -> None:
+        """Raise SpecInvalid with everything found."""
+        if self.problems:
+            raise SpecInvalid(self.problems)
+
+
+def check_size(config: Any) -> None:
+    """Refuse JSON that is not an object, too deep or too wide. Linear in its size."""
+    if not isinstance(config, Mapping):
+        raise SpecInvalid({"config": "must be a JSON object"})
+    todo: list[tuple[Any, int]] = [(config, 1)]
+    seen = 0
+    while todo:
+        value, depth = todo.pop()
+        seen += 1
+        if depth > MAX_NESTING:
+            raise SpecInvalid({"config": f"nested deeper than {MAX_NESTING} levels"})
+        if seen > MAX_KEYS:
+            raise SpecInvalid({"config": f"more than {MAX_KEYS:,} values"})
+        if isinstance(value, Mapping):
+            todo += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            todo += [(inner, depth + 1) for inner in value]
+
+
+def _shown(value: Any) -> str:
+    """A value as people may see it: short, whatever was sent.
+
+    A whole number too long for Python's own limit on digits is told by its size.
+    """
+    if type(value) is int and value.bit_length() > 128:
+        return f"a number of {value.bit_length():,} bits"
+    if isinstance(value, list | Mapping):
+        return f"a {'list' if isinstance(value, list) else 'object'}"
+    return repr(value)[:60]

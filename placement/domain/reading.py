@@ -1,0 +1,101 @@
+"""What the family readers share: common fields, heads, the making of the answer."""
+
+from collections.abc import Sequence
+
+from placement.domain.config import Fields
+from placement.domain.layout import Tensors, stack
+from placement.domain.spec import LayerSpec, ModelSpec, TransformerShape
+
+MAX_BLOCKS = 2_000
+MAX_VOCAB = 2**24
+MAX_POSITIONS = 2**24
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def blocks(fields: Fields, *names: str, default: int) -> int:
+    """Number of blocks."""
+    return fields.whole(*names, default=default, high=MAX_BLOCKS)
+
+
+def vocab(fields: Fields, default: int) -> int:
+    """Rows of the token table."""
+    return fields.whole("vocab_size", default=default, high=MAX_VOCAB)
+
+
+def positions(fields: Fields, *names: str, default: int) -> int:
+    """Longest sequence."""
+    return fields.whole(*names, default=default, high=MAX_POSITIONS)
+
+
+def head_size(fields: Fields, hidden: int, heads: int, heads_field: str) -> int:
+    """`head_dim` where given, else hidden / heads, which must then divide."""
+    given = fields.whole("head_dim", default=0, low=0, high=2**16)
+    if given:
+        return given
+    fields.must(
+        heads_field,
+        hidden % heads == 0,
+        f"{heads} heads do not divide the hidden size {hidden}",
+    )
+    return max(1, hidden // heads)
+
+
+def labels(fields: Fields, config_labels: int = 2) -> int:
+    """Number of classes of a classification head."""
+    return fields.whole("num_labels", default=config_labels, high=10**6)
+
+
+def tie(
+    fields: Fields, shape: TransformerShape, tensors: Tensors, *, default: bool
+) -> tuple[tuple[str, ...], ...]:
+    """Tie the logits' weights to the token table, or give the head its own."""
+    if fields.flag("tie_word_embeddings", default=default):
+        tensors.tied = shape.vocab * shape.hidden
+        return (("embedding.tokens", "head.logits"),)
+    tensors.head.insert(0, (shape.vocab, shape.hidden))
+    return ()
+
+
+def finish(
+    head: str,
+    shape: TransformerShape,
+    tensors: Tensors,
+    count: int,
+    width: float,
+    tied_groups: Sequence[Sequence[str]] = (),
+) -> ModelSpec:
+    """A stack of identical blocks; the caller adds family, name, dtype, source."""
+    return made(
+        head, shape, stack(shape, tensors, blocks=count, width=width), tied_groups
+    )
+
+
+def made(
+    head: str,
+    shape: TransformerShape,
+    layers: tuple[LayerSpec, ...],
+    tied_groups: Sequence[Sequence[str]] = (),
+) -> ModelSpec:
+    """A ModelSpec still without the fields that every family reads alike."""
+    return ModelSpec(
+        family="",
+        name="",
+        head=head,
+        layers=layers,
+        shape=shape,
+        dtype="fp32",
+        source="config.json",
+        tied_groups=tuple(tuple(group) for group in tied_groups),
+    )

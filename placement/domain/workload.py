@@ -1,0 +1,110 @@
+"""What to run with a model: task, batch, sequence length, precision, optimizer.
+
+`batch` is what one optimizer step (or one inference call) sees, over all Gpus. With
+accumulation A and N replicas each Gpu runs A microbatches of ceil(batch / (N x A)).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from placement.domain.errors import WorkloadInvalid
+
+Task = Literal["train", "infer"]
+Precision = Literal["fp32", "bf16", "fp16", "autocast_bf16", "mixed_fp16"]
+Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor"]
+Checkpointing = Literal["none", "selective", "full"]
+Attention = Literal["eager", "math", "flash"]
+OptimizerLoop = Literal["foreach", "forloop", "fused"]
+
+MAX_BATCH = 2**20
+MAX_SEQUENCE = 2**22
+CHOICES: dict[str, tuple[str, ...]] = {
+    "task": get_args(Task),
+    "precision": get_args(Precision),
+    "optimizer": get_args(Optimizer),
+    "checkpointing": get_args(Checkpointing),
+    "attention": get_args(Attention),
+    "optimizer_loop": get_args(OptimizerLoop),
+    "accelerator": ("cuda", "cpu"),
+}
+RANGES = {
+    "batch": (1, MAX_BATCH),
+    "sequence_length": (1, MAX_SEQUENCE),
+    "accumulation": (1, MAX_BATCH),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One way to run a model. Raises WorkloadInvalid with every wrong field."""
+
+    task: Task = "train"
+    batch: int = 8
+    """Sequences (or images) per optimizer step or inference call, over all Gpus."""
+    sequence_length: int = 512
+    """Tokens per sequence; vision models have their own and ignore it."""
+    precision: Precision = "autocast_bf16"
+    optimizer: Optimizer = "adamw"
+    checkpointing: Checkpointing = "none"
+    accumulation: int = 1
+    """Microbatches per optimizer step on each Gpu."""
+    attention: Attention = "flash"
+    optimizer_loop: OptimizerLoop = "foreach"
+    """How torch steps the optimizer. foreach, the default on CUDA, needs temporaries
+    as large as all parameters; forloop twice the largest tensor; fused none."""
+    accelerator: Literal["cuda", "cpu"] = "cuda"
+    """cpu: dropout masks are as wide as activations and no CUDA context exists."""
+
+    def __post_init__(self) -> None:
+        problems = {}
+        for name, options in CHOICES.items():
+            if getattr(self, name) not in options:
+                problems[name] = f"must be one of {', '.join(options)}"
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                problems[name] = f"must be a whole number from {low} to {high:,}"
+        if not problems and self.accumulation > self.batch:
+            problems["accumulation"] = (
+                f"{self.accumulation} microbatches of a batch of {self.batch}"
+            )
+        if not problems and self.task == "infer" and self.accumulation > 1:
+            problems["accumulation"] = "only training accumulates"
+        if problems:
+            raise WorkloadInvalid(problems)
+
+    @property
+    def trains(self) -> bool:
+        """True for training, False for inference."""
+        return self.task == "train"
+
+    def microbatch(self, replicas: int = 1) -> int:
+        """Sequences that one Gpu holds at once.
+
+        >>> Workload(batch=8, accumulation=2).microbatch(replicas=2)
+        2
+        """
+        return math.ceil(self.batch / (replicas * self.accumulation))
+
+    def but(self, **changes: Any) -> "Workload":
+        """The same Workload with some fields changed; checked again."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict that `from_json` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Workload":
+        """From a form, an API body or `to_json`. Raises WorkloadInvalid."""
+        if not isinstance(data, Mapping):
+            raise WorkloadInvalid({"workload": "must be an object"})
+        known = {field.name for field in fields(cls)}
+        unknown = [str(name)[:40] for name in data if name not in known]
+        if unknown:
+            raise WorkloadInvalid(
+                {name: "is not a field of a workload" for name in unknown}
+            )
+        return cls(**data)
