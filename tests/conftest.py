@@ -64,12 +64,13 @@ def _let_sqlite_flush_append_only_tables() -> None:
     DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what touches no database as pure, and put browser tests last.
 
     Last, because Playwright's sync session leaves a loop running in the main
-    thread, under which later async tests cannot start theirs.
+    thread, under which later async tests cannot start theirs. The marks come
+    before pytest chooses by ``-m``, the order after it has sorted by fixture.
     """
     for item in items:
         touches = (
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("pure")
         if {"page", "context", "browser"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("browser")
+    yield
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
