@@ -1,0 +1,155 @@
+"""What a node worker knows: its own name and the ways to reach the portal.
+
+Nodes run students' code and are not trusted. So nothing of the control side
+is read here: no Django, no database address, no secret key, only the
+variables below. The supervisor and ``deploy/`` set them.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuportal import paths
+
+BACKENDS = ("auto", "nvml", "simulated")
+# A Slug: the name is part of queue, stream and file names.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+class NodeSettingsError(ValueError):
+    """A variable of the node's environment is missing or makes no sense."""
+
+    code = "node_settings"
+
+    def __init__(self, *, variable: str, why: str) -> None:
+        self.variable = variable
+        self.why = why
+        super().__init__(f"{variable} {why}")
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """The whole configuration of one node worker."""
+
+    name: str
+    """Name the node was enrolled under; also its queue and stream name."""
+    redis_url: str
+    """Broker and streams, with the node's own ACL user in production."""
+    web_url: str
+    """Where the portal's pages are, without a slash at the end."""
+    token_file: Path
+    """File of mode 600 that holds the node's token for the web channel."""
+    order_key_file: Path
+    """Public Ed25519 key (PEM) that orders are checked against."""
+    node_dir: Path
+    """Folder of the node's own state: one folder per job, shim records."""
+    backend: str = "auto"
+    """``nvml``, ``simulated``, or ``auto``: NVML where a driver answers."""
+    sim_dir: Path | None = None
+    """Folder the simulated Gpus share with the jobs on them."""
+    supervisor_pid: int | None = None
+    """Process of ``manage.py portal``; jobs end with it. None in production."""
+    allow_scripts: bool = False
+    """Whether scripts may run where jobs have no Unix user of their own."""
+
+    @property
+    def queue(self) -> str:
+        """Celery queue of this node."""
+        return f"node.{self.name}"
+
+    @property
+    def broker_url(self) -> str:
+        """Kombu's spelling of ``redis_url``."""
+        return paths.celery_url(self.redis_url)
+
+    def token(self) -> str:
+        """Read the token; it may be renewed while the worker runs.
+
+        Raises:
+            NodeSettingsError: the file cannot be read or is empty.
+        """
+        return _read("GPUPORTAL_NODE_TOKEN_FILE", self.token_file)
+
+    def order_key_pem(self) -> bytes:
+        """Read the public key.
+
+        Raises:
+            NodeSettingsError: the file cannot be read or is empty.
+        """
+        return _read("GPUPORTAL_ORDER_KEY_FILE", self.order_key_file).encode()
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> "NodeSettings":
+        """Build the settings from the environment.
+
+        Raises:
+            NodeSettingsError: names the variable and what is wrong with it.
+        """
+        env = os.environ if environ is None else environ
+        name = _need(env, "GPUPORTAL_NODE")
+        if not _NAME.fullmatch(name):
+            raise NodeSettingsError(
+                variable="GPUPORTAL_NODE",
+                why=f"is {name!r}: letters, digits, - and _ only, at most 63",
+            )
+        backend = env.get("GPUPORTAL_BACKEND") or "auto"
+        if backend not in BACKENDS:
+            raise NodeSettingsError(
+                variable="GPUPORTAL_BACKEND",
+                why=f"is {backend!r}, not one of {', '.join(BACKENDS)}",
+            )
+        sim_dir = env.get("GPUPORTAL_SIM_DIR")
+        if backend == "simulated" and not sim_dir:
+            raise NodeSettingsError(
+                variable="GPUPORTAL_SIM_DIR", why="is needed for simulated Gpus"
+            )
+        return cls(
+            name=name,
+            redis_url=_need(env, "GPUPORTAL_NODE_REDIS_URL"),
+            web_url=_need(env, "GPUPORTAL_WEB_URL").rstrip("/"),
+            token_file=Path(_need(env, "GPUPORTAL_NODE_TOKEN_FILE")),
+            order_key_file=Path(_need(env, "GPUPORTAL_ORDER_KEY_FILE")),
+            node_dir=Path(_need(env, "GPUPORTAL_NODE_DIR")),
+            backend=backend,
+            sim_dir=Path(sim_dir) if sim_dir else None,
+            supervisor_pid=_pid(env.get("GPUPORTAL_SUPERVISOR_PID", "")),
+            allow_scripts=_flag(env, "GPUPORTAL_ALLOW_SCRIPTS"),
+        )
+
+
+def _need(env: Mapping[str, str], variable: str) -> str:
+    value = env.get(variable, "").strip()
+    if not value:
+        raise NodeSettingsError(variable=variable, why="is not set")
+    return value
+
+
+def _flag(env: Mapping[str, str], variable: str) -> bool:
+    value = env.get(variable) or "0"
+    if value not in ("0", "1"):
+        raise NodeSettingsError(variable=variable, why=f"is {value!r}, not 0 or 1")
+    return value == "1"
+
+
+def _pid(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise NodeSettingsError(
+            variable="GPUPORTAL_SUPERVISOR_PID", why=f"is {text!r}, not a process id"
+        )
+    return int(text)
+
+
+def _read(variable: str, path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise NodeSettingsError(
+            variable=variable, why=f"names {path}: {error.strerror}"
+        ) from error
+    if not text:
+        raise NodeSettingsError(variable=variable, why=f"names {path}, which is empty")
+    return text
