@@ -3,6 +3,9 @@
     TelemetryError            code, text made from the typed fields
     ├── MessageRefused        a message from a node that is not what it claims
     ├── FrameRefused          bytes that are no live frame
+    ├── RosterRefused         a node's list of Gpus that cannot be taken over
+    ├── NodeUnknown           no node of that name is enrolled
+    ├── NodeExists            a node of that name is enrolled already
     ├── ProbeUnavailable      no driver, no simulator folder: nothing to read
     └── ClaimRefused          a claim on a simulated Gpu that cannot be had
         └── SimulatedOutOfMemory   not enough memory left, as CUDA would say
@@ -41,6 +44,37 @@ class FrameRefused(TelemetryError):
     def __init__(self, *, why: str) -> None:
         self.why = why
         super().__init__(f"not a live frame: {why}")
+
+
+class RosterRefused(TelemetryError):
+    """A node says it has Gpus that this site does not take from it."""
+
+    code = "roster_refused"
+
+    def __init__(self, *, node: str, why: str) -> None:
+        self.node = node
+        self.why = why
+        super().__init__(f"roster of {node} refused: {why}")
+
+
+class NodeUnknown(TelemetryError):
+    """No node of that name is enrolled."""
+
+    code = "node_unknown"
+
+    def __init__(self, *, node: str) -> None:
+        self.node = node
+        super().__init__(f"no node is enrolled under the name {node}")
+
+
+class NodeExists(TelemetryError):
+    """A node of that name is enrolled already; its token still holds."""
+
+    code = "node_exists"
+
+    def __init__(self, *, node: str) -> None:
+        self.node = node
+        super().__init__(f"{node} is enrolled already")
 
 
 class ProbeUnavailable(TelemetryError):

@@ -41,6 +41,7 @@ MOST_PID = 2**22
 MOST_UID = 2**32 - 1
 MOST_JOB = 2**63 - 1
 MOST_COUNT = 2**63
+MOST_JOULES = 1e15
 
 
 class Health(StrEnum):
@@ -173,7 +174,7 @@ class GpuReading:
             memory_clock_mhz=fields.whole_or_none("memory_clock_mhz", most=MOST_MHZ),
             pstate=fields.whole_or_none("pstate", most=15),
             throttle=_throttle(fields),
-            energy_joules=fields.number_or_none("energy_joules", most=1e15),
+            energy_joules=fields.number_or_none("energy_joules", most=MOST_JOULES),
             ecc_corrected=fields.whole_or_none("ecc_corrected", most=MOST_COUNT),
             ecc_uncorrected=fields.whole_or_none("ecc_uncorrected", most=MOST_COUNT),
             remap_pending=fields.flag_or_none("remap_pending"),
