@@ -1,0 +1,46 @@
+"""Saying once a minute what nodes send that cannot be used."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+MOST_KEYS = 1000
+
+
+class Complaints:
+    """Counts by key; one log line per key and minute, with how often and why.
+
+    A node that floods the site with garbage must not flood the log too.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        every_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._said_at: dict[str, float] = {}
+        self._unsaid: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """All complaints since the start, by key."""
+
+    def add(self, key: str, why: object) -> None:
+        """Count one; say it when this key was not said for a minute."""
+        with self._lock:
+            if key not in self.counts and len(self.counts) >= MOST_KEYS:
+                key = "others"
+            self.counts[key] += 1
+            self._unsaid[key] += 1
+            at = self._clock()
+            if at - self._said_at.get(key, float("-inf")) < self._every_seconds:
+                return
+            self._said_at[key] = at
+            times = self._unsaid.pop(key)
+        self._logger.warning("%s: %s (%d times)", key, str(why)[:300], times)

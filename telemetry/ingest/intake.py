@@ -1,0 +1,206 @@
+"""Reading the raw streams: bytes of untrusted machines in, readings out."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from redis import Redis
+
+from telemetry.domain.errors import MessageRefused
+from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
+from telemetry.domain.sample import NodeSample, read_message
+from telemetry.ingest.complaints import Complaints
+from telemetry.ingest.readings import (
+    Heard,
+    HolderPresent,
+    Minutes,
+    NodeInbox,
+    own_gpus,
+)
+from telemetry.snapshots import EMPTY_CLUSTER, ClusterSnapshot
+
+RAW = "raw."
+RAW_MAXLEN = 4000
+"""Entries kept of a node's raw stream: an hour, and a little."""
+MINUTES_DONE = "telemetry.minutes.done"
+"""Key of the last minute that was stored, in Unix seconds."""
+READ_COUNT = 100
+LOOK_BACK_SECONDS = 65 * 60
+FIRST_LOOK_BACK_SECONDS = 2 * MINUTE_SECONDS
+
+
+class Intake:
+    """Follows the raw stream of every enrolled node and keeps what is newest."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        complaints: Complaints,
+        holder_present: HolderPresent,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._complaints = complaints
+        self._holder_present = holder_present
+        self._clock = clock
+        self._steady = steady
+        self._offset_seconds = 0.0
+        """The server's clock minus ours."""
+        self.cluster: ClusterSnapshot = EMPTY_CLUSTER
+        self.inboxes: dict[str, NodeInbox] = {}
+        self.minutes = Minutes()
+        self.behind = False
+        """Whether the last read left entries that were there already."""
+        self.samples = 0
+        """Samples taken since the start."""
+
+    def follow(self, cluster: ClusterSnapshot) -> None:
+        """Read the streams of these nodes from now on, and of no others."""
+        self.cluster = cluster
+        for name in self.inboxes.keys() - set(cluster.nodes):
+            del self.inboxes[name]
+        new = [name for name in cluster.nodes if name not in self.inboxes]
+        if not new:
+            return
+        self.set_clock()
+        start = self._first_unstored()
+        for name in new:
+            inbox = NodeInbox(name, last_id=f"{start * 1000}-0")
+            self._prime(inbox)
+            self.inboxes[name] = inbox
+
+    def set_clock(self) -> None:
+        """Compare the server's clock with ours: entries carry the server's."""
+        seconds, microseconds = self._redis.time()  # type: ignore[misc]
+        self._offset_seconds = seconds + microseconds / 1e6 - self._clock()
+
+    def trim(self) -> None:
+        """Bound the streams of nodes that do not bound them themselves."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name in self.inboxes:
+                pipe.xtrim(RAW + name, maxlen=RAW_MAXLEN, approximate=True)
+            pipe.execute()
+
+    def read(self, block_seconds: float) -> int:
+        """Take what has come, waiting so long for the first; how many entries."""
+        if not self.inboxes:
+            time.sleep(block_seconds)
+            return 0
+        streams = {RAW + name: inbox.last_id for name, inbox in self.inboxes.items()}
+        # BLOCK 0 would wait for ever.
+        block = None if self.behind else max(1, int(block_seconds * 1000))
+        answer = self._redis.xread(streams, count=READ_COUNT, block=block)
+        entries = 0
+        self.behind = False
+        for key, messages in answer or []:  # type: ignore[union-attr]
+            inbox = self.inboxes[key.decode().removeprefix(RAW)]
+            for entry_id, fields in messages:
+                inbox.last_id = entry_id.decode()
+                self._take(inbox, entry_id, fields.get(b"m"))
+            entries += len(messages)
+            self.behind = self.behind or len(messages) >= READ_COUNT
+        return entries
+
+    def stored_until(self) -> int:
+        """Start of the last minute that is stored; drops it and older ones."""
+        stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
+        self.minutes.forget_until(stored)
+        return stored
+
+    def heard_at(self, now: datetime) -> dict[str, datetime]:
+        """When each node that was ever heard was heard last, server's clock."""
+        steady = self._steady()
+        return {
+            name: now - timedelta(seconds=max(0.0, steady - inbox.arrived))
+            for name, inbox in self.inboxes.items()
+            if inbox.arrived is not None
+        }
+
+    def _first_unstored(self) -> int:
+        """Unix seconds, server's clock, from which the streams are to be read."""
+        server_now = self._clock() + self._offset_seconds
+        stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
+        if not 0 < stored <= server_now:
+            return minute_start(server_now - FIRST_LOOK_BACK_SECONDS)
+        earliest = minute_start(server_now - LOOK_BACK_SECONDS)
+        return max(earliest, stored + MINUTE_SECONDS)
+
+    def _prime(self, inbox: NodeInbox) -> None:
+        """Show a node's newest sample at once, before its past is read again."""
+        newest = self._redis.xrevrange(RAW + inbox.name, count=3)
+        for entry_id, fields in reversed(newest or []):  # type: ignore[arg-type]
+            message = self._parse(inbox, fields.get(b"m"))
+            if isinstance(message, NodeSample):
+                self._keep_newest(inbox, message, _milliseconds(entry_id))
+
+    def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
+        entry_ms = _milliseconds(entry_id)
+        if not inbox.admits(entry_ms):
+            self._complaints.add(inbox.name, "more messages than a node has to send")
+            return
+        message = self._parse(inbox, payload)
+        if isinstance(message, NodeInfo):
+            inbox.info = message
+        elif isinstance(message, NodeSample):
+            self._keep_newest(inbox, message, entry_ms)
+            self._count(inbox, message, entry_ms)
+            self.samples += 1
+
+    def _parse(
+        self, inbox: NodeInbox, payload: bytes | None
+    ) -> NodeInfo | NodeSample | None:
+        try:
+            message = read_message(payload or b"", node=inbox.name)
+        except MessageRefused as error:
+            self._complaints.add(inbox.name, f"message refused: {error}")
+            return None
+        if isinstance(message, NodeInfo):
+            return message
+        bound = self.cluster.bound.get(inbox.name, {})
+        own = own_gpus(message, bound)
+        if len(own.gpus) != len(message.gpus):
+            self._tell_foreign(inbox, message)
+        return own
+
+    def _tell_foreign(self, inbox: NodeInbox, sample: NodeSample) -> None:
+        """A Gpu that nobody has is new; one that another node has is a lie."""
+        for gpu in sample.gpus:
+            owner = self.cluster.owner_of(gpu.uuid)
+            if owner not in (None, inbox.name):
+                self._complaints.add(inbox.name, f"speaks for {gpu.uuid} of {owner}")
+
+    def _keep_newest(self, inbox: NodeInbox, sample: NodeSample, entry_ms: int) -> None:
+        if entry_ms < inbox.newest_ms:
+            return
+        inbox.newest_ms = entry_ms
+        inbox.sample = sample
+        inbox.arrived = arrived = self._steady() - self._age_seconds(entry_ms)
+        for gpu in sample.gpus:
+            inbox.latest[gpu.uuid] = Heard(gpu, arrived)
+
+    def _age_seconds(self, entry_ms: int) -> float:
+        """How long ago the server got an entry; one of the future is new."""
+        server_now = self._clock() + self._offset_seconds
+        return max(0.0, server_now - entry_ms / 1000)
+
+    def _count(self, inbox: NodeInbox, sample: NodeSample, entry_ms: int) -> None:
+        """Add a sample to its minute. A minute is of the server's clock: a node
+        can send odd entry ids, and then speaks of now."""
+        at = entry_ms / 1000
+        server_now = self._clock() + self._offset_seconds
+        if not server_now - LOOK_BACK_SECONDS <= at <= server_now + 1:
+            at = server_now
+        now = datetime.fromtimestamp(at, UTC)
+        bound = self.cluster.bound[inbox.name]
+        for gpu in sample.gpus:
+            pk = bound[gpu.uuid].pk
+            present = self._holder_present(pk, gpu, now)
+            self.minutes.add(pk, at, of_reading(gpu, holder_present=present))
+
+
+def _milliseconds(entry_id: bytes) -> int:
+    """The server's clock in a stream entry's id (`<ms>-<number>`)."""
+    return int(entry_id.partition(b"-")[0])

@@ -1,0 +1,232 @@
+"""The loop of ingest: read, and once a second judge and publish."""
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+
+from redis import Redis, RedisError
+
+from telemetry.domain.frame import Frame, FrameRow, encode
+from telemetry.domain.judge import bare_state
+from telemetry.domain.rules import RuleClock
+from telemetry.domain.sample import GpuReading
+from telemetry.domain.state import GpuState
+from telemetry.ingest.complaints import Complaints
+from telemetry.ingest.intake import Intake
+from telemetry.ingest.lease import Lease
+from telemetry.ingest.readings import HolderPresent, Judge, detail_of, frame_rows
+from telemetry.ingest.streams import GroupReader, Handler
+from telemetry.ingest.writer import Writer
+from telemetry.live import (
+    FRAME_SECONDS,
+    publish_detail,
+    publish_frame,
+    publish_roster,
+)
+from telemetry.snapshots import ClusterGpu
+
+ROSTER_AGAIN_SECONDS = 10.0
+"""The roster's key is written again: a broker that restarted has forgotten it."""
+TIDY_SECONDS = 60.0
+MINUTE_GRACE_SECONDS = 3.0
+BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
+
+logger = logging.getLogger("telemetry.ingest")
+
+
+def anybody_present(_gpu_id: int, reading: GpuReading, _now: datetime) -> bool:
+    """What counts as the holder where nobody knows the calendar: any process."""
+    return bool(reading.processes)
+
+
+def judge_bare(
+    _gpu_id: int, reading: GpuReading | None, age_seconds: float, _now: datetime
+) -> GpuState:
+    """Judge without a calendar."""
+    return bare_state(reading, age_seconds=age_seconds)
+
+
+class Ingest:
+    """Wires the parts together. `run` blocks; `read` and `tick` are its pieces."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        judge: Judge = judge_bare,
+        holder_present: HolderPresent = anybody_present,
+        on_fact: Handler | None = None,
+        on_log: Handler | None = None,
+    ) -> None:
+        self._redis = redis
+        self._judge = judge
+        self.complaints = Complaints(logger)
+        self.lease = Lease(redis)
+        self.writer = Writer(redis, complaints=self.complaints)
+        self.intake = Intake(
+            redis, complaints=self.complaints, holder_present=holder_present
+        )
+        self._clocks = RuleClock()
+        self.readers = [
+            GroupReader(
+                redis, prefix=prefix, handler=handler, complaints=self.complaints
+            )
+            for prefix, handler in (("facts.", on_fact), ("log.", on_log))
+            if handler is not None
+        ]
+        self._roster_id: int | None = None
+        self._roster_at = self._tidied = float("-inf")
+        self.latenesses: deque[float] = deque(maxlen=120)
+        """Seconds by which the last frames were late."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until told to stop; every failure of broker or database heals."""
+        threads = [
+            threading.Thread(
+                target=self.writer.run, args=(stop, lambda: self.lease.held)
+            ),
+            *(
+                threading.Thread(
+                    target=reader.run,
+                    args=(stop, lambda: self.lease.held, self._nodes),
+                )
+                for reader in self.readers
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._loop(stop)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            self._leave()
+
+    def _loop(self, stop: threading.Event) -> None:
+        next_tick = time.monotonic()
+        failures = 0
+        while not stop.is_set():
+            wait = next_tick - time.monotonic()
+            try:
+                if wait > 0:
+                    self.read(min(wait, 0.2))
+                else:
+                    self.latenesses.append(-wait)
+                    # Ticks that were missed are not made up for.
+                    next_tick += FRAME_SECONDS * (1 + int(-wait / FRAME_SECONDS))
+                    self.tick()
+                failures = 0
+            except RedisError as error:
+                self.complaints.add("broker", error)
+                self._roster_id = None
+                back_off = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
+                failures += 1
+                stop.wait(back_off)
+
+    def _leave(self) -> None:
+        try:
+            self.lease.give()
+        except RedisError as error:
+            self.complaints.add("broker", error)
+
+    def _nodes(self) -> tuple[str, ...]:
+        return self.intake.cluster.nodes
+
+    def read(self, block_seconds: float) -> int:
+        """Take messages that have come; how many."""
+        entries = self.intake.read(block_seconds)
+        for inbox in self.intake.inboxes.values():
+            if inbox.info is not None:
+                self.writer.leave_roster(inbox.info)
+                inbox.info = None
+        return entries
+
+    def tick(self) -> None:
+        """Judge every Gpu, publish, and leave to the writer what is to be kept."""
+        now, steady = datetime.now(UTC), time.monotonic()
+        leads = self.lease.take()
+        self._follow(steady)
+        rows = list(
+            frame_rows(
+                self.intake.cluster,
+                self.intake.inboxes,
+                self._state,
+                now=now,
+                steady=steady,
+            )
+        )
+        self._watch(rows, steady)
+        if leads and self.writer.cluster is not None:
+            self._publish(rows, now, steady)
+        self._leave_to_writer(now)
+        if steady - self._tidied > TIDY_SECONDS:
+            self._tidied = steady
+            self._tidy()
+
+    def _follow(self, steady: float) -> None:
+        """Take over what the writer read of the cluster since the last tick."""
+        cluster = self.writer.cluster
+        if cluster is None or cluster is self.intake.cluster:
+            return
+        self.intake.follow(cluster)
+        self._clocks.keep_only({gpu.pk for gpu in cluster.gpus})
+        for gpu_id, rule in self.writer.open_alerts:
+            self._clocks.adopt(gpu_id, rule, steady)
+        self.writer.open_alerts = []
+
+    def _state(
+        self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
+    ) -> GpuState:
+        """Judge; one Gpu that cannot be judged does not cost the others a frame."""
+        try:
+            return self._judge(gpu_id, reading, age_seconds, now)
+        except Exception as error:
+            self.complaints.add("judge", f"Gpu {gpu_id}: {error!r}")
+            return GpuState.UNKNOWN
+
+    def _watch(self, rows: list[tuple[ClusterGpu, FrameRow]], steady: float) -> None:
+        for gpu, row in rows:
+            for step, rule in self._clocks.see(gpu.pk, row.state, steady):
+                self.writer.leave_step(gpu.pk, rule, step)
+
+    def _publish(
+        self, rows: list[tuple[ClusterGpu, FrameRow]], now: datetime, steady: float
+    ) -> None:
+        """Send roster, frame and details in one round trip."""
+        cluster = self.intake.cluster
+        with self._redis.pipeline(transaction=False) as pipe:
+            again = steady - self._roster_at > ROSTER_AGAIN_SECONDS
+            if cluster.roster and (cluster.roster_id != self._roster_id or again):
+                publish_roster(pipe, cluster.roster)
+                self._roster_id, self._roster_at = cluster.roster_id, steady
+            frame = Frame(
+                roster_id=cluster.roster_id,
+                server_at=now.timestamp(),
+                rows=tuple(row for _gpu, row in rows),
+            )
+            publish_frame(pipe, encode(frame))
+            for name, inbox in self.intake.inboxes.items():
+                if inbox.sample is not inbox.published and inbox.sample is not None:
+                    inbox.published = inbox.sample
+                    detail = json.dumps(detail_of(inbox.sample), separators=(",", ":"))
+                    publish_detail(pipe, name, detail.encode())
+            pipe.execute()
+
+    def _leave_to_writer(self, now: datetime) -> None:
+        stored = self.intake.stored_until()
+        if not self.intake.behind:
+            until = now.timestamp() - MINUTE_GRACE_SECONDS
+            for minute, totals in self.intake.minutes.over(until).items():
+                if minute > stored:
+                    self.writer.leave_minute(minute, totals)
+        self.writer.leave_seen(self.intake.heard_at(now))
+
+    def _tidy(self) -> None:
+        self.intake.set_clock()
+        self.intake.trim()
+        for reader in self.readers:
+            reader.trim(self._nodes())

@@ -1,0 +1,188 @@
+"""What is known of each node and Gpu right now, and the minutes in the making."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from telemetry.domain.frame import FrameRow
+from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.rollup import (
+    EMPTY,
+    MINUTE_SECONDS,
+    MinuteTotals,
+    merge,
+    minute_start,
+)
+from telemetry.domain.sample import GpuReading, NodeSample
+from telemetry.domain.state import GpuState
+from telemetry.domain.units import mib
+from telemetry.live import Detail, DetailGpu, DetailProcess
+from telemetry.snapshots import ClusterGpu, ClusterSnapshot
+
+Judge = Callable[[int, GpuReading | None, float, datetime], GpuState]
+"""(Gpu's pk, its newest reading, seconds since that arrived, now) -> state."""
+HolderPresent = Callable[[int, GpuReading, datetime], bool]
+"""Whether a process of the Gpu's holder is among those of a reading."""
+
+NEVER_SECONDS = float("inf")
+"""Age of a Gpu that was never heard."""
+MESSAGES_PER_SECOND = 5.0
+MESSAGES_AT_ONCE = 10.0
+"""A node sends one sample a second and a roster now and then; what comes
+faster is not looked at."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """The newest reading of one Gpu."""
+
+    reading: GpuReading
+    arrived: float
+    """Steady clock's seconds at which it came to the server."""
+
+
+@dataclass(slots=True)
+class NodeInbox:
+    """What one node has told. Never more than its own Gpus."""
+
+    name: str
+    last_id: str
+    sample: NodeSample | None = None
+    arrived: float | None = None
+    """Steady clock's seconds at which that came to the server."""
+    published: NodeSample | None = None
+    """The sample that was published as details."""
+    info: NodeInfo | None = None
+    latest: dict[str, Heard] = field(default_factory=dict)
+    newest_ms: int = 0
+    """Entry of the newest sample: what is read again is not news."""
+    _tokens: float = MESSAGES_AT_ONCE
+    _tokens_ms: int = 0
+
+    def admits(self, entry_ms: int) -> bool:
+        """Token bucket over the stream's own clock: the same on a second reading."""
+        passed_seconds = max(0, entry_ms - self._tokens_ms) / 1000
+        self._tokens_ms = max(self._tokens_ms, entry_ms)
+        filled = self._tokens + passed_seconds * MESSAGES_PER_SECOND
+        self._tokens = min(MESSAGES_AT_ONCE, filled)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Minutes:
+    """Totals of minutes that are not stored yet."""
+
+    def __init__(self) -> None:
+        self._totals: dict[int, dict[int, MinuteTotals]] = {}
+
+    def add(self, gpu_id: int, at: float, total: MinuteTotals) -> None:
+        """Add a sample's totals to the minute of a Unix time."""
+        gpus = self._totals.setdefault(minute_start(at), {})
+        gpus[gpu_id] = merge(gpus.get(gpu_id, EMPTY), total)
+
+    def forget_until(self, minute: int) -> None:
+        """Drop minutes up to and with this one: they are stored."""
+        for old in [start for start in self._totals if start <= minute]:
+            del self._totals[old]
+
+    def over(self, at: float) -> dict[int, dict[int, MinuteTotals]]:
+        """Minutes that were over at a Unix time, oldest first."""
+        limit = minute_start(at)
+        return {
+            start: dict(self._totals[start])
+            for start in sorted(self._totals)
+            if start + MINUTE_SECONDS <= limit
+        }
+
+
+def frame_rows(
+    cluster: ClusterSnapshot,
+    inboxes: dict[str, NodeInbox],
+    judge: Judge,
+    *,
+    now: datetime,
+    steady: float,
+) -> Iterator[tuple[ClusterGpu, FrameRow]]:
+    """Every Gpu's row of the frame, in the roster's order."""
+    for gpu in cluster.gpus:
+        inbox = inboxes.get(gpu.node)
+        heard = inbox.latest.get(gpu.uuid) if inbox else None
+        if heard is None:
+            state = _state(gpu, None, NEVER_SECONDS, judge, now)
+            yield gpu, FrameRow(state=state)
+        else:
+            age_seconds = max(0.0, steady - heard.arrived)
+            state = _state(gpu, heard.reading, age_seconds, judge, now)
+            yield gpu, _row(heard.reading, state, age_seconds)
+
+
+def _state(
+    gpu: ClusterGpu,
+    reading: GpuReading | None,
+    age_seconds: float,
+    judge: Judge,
+    now: datetime,
+) -> GpuState:
+    """What the operator set and the roster said goes before what is judged."""
+    if gpu.maintenance:
+        return GpuState.MAINTENANCE
+    if not gpu.present:
+        return GpuState.LOST
+    state = judge(gpu.pk, reading, age_seconds, now)
+    if gpu.mig and state not in {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}:
+        return GpuState.MIG
+    return state
+
+
+def _row(reading: GpuReading, state: GpuState, age_seconds: float) -> FrameRow:
+    used_bytes = reading.memory_used_bytes
+    watts = reading.power_watts
+    return FrameRow(
+        state=state,
+        util_pct=reading.util_pct,
+        memory_used_mib=None if used_bytes is None else mib(used_bytes),
+        temperature_celsius=reading.temperature_celsius,
+        power_watts=None if watts is None else round(watts),
+        sm_clock_mhz=reading.sm_clock_mhz,
+        age_seconds=age_seconds,
+    )
+
+
+def own_gpus(sample: NodeSample, bound: Mapping[str, ClusterGpu]) -> NodeSample:
+    """The sample without Gpus that are not this node's to speak for."""
+    return replace(sample, gpus=tuple(x for x in sample.gpus if x.uuid in bound))
+
+
+def detail_of(sample: NodeSample) -> Detail:
+    """What the frame has no room for."""
+    return {
+        "node": sample.node,
+        "at": sample.at,
+        "load1": sample.load1,
+        "gpus": {gpu.uuid: _detail_gpu(gpu) for gpu in sample.gpus},
+    }
+
+
+def _detail_gpu(gpu: GpuReading) -> DetailGpu:
+    processes: list[DetailProcess] | None = None
+    if gpu.processes is not None:
+        processes = [
+            {
+                "pid": process.pid,
+                "uid": process.uid,
+                "user": process.user,
+                "command": process.command,
+                "memory_bytes": process.memory_bytes,
+                "sm_pct": process.sm_pct,
+                "started_at": process.started_at,
+                "job": process.job,
+            }
+            for process in gpu.processes
+        ]
+    return {
+        "processes": processes,
+        "throttle": None if gpu.throttle is None else [x.value for x in gpu.throttle],
+        "memory_reserved_bytes": gpu.memory_reserved_bytes,
+    }

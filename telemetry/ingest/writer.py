@@ -1,0 +1,206 @@
+"""Everything of ingest that touches the database, in a thread of its own.
+
+The frame must go out each second whether the database answers or not. So the
+loop leaves what is to be stored in bounded places here: the newest roster of
+each node, the newest step of each rule and Gpu, the minutes that are over. What
+could not be stored stays and is tried again; minutes beyond `MOST_MINUTES` are
+dropped, for they are still in the raw stream and `MINUTES_DONE` does not move.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
+from django.utils import timezone
+from redis import Redis, RedisError
+
+from telemetry import services
+from telemetry.domain.errors import TelemetryError
+from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.rollup import MinuteTotals
+from telemetry.domain.rules import LOST, StateRule, Step
+from telemetry.ingest.complaints import Complaints
+from telemetry.ingest.intake import MINUTES_DONE
+from telemetry.models import Alert
+from telemetry.snapshots import ClusterSnapshot, load_cluster
+
+MOST_MINUTES = 70
+CYCLE_SECONDS = 1.0
+RELOAD_SECONDS = 5.0
+SEEN_SECONDS = 15.0
+ROSTER_SECONDS = 5.0
+"""A node's rosters are taken over no more often than this."""
+ROSTER_AGAIN_SECONDS = 300.0
+"""An unchanged roster is taken over again: an operator may have changed rows."""
+
+logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """Stores what the loop found, and reads what the loop needs to know."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        complaints: Complaints,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._complaints = complaints
+        self._steady = steady
+        self._lock = threading.Lock()
+        self._rosters: dict[str, NodeInfo] = {}
+        self._applied: dict[str, tuple[NodeInfo, float]] = {}
+        self._steps: dict[tuple[int, StateRule], Step] = {}
+        self._minutes: dict[int, dict[int, MinuteTotals]] = {}
+        self._seen: dict[str, datetime] = {}
+        self._seen_written = self._loaded = float("-inf")
+        self.cluster: ClusterSnapshot | None = None
+        """The cluster as the database has it; None until it was read once."""
+        self.open_alerts: list[tuple[int, str]] = []
+        """Findings that were open when this process began: (Gpu, rule)."""
+
+    # --- the loop's side: never waits ------------------------------------------
+
+    def leave_roster(self, info: NodeInfo) -> None:
+        """Keep a node's newest roster; unchanged ones are passed over."""
+        with self._lock:
+            applied, at = self._applied.get(info.node, (None, 0.0))
+            if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
+                self._rosters[info.node] = info
+
+    def leave_step(self, gpu_id: int, rule: StateRule, step: Step) -> None:
+        """Keep the newest step of a rule on a Gpu."""
+        with self._lock:
+            self._steps[gpu_id, rule] = step
+
+    def leave_minute(self, minute: int, totals: dict[int, MinuteTotals]) -> None:
+        """Keep a minute that is over."""
+        with self._lock:
+            self._minutes[minute] = totals
+            for old in sorted(self._minutes)[:-MOST_MINUTES]:
+                del self._minutes[old]
+
+    def leave_seen(self, seen: dict[str, datetime]) -> None:
+        """Keep when nodes were last heard."""
+        with self._lock:
+            self._seen.update(seen)
+
+    def drop(self) -> None:
+        """Forget what is to be written: another ingest does it."""
+        with self._lock:
+            self._rosters.clear()
+            self._steps.clear()
+            self._minutes.clear()
+            self._seen.clear()
+
+    # --- the thread's side ---------------------------------------------------------
+
+    def run(self, stop: threading.Event, may_write: Callable[[], bool]) -> None:
+        """Work once a second until told to stop."""
+        while not stop.wait(CYCLE_SECONDS if self.cluster else 0.2):
+            self.work(may_write=may_write())
+        close_old_connections()
+
+    def work(self, *, may_write: bool) -> None:
+        """One round. Each step fails by itself and is tried again."""
+        close_old_connections()
+        if may_write:
+            with self._step("rosters"):
+                self._write_rosters()
+            with self._step("alerts"):
+                self._write_steps()
+            with self._step("minutes"):
+                self._write_minutes()
+            with self._step("last seen"):
+                self._write_seen()
+        else:
+            self.drop()
+        with self._step("cluster"):
+            self._reload()
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (DatabaseError, RedisError) as error:
+            self._complaints.add(f"writing {name}", error)
+
+    def _write_rosters(self) -> None:
+        for info in self._due_rosters():
+            try:
+                report = services.record_roster(info=info, now=timezone.now())
+            except TelemetryError as error:
+                self._complaints.add(info.node, error)
+            else:
+                for uuid in (*report.claimed, *report.refused):
+                    self._complaints.add(info.node, f"{uuid} is not taken from it")
+                if report:
+                    self._loaded = float("-inf")
+            with self._lock:
+                self._applied[info.node] = (info, self._steady())
+                if self._rosters.get(info.node) == info:
+                    del self._rosters[info.node]
+
+    def _due_rosters(self) -> list[NodeInfo]:
+        limit = self._steady() - ROSTER_SECONDS
+        with self._lock:
+            for name in self._applied.keys() - set(
+                self.cluster.nodes if self.cluster else self._applied
+            ):
+                del self._applied[name]
+            return [
+                info
+                for name, info in self._rosters.items()
+                if name not in self._applied or self._applied[name][1] <= limit
+            ]
+
+    def _write_steps(self) -> None:
+        with self._lock:
+            steps = dict(self._steps)
+        now = timezone.now()
+        for (gpu_id, rule), step in steps.items():
+            if step is Step.CLOSE:
+                services.close_alert(rule=rule.name, gpu_id=gpu_id, now=now)
+            else:
+                services.open_alert(rule=rule.name, gpu_id=gpu_id, now=now)
+            if rule.name == LOST and step is not Step.REPEAT:
+                services.set_lost(gpu_ids=[gpu_id], lost=step is Step.OPEN)
+            with self._lock:
+                if self._steps.get((gpu_id, rule)) is step:
+                    del self._steps[gpu_id, rule]
+
+    def _write_minutes(self) -> None:
+        with self._lock:
+            minutes = {start: self._minutes[start] for start in sorted(self._minutes)}
+        for start, totals in minutes.items():
+            keyed = {(gpu_id, start): total for gpu_id, total in totals.items()}
+            services.record_minutes(totals=keyed)
+            stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
+            self._redis.set(MINUTES_DONE, max(start, stored))
+            with self._lock:
+                if self._minutes.get(start) is totals:
+                    del self._minutes[start]
+
+    def _write_seen(self) -> None:
+        if self._steady() - self._seen_written < SEEN_SECONDS:
+            return
+        with self._lock:
+            seen, self._seen = self._seen, {}
+        services.mark_seen(seen=seen)
+        self._seen_written = self._steady()
+
+    def _reload(self) -> None:
+        if self._steady() - self._loaded < RELOAD_SECONDS:
+            return
+        if self.cluster is None:
+            alerts = Alert.objects.open().values_list("gpu_id", "rule")
+            self.open_alerts = list(alerts)
+        self.cluster = load_cluster()
+        self._loaded = self._steady()

@@ -1,0 +1,113 @@
+"""What ingest tells every web process, and under which names. Written once here.
+
+Plain Redis pub/sub and not the channel layer: the layer would copy each frame
+into a list per browser. Each message is also kept under a key of its own, so
+that a process that joins late starts with the present state.
+
+| channel and key           | what                                  | when        |
+| ------------------------- | ------------------------------------- | ----------- |
+| telemetry.frame(.latest)  | live frame, binary, domain/frame.py   | each second |
+| telemetry.roster          | `Roster` as JSON                      | on change   |
+| telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
+"""
+
+from typing import TypedDict
+
+from redis.client import Pipeline
+
+FRAME = "telemetry.frame"
+FRAME_LATEST = "telemetry.frame.latest"
+ROSTER = "telemetry.roster"
+DETAIL = "telemetry.detail."
+DETAIL_ALL = "telemetry.detail.*"
+CALENDAR_CHANGED = "reservations.changed"
+"""Published by the reservations floor: who holds what is different now."""
+
+FRAME_SECONDS = 1.0
+DETAIL_KEPT_SECONDS = 60
+
+
+class RosterGpu(TypedDict):
+    """One row's name tag."""
+
+    id: int
+    uuid: str
+    node: str
+    index: int
+    name: str
+    gpu_class: str
+    memory_total_bytes: int
+    power_limit_watts: float | None
+    slowdown_celsius: float | None
+    sm_clock_max_mhz: int | None
+    simulated: bool
+    present: bool
+    maintenance: bool
+    mig: bool
+
+
+class RosterNode(TypedDict):
+    """One node's name tag."""
+
+    name: str
+    simulated: bool
+    maintenance: bool
+    driver_version: str
+    cuda_version: str
+    isolation: str
+
+
+class Roster(TypedDict):
+    """Names of the rows of frames that carry the same `roster_id`."""
+
+    roster_id: int
+    gpus: list[RosterGpu]
+    nodes: list[RosterNode]
+
+
+class DetailProcess(TypedDict):
+    """One process on one Gpu, as the node told it."""
+
+    pid: int
+    uid: int | None
+    user: str | None
+    command: str
+    memory_bytes: int | None
+    sm_pct: int | None
+    started_at: float | None
+    job: int | None
+
+
+class DetailGpu(TypedDict):
+    """What a frame has no room for. `processes` None: the card cannot say."""
+
+    processes: list[DetailProcess] | None
+    throttle: list[str] | None
+    memory_reserved_bytes: int | None
+
+
+class Detail(TypedDict):
+    """One node's Gpus by UUID, at an instant of the node's clock."""
+
+    node: str
+    at: float
+    load1: float | None
+    gpus: dict[str, DetailGpu]
+
+
+def publish_frame(pipe: Pipeline, frame: bytes) -> None:
+    """Queue a frame."""
+    pipe.set(FRAME_LATEST, frame)
+    pipe.publish(FRAME, frame)
+
+
+def publish_roster(pipe: Pipeline, roster: bytes) -> None:
+    """Queue a roster (`Roster` as JSON)."""
+    pipe.set(ROSTER, roster)
+    pipe.publish(ROSTER, roster)
+
+
+def publish_detail(pipe: Pipeline, node: str, detail: bytes) -> None:
+    """Queue a node's details (`Detail` as JSON)."""
+    pipe.set(DETAIL + node, detail, ex=DETAIL_KEPT_SECONDS)
+    pipe.publish(DETAIL + node, detail)

@@ -1,0 +1,87 @@
+"""Storing the minutes of Gpus."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+
+from telemetry.domain.rollup import MinuteTotals
+from telemetry.models import Gpu, SampleMinute
+
+INSERT_ROWS = 500
+DELETE_ROWS = 10_000
+
+MinuteKey = tuple[int, int]
+"""Gpu's primary key, and the Unix seconds at which the minute begins."""
+
+
+@transaction.atomic(durable=True)
+def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
+    """Store minutes; how many rows are new or fuller than what was stored.
+
+    A minute's row follows from the raw stream alone, so a row that is there
+    already is the same minute counted by another ingest, or by the same one
+    before a restart: the fuller count wins, and nothing is ever added up twice.
+    Minutes without a sample, and of Gpus that were deleted, are left out.
+    """
+    known = set(Gpu.objects.values_list("pk", flat=True))
+    rows = [
+        SampleMinute(gpu_id=gpu_id, minute_at=_at(minute), **asdict(total))
+        for (gpu_id, minute), total in sorted(totals.items())
+        if total.n and gpu_id in known
+    ]
+    if not rows:
+        return 0
+    before = _counts(rows)
+    SampleMinute.objects.bulk_create(
+        rows, batch_size=INSERT_ROWS, ignore_conflicts=True
+    )
+    changed = sum((row.gpu_id, row.minute_at) not in before for row in rows)
+    for row in rows:
+        if before.get((row.gpu_id, row.minute_at), row.n) < row.n:
+            changed += _replace(row)
+    return changed
+
+
+def _at(minute: int) -> datetime:
+    return datetime.fromtimestamp(minute, UTC)
+
+
+def _counts(rows: list[SampleMinute]) -> dict[tuple[int, datetime], int]:
+    """Sample counts of the rows that are stored already."""
+    minutes = {row.minute_at for row in rows}
+    stored = SampleMinute.objects.filter(minute_at__in=minutes)
+    return {
+        (gpu_id, at): n for gpu_id, at, n in stored.values_list("gpu", "minute_at", "n")
+    }
+
+
+def _replace(row: SampleMinute) -> int:
+    """Put a fuller count in the place of a stored one, if it still is fuller."""
+    values = {
+        field.attname: getattr(row, field.attname)
+        for field in SampleMinute._meta.concrete_fields
+        if field.name not in {"id", "gpu", "minute_at"}
+    }
+    stored = SampleMinute.objects.filter(
+        gpu_id=row.gpu_id, minute_at=row.minute_at, n__lt=row.n
+    )
+    return stored.update(**values)
+
+
+def prune_minutes(*, now: datetime, keep_days: int) -> int:
+    """Delete minutes older than so many days, a piece at a time; how many.
+
+    In pieces, so that the table is never locked for long.
+    """
+    limit = now - timedelta(days=keep_days)
+    deleted = 0
+    while True:
+        oldest = SampleMinute.objects.filter(minute_at__lt=limit)
+        keys = list(
+            oldest.order_by("minute_at").values_list("pk", flat=True)[:DELETE_ROWS]
+        )
+        if not keys:
+            return deleted
+        deleted += SampleMinute.objects.filter(pk__in=keys).delete()[0]

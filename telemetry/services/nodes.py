@@ -1,0 +1,67 @@
+"""Enrolling nodes, and what is known of them without their roster."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from telemetry.domain.errors import NodeExists, NodeUnknown
+from telemetry.domain.hardware import NODE_NAME
+from telemetry.models import Gpu, Node
+
+
+@transaction.atomic(durable=True)
+def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str]:
+    """Make a node and its token. The token is returned once, its hash is kept.
+
+    Raises:
+        ValidationError: the name cannot be part of a stream or a file name.
+        NodeExists: a node of that name is enrolled.
+    """
+    if not NODE_NAME.fullmatch(name):
+        raise ValidationError(
+            f"{name!r} is no name of a node: letters, digits, - and _, at most 63"
+        )
+    node = Node(name=name, simulated=simulated, enrolled_at=now)
+    token = node.new_token()
+    try:
+        with transaction.atomic():
+            node.save()
+    except IntegrityError as error:
+        raise NodeExists(node=name) from error
+    return node, token
+
+
+@transaction.atomic(durable=True)
+def renew_token(*, name: str) -> tuple[Node, str]:
+    """Give a node a new token; the old one is void at once.
+
+    Raises:
+        NodeUnknown: no such node.
+    """
+    node = Node.objects.select_for_update().filter(name=name).first()
+    if node is None:
+        raise NodeUnknown(node=name)
+    token = node.new_token()
+    node.save(update_fields=["token_hash"])
+    return node, token
+
+
+@transaction.atomic(durable=True)
+def mark_seen(*, seen: Mapping[str, datetime]) -> None:
+    """Note when each node was last heard, by the server's clock. Never backwards."""
+    nodes = Node.objects.select_for_update().filter(name__in=seen).order_by("pk")
+    newer = []
+    for node in nodes:
+        at = seen[node.name]
+        if node.last_seen_at is None or node.last_seen_at < at:
+            node.last_seen_at = at
+            newer.append(node)
+    Node.objects.bulk_update(newer, ["last_seen_at"], batch_size=200)
+
+
+@transaction.atomic(durable=True)
+def set_lost(*, gpu_ids: Iterable[int], lost: bool) -> int:
+    """Say whether the driver answers for these Gpus; how many changed."""
+    return Gpu.objects.filter(pk__in=list(gpu_ids), lost=not lost).update(lost=lost)

@@ -1,0 +1,115 @@
+"""Rows to values: what ingest knows of the cluster."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from telemetry.live import Roster, RosterGpu, RosterNode
+from telemetry.models import Gpu, Node
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGpu:
+    """One row of the live frame."""
+
+    pk: int
+    uuid: str
+    node: str
+    present: bool
+    maintenance: bool
+    """Its own or its node's."""
+    mig: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """Nodes and Gpus in the frame's order, and the roster that names them."""
+
+    nodes: tuple[str, ...]
+    gpus: tuple[ClusterGpu, ...]
+    bound: Mapping[str, Mapping[str, ClusterGpu]]
+    """Node name -> UUID -> Gpu: only these does a node speak for."""
+    roster_id: int
+    """CRC of the roster: two processes that see the same rows agree on it."""
+    roster: bytes
+    owners: Mapping[str, str]
+    """UUID -> name of the node that it is bound to."""
+
+    def owner_of(self, uuid: str) -> str | None:
+        """Name of the node a UUID is bound to; None where nobody has it."""
+        return self.owners.get(uuid)
+
+
+EMPTY_CLUSTER = ClusterSnapshot((), (), {}, 0, b"", {})
+
+
+def load_cluster() -> ClusterSnapshot:
+    """Read the cluster: two queries."""
+    nodes = list(Node.objects.order_by("name"))
+    by_pk = {node.pk: node for node in nodes}
+    rows = [
+        (gpu, by_pk[gpu.node_id])
+        for gpu in Gpu.objects.shown().select_related("pool")
+        if gpu.node_id in by_pk
+    ]
+    gpus = tuple(
+        ClusterGpu(
+            pk=gpu.pk,
+            uuid=gpu.uuid,
+            node=node.name,
+            present=gpu.present,
+            maintenance=gpu.maintenance or node.maintenance,
+            mig=gpu.mig,
+        )
+        for gpu, node in rows
+    )
+    bound: dict[str, dict[str, ClusterGpu]] = {node.name: {} for node in nodes}
+    for row in gpus:
+        bound[row.node][row.uuid] = row
+    named = [_roster_gpu(gpu, node) for gpu, node in rows]
+    roster_id, roster = _roster(named, [_roster_node(node) for node in nodes])
+    return ClusterSnapshot(
+        nodes=tuple(node.name for node in nodes),
+        gpus=gpus,
+        bound=bound,
+        roster_id=roster_id,
+        roster=roster,
+        owners={gpu.uuid: gpu.node for gpu in gpus},
+    )
+
+
+def _roster_gpu(gpu: Gpu, node: Node) -> RosterGpu:
+    return {
+        "id": gpu.pk,
+        "uuid": gpu.uuid,
+        "node": node.name,
+        "index": gpu.index,
+        "name": gpu.name,
+        "gpu_class": gpu.pool.gpu_class,
+        "memory_total_bytes": gpu.memory_total_bytes,
+        "power_limit_watts": gpu.power_limit_watts,
+        "slowdown_celsius": gpu.slowdown_celsius,
+        "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
+        "simulated": node.simulated,
+        "present": gpu.present,
+        "maintenance": gpu.maintenance or node.maintenance,
+        "mig": gpu.mig,
+    }
+
+
+def _roster_node(node: Node) -> RosterNode:
+    return {
+        "name": node.name,
+        "simulated": node.simulated,
+        "maintenance": node.maintenance,
+        "driver_version": node.driver_version,
+        "cuda_version": node.cuda_version,
+        "isolation": node.isolation,
+    }
+
+
+def _roster(gpus: list[RosterGpu], nodes: list[RosterNode]) -> tuple[int, bytes]:
+    content = json.dumps([gpus, nodes], separators=(",", ":")).encode()
+    roster: Roster = {"roster_id": zlib.crc32(content), "gpus": gpus, "nodes": nodes}
+    return roster["roster_id"], json.dumps(roster, separators=(",", ":")).encode()
