@@ -1,9 +1,134 @@
-"""What every page knows of the site."""
+"""What every page knows of the site: the top bar, the alerts, the banners."""
 
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import redis
 from django.conf import settings
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+
+from telemetry.domain.errors import FrameRefused
+from telemetry.domain.frame import decode
+from telemetry.live import FRAME_LATEST
+from telemetry.models import Alert, Node
+
+THEMES = ("light", "dark")
+ALERTS_SHOWN = 8
+LATE_SECONDS = 5.0
+"""Frames come once a second; five missing ones are worth a banner."""
+# Name of the address, label. The word in the address bar is the name as well.
+MAIN_PAGES = (
+    ("board", "Board"),
+    ("calendar", "Calendar"),
+    ("plan", "Plan"),
+    ("jobs", "Jobs"),
+    ("standing", "Standing"),
+)
+
+
+@dataclass(frozen=True)
+class NavEntry:
+    """One link of the top bar."""
+
+    label: str
+    url: str
+    current: bool
+
+
+class Site:
+    """Read lazily: a page that shows no top bar costs no query."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @property
+    def time_zone(self) -> str:
+        """Name of the zone in which every page shows times."""
+        return settings.TIME_ZONE
+
+    @property
+    def now(self) -> float:
+        """Unix seconds: the browser counts relative times by this clock."""
+        return round(time.time(), 3)
+
+    @property
+    def theme(self) -> str:
+        """The chosen theme, or "" for the system's."""
+        theme = self.request.COOKIES.get("theme", "")
+        return theme if theme in THEMES else ""
+
+    @cached_property
+    def nav(self) -> list[NavEntry]:
+        """Links to the main pages."""
+        entries = []
+        for name, label in MAIN_PAGES:
+            try:
+                url = reverse(name)
+            except NoReverseMatch:
+                continue
+            here = self.request.path
+            current = here == url if url == "/" else here.startswith(url)
+            entries.append(NavEntry(label, url, current))
+        return entries
+
+    @cached_property
+    def nodes(self) -> list[tuple[str, bool, str]]:
+        """(name, simulated, isolation) of every Node."""
+        return list(Node.objects.values_list("name", "simulated", "isolation"))
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Whether some Gpus are simulated."""
+        return any(simulated for _, simulated, _ in self.nodes)
+
+    @cached_property
+    def not_isolated(self) -> list[str]:
+        """Names of the Nodes where Jobs have no Unix user of their own."""
+        return [
+            name
+            for name, _, isolation in self.nodes
+            if isolation == Node.Isolation.NONE
+        ]
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        """The newest open findings, one more than the menu shows."""
+        found = Alert.objects.open().select_related("gpu__node")
+        return list(found[: ALERTS_SHOWN + 1])
+
+    @cached_property
+    def late_seconds(self) -> float | None:
+        """Age of the newest live frame where it is late; None where it is not."""
+        if not self.nodes:
+            return None
+        age_seconds = frame_age_seconds()
+        return (
+            None if age_seconds is None or age_seconds < LATE_SECONDS else age_seconds
+        )
+
+
+def frame_age_seconds() -> float | None:
+    """Seconds since ingest made the newest frame; None: there is none to read.
+
+    A broker that does not answer has no frame either: pages must open without it.
+    """
+    try:
+        with redis.Redis.from_url(
+            settings.REDIS_URL, socket_timeout=0.5, socket_connect_timeout=0.5
+        ) as client:
+            data = client.get(FRAME_LATEST)
+    except redis.RedisError:
+        return None
+    if not isinstance(data, bytes):
+        return None
+    try:
+        return max(0.0, time.time() - decode(data).server_at)
+    except FrameRefused:
+        return None
 
 
 def site(request: HttpRequest) -> dict[str, object]:
-    """Return the banner facts and the site's time zone."""
-    return {"site_time_zone": settings.TIME_ZONE}
+    """Return the site as every template sees it."""
+    return {"site": Site(request)}

@@ -211,6 +211,12 @@ NPM_STATIC = {
     ),
     "vendor/uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
     "vendor/uPlot.min.css": "uplot/dist/uPlot.min.css",
+    "vendor/inter-latin.woff2": (
+        "@fontsource-variable/inter/files/inter-latin-wght-normal.woff2"
+    ),
+    "vendor/inter-latin-ext.woff2": (
+        "@fontsource-variable/inter/files/inter-latin-ext-wght-normal.woff2"
+    ),
 }
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {

@@ -1,8 +1,22 @@
 """All addresses of the site."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LogoutView
 from django.urls import path
 
+from gpuportal import views
+
 urlpatterns = [
+    path("", views.board, name="board"),
+    path("search", views.search, name="search"),
+    path("me/", views.me, name="me"),
+    path("me/tokens/", views.token_create, name="token-create"),
+    path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),
+    path("login/", views.SignIn.as_view(), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
 ]
+
+handler403 = "gpuportal.views.not_allowed"
+handler404 = "gpuportal.views.not_found"
+handler500 = "gpuportal.views.failed"

@@ -1,0 +1,111 @@
+"""The search of the top bar: what a few typed letters may mean to this User."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+
+from gpuportal.context import MAIN_PAGES
+from placement.models import Job
+from reservations.models import SitePolicy, User
+from telemetry.models import Gpu, Node
+
+PER_KIND = 6
+LONGEST_QUERY = 80
+PAGE_WORDS = {
+    "board": "live gpus now utilization memory temperature",
+    "calendar": "book reserve reservation free week day",
+    "plan": "model memory estimate fit parallel split",
+    "jobs": "run train log stop script recipe",
+    "standing": "quota rank fair share ledger usage hours",
+    "me": "settings theme api tokens password account",
+}
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One thing found."""
+
+    kind: str
+    """gpu, node, person, job or page."""
+    title: str
+    detail: str
+    url: str
+
+
+def find(query: str, user: User) -> list[Hit]:
+    """Everything the User may see that the query names, pages first."""
+    query = query.strip()[:LONGEST_QUERY]
+    if not query:
+        return []
+    return [
+        *_pages(query),
+        *_nodes(query),
+        *_gpus(query),
+        *_people(query, user),
+        *_jobs(query, user),
+    ]
+
+
+def as_json(hits: Iterable[Hit]) -> list[dict[str, str]]:
+    """Hits for the search box."""
+    return [asdict(hit) for hit in hits]
+
+
+def _pages(query: str) -> Iterator[Hit]:
+    word = query.lower()
+    for name, label in (*MAIN_PAGES, ("me", "Settings")):
+        words = f"{label.lower()} {PAGE_WORDS[name]}".split()
+        if any(each.startswith(word) for each in words):
+            yield Hit("page", label, "page", reverse(name))
+
+
+def _nodes(query: str) -> Iterator[Hit]:
+    for node in Node.objects.filter(name__icontains=query)[:PER_KIND]:
+        url = f"{reverse('board')}?q={node.name}"
+        yield Hit("node", node.name, "node", url)
+
+
+def _gpus(query: str) -> Iterator[Hit]:
+    wanted = (
+        Q(name__icontains=query)
+        | Q(uuid__icontains=query)
+        | Q(pool__gpu_class__icontains=query)
+        | Q(node__name__icontains=query)
+    )
+    one = re.fullmatch(r"([\w-]+):(\d{1,3})", query)
+    if one:
+        wanted = Q(node__name__iexact=one[1], index=int(one[2]))
+    gpus: QuerySet[Gpu] = Gpu.objects.filter(wanted).select_related("node", "pool")
+    for gpu in gpus[:PER_KIND]:
+        yield Hit("gpu", str(gpu), gpu.pool.gpu_class, reverse("gpu", args=[gpu.pk]))
+
+
+def _people(query: str, user: User) -> Iterator[Hit]:
+    people = User.objects.filter(
+        Q(username__icontains=query) | Q(display_name__icontains=query), is_active=True
+    )
+    if not (user.is_operator or SitePolicy.current().names_visible):
+        people = people.filter(pk=user.pk)
+    for person in people.order_by("username").prefetch_related("memberships__account")[
+        :PER_KIND
+    ]:
+        groups = ", ".join(str(m.account) for m in person.memberships.all() if m.active)
+        url = f"{reverse('board')}?q={person.username}"
+        yield Hit("person", str(person), groups or "no group", url)
+
+
+def _jobs(query: str, user: User) -> Iterator[Hit]:
+    jobs: QuerySet[Job] = Job.objects.all()
+    if not user.is_operator:
+        jobs = jobs.filter(owner=user)
+    number = query.removeprefix("#")
+    wanted = Q(name__icontains=query)
+    if number.isdecimal() and len(number) < 18:
+        wanted |= Q(pk=int(number))
+    for job in jobs.filter(wanted)[:PER_KIND]:
+        yield Hit(
+            "job", f"#{job.pk} {job.name}", job.state, reverse("job", args=[job.pk])
+        )

@@ -1,0 +1,53 @@
+"""Icons, times and figures in templates: ``{% load portal %}``."""
+
+from datetime import UTC, datetime
+
+from django import template
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from telemetry.domain import units
+
+register = template.Library()
+
+register.filter("gib", units.format_gib)
+register.filter("bytes", units.format_bytes)
+register.filter("gpu_hours", units.format_gpu_hours)
+register.filter("duration", units.format_duration)
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """One symbol of the site's sprite (``static/img/icons.svg``)."""
+    return format_html(
+        '<svg class="icon" aria-hidden="true"><use href="{}#{}"></use></svg>',
+        static("img/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def state(word: str) -> SafeString:
+    """A state as word, icon and colour (``.state`` of components.css)."""
+    key = word.lower()
+    return format_html('<span class="state state-{}">{}{}</span>', key, icon(key), word)
+
+
+@register.simple_tag
+def when(at: datetime | None, form: str = "relative") -> SafeString | str:
+    """A ``<time>`` that ``static/js/time.js`` keeps up to date.
+
+    ``form`` is relative, clock or absolute; without JavaScript the absolute time
+    in the site's zone stands there.
+    """
+    if at is None:
+        return units.UNKNOWN
+    shown = timezone.localtime(at)
+    return format_html(
+        '<time datetime="{}" data-time="{}">{}</time>',
+        at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        form,
+        f"{shown:%a} {shown.day} {shown:%b %Y, %H:%M}",
+    )

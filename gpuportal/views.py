@@ -1,0 +1,130 @@
+"""Pages that mix floors: the live board, search, one's own settings, errors."""
+
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.views import LoginView
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from gpuportal.find import as_json, find
+from gpuportal.forms import TokenForm
+from reservations.models import Account, ApiToken, User
+from reservations.services.tokens import create_token, revoke_token
+from telemetry.models import Node, Pool
+
+
+class SignIn(LoginView):
+    """The login page; who is signed in already goes to the board."""
+
+    redirect_authenticated_user = True
+    template_name = "registration/login.html"
+
+
+@require_safe
+def board(request: HttpRequest) -> HttpResponse:
+    """Every Gpu of every Node, live. The figures come over the websocket."""
+    shape = list(
+        Node.objects.filter(gpus__present=True)
+        .order_by("name", "gpus__index")
+        .values_list("name", "gpus__id")
+    )
+    return render(
+        request,
+        "gpuportal/board.html",
+        {
+            "nodes": _counted(shape),
+            "has_nodes": bool(shape) or Node.objects.exists(),
+            "classes": Pool.objects.values_list("gpu_class", flat=True),
+            "accounts": Account.objects.exclude(memberships=None),
+        },
+    )
+
+
+def _counted(shape: list[tuple[str, int]]) -> list[tuple[str, range]]:
+    """(node, one number per Gpu): what the skeleton draws."""
+    counts: dict[str, int] = {}
+    for name, _ in shape:
+        counts[name] = counts.get(name, 0) + 1
+    return [(name, range(count)) for name, count in counts.items()]
+
+
+@require_safe
+def search(request: HttpRequest) -> HttpResponse:
+    """Find Gpus, Nodes, people, Jobs and pages; JSON for the search box."""
+    query = request.GET.get("q", "").strip()
+    hits = find(query, _user(request))
+    if not request.accepts("text/html"):
+        return JsonResponse({"hits": as_json(hits)})
+    return render(request, "gpuportal/search.html", {"query": query, "hits": hits})
+
+
+@require_safe
+def me(request: HttpRequest) -> HttpResponse:
+    """Theme, groups and API tokens of the User."""
+    return _me_page(request, TokenForm())
+
+
+@require_POST
+@never_cache
+def token_create(request: HttpRequest) -> HttpResponse:
+    """Make a token and answer with the only page that ever shows it."""
+    form = TokenForm(request.POST)
+    if not form.is_valid():
+        return _me_page(request, form, status=422)
+    token, text = create_token(
+        user=_user(request),
+        label=form.cleaned_data["label"],
+        scopes=form.cleaned_data["scopes"],
+        days=form.cleaned_data["days"],
+        now=timezone.now(),
+    )
+    return _me_page(request, TokenForm(), fresh=token, fresh_text=text)
+
+
+@require_POST
+def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    """Revoke one of the User's own tokens."""
+    if not ApiToken.objects.filter(pk=pk, user=_user(request)).exists():
+        raise Http404("no such token of yours")
+    revoke_token(token_id=pk, user=_user(request), now=timezone.now())
+    return redirect("me")
+
+
+def _me_page(
+    request: HttpRequest, form: TokenForm, *, status: int = 200, **extra: object
+) -> HttpResponse:
+    user = _user(request)
+    page = {
+        "form": form,
+        "tokens": user.tokens.filter(revoked_at=None),
+        "memberships": user.memberships.filter(active=True).select_related("account"),
+        "now": timezone.now(),
+        **extra,
+    }
+    return render(request, "gpuportal/me.html", page, status=status)
+
+
+def _user(request: HttpRequest) -> User:
+    """The signed-in User; LoginRequiredMiddleware lets nobody else through."""
+    assert isinstance(request.user, User)
+    return request.user
+
+
+@login_not_required
+def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """403: says that it exists but is not yours."""
+    return render(request, "403.html", status=403)
+
+
+@login_not_required
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """404: says that there is nothing, and where to look."""
+    return render(request, "404.html", status=404)
+
+
+@login_not_required
+def failed(request: HttpRequest) -> HttpResponse:
+    """500: rendered without the database, which may be what failed."""
+    return render(request, "500.html", status=500)

@@ -1,0 +1,57 @@
+// The JSON API for pages: api("POST", "/reservations", {...}) -> answer.
+// Paths are under /api/v1. Anything but success throws a Problem (RFC 9457):
+//   status, code, message (the detail), fields {name: text}, nextSlot, problem (as it came)
+// Forms and files: pass FormData as the body. Raw answers: options.raw = true.
+
+import { toLogin } from "./live.js";
+
+export class Problem extends Error {
+  constructor(status, problem) {
+    super(problem.detail || problem.title || `The portal answered ${status}.`);
+    this.name = "Problem";
+    this.status = status;
+    this.code = problem.code || "error";
+    this.fields = problem.fields || {};
+    this.nextSlot = problem.next_slot || null;
+    this.problem = problem;
+  }
+}
+
+export function csrfToken() {
+  const field = document.querySelector("input[name=csrfmiddlewaretoken]");
+  return field ? field.value : "";
+}
+
+async function problemOf(answer) {
+  const type = answer.headers.get("content-type") || "";
+  if (type.includes("json")) return answer.json();
+  return { title: answer.statusText, detail: `The portal answered ${answer.status}.` };
+}
+
+export async function api(method, path, body, { signal, raw = false } = {}) {
+  const address = path.startsWith("/api/") ? path : `/api/v1${path}`;
+  const headers = { Accept: "application/json" };
+  if (method !== "GET") headers["X-CSRFToken"] = csrfToken();
+  let sent;
+  if (body instanceof FormData) sent = body;
+  else if (body !== undefined) {
+    headers["Content-Type"] = "application/json";
+    sent = JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(address, {
+      method, headers, body: sent, signal, credentials: "same-origin",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, {
+      code: "unreachable",
+      detail: "The portal cannot be reached. What you typed is still here; try again in a moment.",
+    });
+  }
+  if (answer.status === 401) toLogin();
+  if (!answer.ok) throw new Problem(answer.status, await problemOf(answer));
+  if (raw) return answer;
+  return answer.status === 204 ? null : answer.json();
+}

@@ -1,0 +1,74 @@
+// What can be done to a Reservation. Each says what happened, and how to undo it.
+import { api } from "../api.js";
+import { ask, toast } from "../toast.js";
+import { gpuWords, span } from "./words.js";
+import { toWall } from "./zone.js";
+
+export class Actions {
+  constructor({ store, zone, nowWall }) {
+    Object.assign(this, { store, zone, nowWall });
+  }
+
+  /** "node-a 0, 1, today 14:00 – 18:00" */
+  name(reservation) {
+    const gpus = reservation.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
+    const [start, end] = [reservation.start, reservation.end].map((at) => toWall(at, this.zone));
+    return [gpuWords(gpus), span(start, end, this.nowWall())].filter(Boolean).join(", ");
+  }
+
+  /** Put an answer on the calendar; the socket's own message may come first or last. */
+  #take(reservation) {
+    if (reservation?.id) this.store.merge({ ...reservation, mine: true });
+    return reservation;
+  }
+
+  async book(body) {
+    const made = this.#take(await api("POST", "/reservations", body));
+    toast(`Booked: ${this.name(made)}.`, { undo: () => this.cancel(made, { quiet: true }) });
+    return made;
+  }
+
+  /** Move, lengthen or give to other GPUs; undone by the opposite change. */
+  async change(before, body, { quiet = false } = {}) {
+    const after = this.#take(await api("PATCH", `/reservations/${before.id}`, body));
+    if (!quiet) {
+      const back = { start: before.start, end: before.end, gpu_ids: before.gpu_ids, version: after.version };
+      toast(`Changed: ${this.name(after)}.`, {
+        undo: () => this.change(after, back, { quiet: true }),
+      });
+    }
+    return after;
+  }
+
+  async cancel(reservation, { quiet = false } = {}) {
+    const name = this.name(reservation);
+    await api("POST", `/reservations/${reservation.id}/cancel`);
+    this.store.merge({ id: reservation.id, gone: true });
+    toast(`Cancelled: ${name}.`, quiet ? {} : { undo: () => this.undo(reservation) });
+  }
+
+  async undo(reservation) {
+    const back = await api("POST", `/reservations/${reservation.id}/undo`);
+    this.#take(back);
+    toast(`Booked again: ${this.name(reservation)}.`);
+  }
+
+  /** Give back a running one now; it cannot be taken back, so it asks first. */
+  async release(reservation) {
+    const name = this.name(reservation);
+    const sure = await ask({
+      title: "Give the GPUs back now?",
+      text: `${name}. Jobs that run there are stopped, and others may book the time at once.`,
+      yes: "Give back now", no: "Keep them",
+    });
+    if (!sure) return false;
+    this.#take(await api("POST", `/reservations/${reservation.id}/release`));
+    toast(`Given back: ${name}.`);
+    return true;
+  }
+
+  async keep(reservation) {
+    this.#take(await api("POST", `/reservations/${reservation.id}/keep`));
+    toast("Kept: idle time will not release this reservation again.");
+  }
+}

@@ -1,0 +1,96 @@
+// Reservations as bars of the timeline: what they say and which classes they wear.
+// The classes are the legend's: kind, mine, past, frozen (static/css/calendar.css).
+import { el } from "../dom.js";
+import { icon } from "../icons.js";
+import { serverNow } from "../time.js";
+import { clockOf, gpuWords, span } from "./words.js";
+import { toWall } from "./zone.js";
+
+/** Whose it is, as far as this reader may know. */
+export function owner(reservation) {
+  if (reservation.mine) return "You";
+  return reservation.user_name || reservation.user || reservation.account || "Booked";
+}
+
+export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservation.kind === "flex";
+
+const degrees = (hue) => (((hue ?? 210) % 360) + 360) % 360;
+
+/** The classes of one Reservation's bar, the same on every screen. */
+export function barClasses(reservation, nowMs = serverNow()) {
+  const classes = [`hue-${Math.floor(degrees(reservation.hue) / 10)}`, `is-${reservation.kind}`];
+  if (reservation.mine) classes.push("is-mine");
+  if (isFrozen(reservation)) classes.push("is-frozen");
+  if (Date.parse(reservation.end) <= nowMs) classes.push("is-past");
+  if (reservation.state === "active") classes.push("is-active");
+  return classes;
+}
+
+/** The whole Reservation in one sentence, for those who hear it. */
+export function barSentence(reservation, gpus, zone, nowWall) {
+  const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
+  const who = [...new Set([owner(reservation), reservation.account])].filter(Boolean).join(", ");
+  const what = [reservation.kind, isFrozen(reservation) ? "frozen" : "", reservation.state]
+    .filter(Boolean).join(", ");
+  return `${who}: ${gpuWords(gpus)}, ${when}, ${what}`;
+}
+
+/** The timeline's event for a Reservation. */
+export function barEvent(reservation, zone) {
+  const editable = Boolean(reservation.editable && reservation.mine);
+  return {
+    id: `r${reservation.id}`,
+    resourceIds: reservation.gpu_ids.map(String),
+    start: `${toWall(reservation.start, zone)}:00`,
+    end: `${toWall(reservation.end, zone)}:00`,
+    classNames: ["bar-event", ...barClasses(reservation)],
+    editable,
+    startEditable: editable && reservation.state === "confirmed",
+    extendedProps: { reservation },
+  };
+}
+
+/** The timeline's event for the draft; null when there is nothing to draw. */
+export function draftEvent(draft) {
+  if (!draft.open || draft.missing()) return null;
+  return {
+    id: "draft", resourceIds: draft.gpuIds.map(String), start: `${draft.start}:00`,
+    end: `${draft.end}:00`, classNames: ["bar-event", "is-draft"], editable: true,
+    extendedProps: { draft: true },
+  };
+}
+
+/** What lies behind the bars: rows that nobody can book, striped; null when none. */
+export function closedEvent(gpus, start, end) {
+  const closed = gpus.filter((gpu) => !gpu.bookable).map((gpu) => String(gpu.id));
+  return closed.length ? {
+    id: "closed", resourceIds: closed, start: `${start}:00`, end: `${end}:00`,
+    display: "background", classNames: ["is-closed"], extendedProps: { ground: true },
+  } : null;
+}
+
+/** The time that has passed, dimmed over every row; null when none is in view. */
+export function pastEvent(rowIds, start, end, nowWall) {
+  const until = nowWall < end ? nowWall : end;
+  return until > start ? {
+    id: "past", resourceIds: rowIds, start: `${start}:00`, end: `${until}:00`,
+    display: "background", classNames: ["is-gone"], extendedProps: { ground: true },
+  } : null;
+}
+
+/** What stands inside a bar. */
+export function barContent(event, { zone, store, nowWall }) {
+  const { reservation, ground } = event.extendedProps;
+  if (ground) return { domNodes: [] };
+  if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: "Draft" })] };
+  const gpus = reservation.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
+  const [from, until] = [reservation.start, reservation.end].map((at) => clockOf(toWall(at, zone)));
+  const name = (reservation.mine && reservation.purpose) || owner(reservation);
+  return { domNodes: [el("button", {
+    type: "button", class: "bar-face", "data-reservation": reservation.id, tabindex: "-1",
+    "aria-label": barSentence(reservation, gpus, zone, nowWall()),
+  }, el("span", { class: "bar-label" },
+    isFrozen(reservation) ? icon("lock") : null,
+    el("span", { class: "bar-name", text: name }),
+    el("span", { class: "bar-time", text: `${from}–${until}` })))] };
+}

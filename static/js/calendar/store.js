@@ -1,0 +1,109 @@
+// What the calendar knows: GPUs, Reservations of the range in view, filters.
+// Facts from the socket win over an answer that was asked for before them.
+import { api } from "../api.js";
+
+const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
+
+export class Store extends EventTarget {
+  constructor(me) {
+    super();
+    this.me = me;
+    this.gpus = [];
+    this.reservations = new Map();
+    this.filters = { gpuClass: "", minGib: 0, mine: false };
+    this.start = this.end = null;
+    this.asked = 0;
+    this.heard = new Map();
+  }
+
+  /** Load the range [start, end) of instants; an older answer never wins. */
+  async load(start, end) {
+    const turn = ++this.asked;
+    this.heard.clear();
+    [this.start, this.end] = [start, end];
+    const query = new URLSearchParams({ start: start.toISOString(), end: end.toISOString() });
+    const answer = await api("GET", `/api/v1/calendar?${query}`);
+    if (turn !== this.asked) return;
+    this.gpus = answer.gpus;
+    this.reservations = new Map(answer.reservations.map((r) => [r.id, r]));
+    for (const fact of this.heard.values()) this.#apply(fact);
+    this.loaded = true;
+    this.#tell("loaded");
+  }
+
+  /** Load the same range again, after a reconnect. */
+  reload() {
+    return this.start ? this.load(this.start, this.end) : Promise.resolve();
+  }
+
+  /** Take one fact: a Reservation as the API gives it, or {id, gone: true}. */
+  merge(fact) {
+    this.heard.set(fact.id, fact);
+    this.#apply(fact);
+    this.#tell("changed", fact.id);
+  }
+
+  #apply(fact) {
+    const known = this.reservations.get(fact.id);
+    if (fact.gone) {
+      this.reservations.delete(fact.id);
+      return;
+    }
+    if (known && known.version > fact.version) return;
+    const inView = new Date(fact.start) < this.end && new Date(fact.end) > this.start;
+    if (!inView) {
+      this.reservations.delete(fact.id);
+      return;
+    }
+    // A message to everybody cannot say whose page reads it.
+    const mine = fact.mine || known?.mine || (fact.user && fact.user === this.me) || false;
+    const editable = fact.editable || (mine && ["confirmed", "active"].includes(fact.state));
+    this.reservations.set(fact.id, { ...fact, mine: Boolean(mine), editable });
+  }
+
+  #tell(type, id) {
+    this.dispatchEvent(new CustomEvent(type, { detail: { id } }));
+  }
+
+  setFilters(filters) {
+    this.filters = { ...this.filters, ...filters };
+    this.#tell("filtered");
+  }
+
+  gpu(id) {
+    return this.gpus.find((gpu) => gpu.id === id);
+  }
+
+  /** GPUs that the filters leave, in the order of their rows. */
+  visibleGpus() {
+    const { gpuClass, minGib } = this.filters;
+    return this.gpus.filter((gpu) => (!gpuClass || gpu.gpu_class === gpuClass)
+      && gpu.memory_total_bytes >= minGib * 2 ** 30);
+  }
+
+  /** [{key, node, gpuClass, gpus}]: what is folded together. */
+  groups(gpus = this.visibleGpus()) {
+    const found = new Map();
+    for (const gpu of gpus) {
+      const key = GROUP(gpu);
+      if (!found.has(key)) {
+        found.set(key, { key, node: gpu.node, gpuClass: gpu.gpu_class, gpus: [] });
+      }
+      found.get(key).gpus.push(gpu);
+    }
+    return [...found.values()];
+  }
+
+  visibleReservations() {
+    const all = [...this.reservations.values()];
+    return this.filters.mine ? all.filter((r) => r.mine) : all;
+  }
+
+  /** Whether a bookable GPU has nothing in [start, end), leaving one Reservation out. */
+  isFree(gpu, start, end, leaving = null) {
+    if (!gpu.bookable) return false;
+    return ![...this.reservations.values()].some((r) => r.id !== leaving
+      && r.gpu_ids.includes(gpu.id) && new Date(r.start) < end && new Date(r.end) > start
+      && ["confirmed", "active"].includes(r.state));
+  }
+}

@@ -1,0 +1,75 @@
+// Times and figures in words, all of the site's clock ("wall", see zone.js).
+import { addWall, wallMillis, wallSeconds } from "./zone.js";
+
+const DAY = 86400;
+const utc = (options) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...options });
+const weekday = utc({ weekday: "short" });
+const weekdayDate = utc({ weekday: "short", day: "numeric", month: "short" });
+const longDate = utc({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const shortDate = utc({ day: "numeric", month: "short" });
+const fullDate = utc({ day: "numeric", month: "short", year: "numeric" });
+
+/** "14:00" */
+export const clockOf = (wall) => wall.slice(11, 16);
+
+/** "Saturday 21 November 2026" */
+export const longDay = (wall) => longDate.format(wallMillis(wall));
+
+/** "16 – 22 Nov 2026" */
+export const weekOf = (wall) => {
+  const last = addWall(wall, 6 * DAY);
+  return `${shortDate.format(wallMillis(wall))} – ${fullDate.format(wallMillis(last))}`;
+};
+
+/** "today", "tomorrow", "Thu", or "Thu 26 Nov" when it is a week away or more. */
+export function dayOf(wall, now) {
+  const midnight = `${now.slice(0, 10)}T00:00`;
+  const days = Math.floor(wallSeconds(midnight, wall) / DAY);
+  if (days === 0) return "today";
+  if (days === 1) return "tomorrow";
+  if (days === -1) return "yesterday";
+  const format = days > 1 && days < 7 ? weekday : weekdayDate;
+  return format.format(wallMillis(wall)).replace(",", "");
+}
+
+/** "today 14:00" */
+export const moment = (wall, now) => `${dayOf(wall, now)} ${clockOf(wall)}`;
+
+/** "today 14:00 – 18:00", or with both days where they differ. Midnight ends a day. */
+export function span(start, end, now) {
+  const lastMinute = addWall(end, -60);
+  if (lastMinute.slice(0, 10) === start.slice(0, 10)) {
+    const until = clockOf(end) === "00:00" ? "24:00" : clockOf(end);
+    return `${moment(start, now)} – ${until}`;
+  }
+  return `${moment(start, now)} – ${moment(end, now)}`;
+}
+
+/** "8", "8.5": at most one decimal, none where it says nothing. */
+export function figure(number) {
+  return String(Math.round(number * 10) / 10);
+}
+
+/** "1 GPU", "3 GPUs" */
+export const gpus = (n) => `${n} GPU${n === 1 ? "" : "s"}`;
+
+/** "NVIDIA A100 80GB PCIe" is "A100 80GB": the maker's name tells nobody anything. */
+export const shortClass = (name) => name.replace(/^NVIDIA\s+/, "").replace(/\s+(PCIe|SXM\d?)$/, "");
+
+/** GPUs by node, in words: "node-a 0, 1 and node-b 3". */
+export function gpuWords(found) {
+  const nodes = new Map();
+  for (const gpu of found) {
+    if (!nodes.has(gpu.node)) nodes.set(gpu.node, []);
+    nodes.get(gpu.node).push(gpu.index);
+  }
+  return [...nodes].map(([node, indexes]) => `${node} ${indexes.sort((a, b) => a - b).join(", ")}`)
+    .join(" and ");
+}
+
+/** "1st", "2nd", "3rd", "4th", "11th" */
+export function ordinal(n) {
+  const tens = n % 100;
+  const suffix = tens > 10 && tens < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th";
+  return `${n}${suffix}`;
+}

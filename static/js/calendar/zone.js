@@ -1,0 +1,78 @@
+// The site's clock. A "wall" is what it shows, to the minute and without a zone:
+// "2026-11-21T14:00". Inputs and the timeline speak wall; the API speaks instants.
+const clocks = new Map();
+
+function clock(zone) {
+  if (!clocks.has(zone)) {
+    clocks.set(zone, new Intl.DateTimeFormat("en-CA", {
+      timeZone: zone, hourCycle: "h23", year: "numeric", month: "2-digit",
+      day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    }));
+  }
+  return clocks.get(zone);
+}
+
+function fields(at, zone) {
+  const found = {};
+  for (const { type, value } of clock(zone).formatToParts(at)) found[type] = value;
+  return found;
+}
+
+/** An instant (Date, or ISO text with its zone) as the site's clock shows it. */
+export function toWall(at, zone) {
+  const f = fields(at instanceof Date ? at : new Date(at), zone);
+  return `${f.year}-${f.month}-${f.day}T${f.hour}:${f.minute}`;
+}
+
+/** Minutes east of UTC at an instant. */
+export function offsetMinutes(at, zone) {
+  const f = fields(at, zone);
+  const shown = Date.UTC(f.year, f.month - 1, f.day, f.hour, f.minute, f.second);
+  return Math.round((shown - Math.floor(at.getTime() / 1000) * 1000) / 60000);
+}
+
+/** "+01:00" for the offset of that instant. */
+export function offsetText(at, zone) {
+  const minutes = offsetMinutes(at, zone);
+  const hours = String(Math.floor(Math.abs(minutes) / 60)).padStart(2, "0");
+  const rest = String(Math.abs(minutes) % 60).padStart(2, "0");
+  return `${minutes < 0 ? "-" : "+"}${hours}:${rest}`;
+}
+
+/** A wall's fields as if the clock were UTC's: for arithmetic only. */
+export function wallMillis(wall) {
+  return Date.parse(`${wall.slice(0, 16)}:00Z`);
+}
+
+/** The instant at which the site's clock shows a wall.
+ *  Twice a year the clock jumps: a wall in the hour that is left out means the
+ *  hour after it, one in the hour that comes twice means the second time. */
+export function fromWall(wall, zone) {
+  const millis = wallMillis(wall);
+  const guess = new Date(millis - offsetMinutes(new Date(millis), zone) * 60000);
+  return new Date(millis - offsetMinutes(guess, zone) * 60000);
+}
+
+/** A wall so many seconds later (or earlier). */
+export function addWall(wall, seconds) {
+  return new Date(wallMillis(wall) + seconds * 1000).toISOString().slice(0, 16);
+}
+
+/** Seconds on the clock from one wall to another. */
+export function wallSeconds(from, to) {
+  return (wallMillis(to) - wallMillis(from)) / 1000;
+}
+
+/** The latest wall on the grid that is not after this one. Days start the grid. */
+export function floorWall(wall, gridSeconds) {
+  const midnight = wallMillis(`${wall.slice(0, 10)}T00:00`);
+  const grid = gridSeconds * 1000;
+  const steps = Math.floor((wallMillis(wall) - midnight) / grid);
+  return new Date(midnight + steps * grid).toISOString().slice(0, 16);
+}
+
+/** The first wall on the grid that is not before this one. */
+export function ceilWall(wall, gridSeconds) {
+  const floor = floorWall(wall, gridSeconds);
+  return floor === wall ? wall : addWall(floor, gridSeconds);
+}

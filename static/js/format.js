@@ -1,0 +1,50 @@
+// Figures for the screen; the same words as telemetry/domain/units.py.
+
+export const UNKNOWN = "–";
+const GIB = 2 ** 30;
+
+function short(value) {
+  return Math.abs(value) >= 99.95 ? value.toFixed(0) : value.toFixed(1).replace(/\.0$/, "");
+}
+
+/** Bytes as GiB without the unit: "61.5". */
+export function gibFigure(bytes) {
+  return bytes === null || bytes === undefined ? UNKNOWN : short(bytes / GIB);
+}
+
+/** Bytes as GiB: "80 GiB". */
+export function gib(bytes) {
+  return bytes === null || bytes === undefined ? UNKNOWN : `${short(bytes / GIB)} GiB`;
+}
+
+export function bytes(size) {
+  if (size === null || size === undefined) return UNKNOWN;
+  for (const [step, unit] of [[2 ** 40, "TiB"], [GIB, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (size >= step) return `${short(size / step)} ${unit}`;
+  }
+  return `${size} B`;
+}
+
+export function pct(value) {
+  return value === null || value === undefined ? UNKNOWN : `${Math.round(value)} %`;
+}
+
+export function gpuHours(seconds) {
+  return seconds === null || seconds === undefined ? UNKNOWN : `${short(seconds / 3600)} GPU-h`;
+}
+
+/** Megahertz as "1.41 GHz". */
+export function ghz(mhz) {
+  return mhz === null || mhz === undefined ? UNKNOWN : `${(mhz / 1000).toFixed(2)} GHz`;
+}
+
+/** A span in its two largest units: "1 h 5 min". */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  const whole = Math.floor(seconds);
+  if (whole < 60) return `${whole} s`;
+  const [minutes, hours, days] = [Math.floor(whole / 60) % 60, Math.floor(whole / 3600) % 24, Math.floor(whole / 86400)];
+  if (days) return hours ? `${days} d ${hours} h` : `${days} d`;
+  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  return `${minutes} min`;
+}

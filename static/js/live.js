@@ -1,0 +1,145 @@
+// The only module that opens websockets.
+//
+// connect("/ws/board/", {onJson, onBinary, onState}) keeps one socket alive until
+// close(): exponential back-off with jitter, at once when the network is back,
+// asleep while the tab is long hidden. onState receives {word, retryInSeconds}:
+//   connecting | open | waiting (retryInSeconds counts down) | paused | refused
+// The same is told to the page as a "live:state" event (banner.js shows it).
+// Close codes: 4401 signed out -> login page; 4403 not allowed -> refused;
+// 1012 the web process restarts -> soon; anything else -> back-off.
+
+const FIRST_WAIT_SECONDS = 0.5;
+const LONGEST_WAIT_SECONDS = 20;
+const RESTART_WAIT_SECONDS = 1;
+const HIDDEN_PAUSE_SECONDS = 120;
+const STEADY_SECONDS = 5;
+
+/** Seconds before attempt n (from 0): doubling, capped, the upper half random. */
+export function backoffSeconds(attempt, random = Math.random) {
+  const most = Math.min(FIRST_WAIT_SECONDS * 2 ** attempt, LONGEST_WAIT_SECONDS);
+  return most / 2 + (random() * most) / 2;
+}
+
+export function toLogin() {
+  const next = location.pathname + location.search;
+  location.assign(`/login/?next=${encodeURIComponent(next)}`);
+}
+
+/** Whether the session ended: a refused handshake tells the browser nothing. */
+async function signedOut() {
+  try {
+    const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
+    return answer.type === "opaqueredirect";
+  } catch (error) {
+    if (error instanceof TypeError) return false; // no network: not the session's fault
+    throw error;
+  }
+}
+
+class Connection {
+  constructor(path, handlers) {
+    this.path = path;
+    this.handlers = handlers;
+    this.attempt = 0;
+    this.failed = 0;
+    this.closed = false;
+    this.socket = null;
+    this.word = "";
+    document.addEventListener("visibilitychange", () => this.seen());
+    window.addEventListener("online", () => this.retryNow());
+    document.addEventListener("live:retry", () => this.retryNow());
+    this.open();
+  }
+
+  tell(word, retryInSeconds = 0) {
+    this.word = word;
+    const detail = { path: this.path, word, retryInSeconds, failed: this.failed };
+    this.handlers.onState?.(detail);
+    document.dispatchEvent(new CustomEvent("live:state", { detail }));
+  }
+
+  open() {
+    clearTimeout(this.timer);
+    this.tell("connecting");
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
+    socket.binaryType = "arraybuffer";
+    this.socket = socket;
+    this.opened = false;
+    socket.addEventListener("open", () => {
+      this.opened = true;
+      this.failed = 0;
+      this.steady = setTimeout(() => { this.attempt = 0; }, STEADY_SECONDS * 1000);
+      this.tell("open");
+    });
+    socket.addEventListener("message", ({ data }) => {
+      if (typeof data === "string") this.handlers.onJson?.(JSON.parse(data));
+      else this.handlers.onBinary?.(data);
+    });
+    socket.addEventListener("close", ({ code }) => {
+      if (this.socket === socket) this.lost(code);
+    });
+  }
+
+  async lost(code) {
+    this.socket = null;
+    clearTimeout(this.steady);
+    if (this.closed) return;
+    if (code === 4401) { toLogin(); return; }
+    if (code === 4403) { this.tell("refused"); return; }
+    if (!this.opened && ++this.failed >= 2 && (await signedOut())) { toLogin(); return; }
+    if (this.closed || this.socket) return;
+    if (document.hidden && this.word === "paused") return;
+    const restart = code === 1012 ? RESTART_WAIT_SECONDS * Math.random() : 0;
+    this.wait(restart || backoffSeconds(this.attempt++));
+  }
+
+  wait(seconds) {
+    const dueAt = performance.now() + seconds * 1000;
+    const step = () => {
+      const leftSeconds = (dueAt - performance.now()) / 1000;
+      if (leftSeconds <= 0.05) { this.open(); return; }
+      this.tell("waiting", Math.ceil(leftSeconds));
+      this.timer = setTimeout(step, Math.min(1000, leftSeconds * 1000));
+    };
+    step();
+  }
+
+  retryNow() {
+    if (this.word !== "waiting" && this.word !== "paused") return;
+    clearTimeout(this.timer);
+    this.open();
+  }
+
+  seen() {
+    clearTimeout(this.sleep);
+    if (!document.hidden) { this.retryNow(); return; }
+    this.sleep = setTimeout(() => {
+      if (this.closed || this.word === "refused") return;
+      clearTimeout(this.timer);
+      this.tell("paused");
+      const socket = this.socket;
+      this.socket = null;
+      socket?.close(1000);
+    }, HIDDEN_PAUSE_SECONDS * 1000);
+  }
+
+  /** Sends an object as JSON; false when the socket is not open now. */
+  send(message) {
+    if (this.socket?.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    clearTimeout(this.sleep);
+    this.socket?.close(1000);
+    this.socket = null;
+  }
+}
+
+export function connect(path, handlers) {
+  return new Connection(path, handlers);
+}

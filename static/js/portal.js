@@ -1,0 +1,10 @@
+// What every page runs.
+
+import "./theme.js";
+import "./menu.js";
+import "./time.js";
+import "./hues.js";
+import { startSearch } from "./search.js";
+
+if (document.getElementById("live-banner")) await import("./banner.js");
+startSearch();
