@@ -26,6 +26,8 @@ RAW_MAXLEN = 4000
 MINUTES_DONE = "telemetry.minutes.done"
 """Key of the last minute that was stored, in Unix seconds."""
 READ_COUNT = 100
+LAST_NUMBER = 2**64 - 1
+"""Largest number of an entry within its millisecond."""
 LOOK_BACK_SECONDS = 65 * 60
 FIRST_LOOK_BACK_SECONDS = 2 * MINUTE_SECONDS
 
@@ -68,7 +70,7 @@ class Intake:
         self.set_clock()
         start = self._first_unstored()
         for name in new:
-            inbox = NodeInbox(name, last_id=f"{start * 1000}-0")
+            inbox = NodeInbox(name, last_id=f"{start * 1000 - 1}-{LAST_NUMBER}")
             self._prime(inbox)
             self.inboxes[name] = inbox
 

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from redis import Redis, RedisError
@@ -60,14 +61,19 @@ class Ingest:
         holder_present: HolderPresent = anybody_present,
         on_fact: Handler | None = None,
         on_log: Handler | None = None,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
+        self._steady = steady
         self._judge = judge
         self.complaints = Complaints(logger)
         self.lease = Lease(redis)
-        self.writer = Writer(redis, complaints=self.complaints)
+        self.writer = Writer(redis, complaints=self.complaints, steady=steady)
         self.intake = Intake(
-            redis, complaints=self.complaints, holder_present=holder_present
+            redis,
+            complaints=self.complaints,
+            holder_present=holder_present,
+            steady=steady,
         )
         self._clocks = RuleClock()
         self.readers = [
@@ -138,6 +144,7 @@ class Ingest:
 
     def read(self, block_seconds: float) -> int:
         """Take messages that have come; how many."""
+        self._follow()
         entries = self.intake.read(block_seconds)
         for inbox in self.intake.inboxes.values():
             if inbox.info is not None:
@@ -147,9 +154,9 @@ class Ingest:
 
     def tick(self) -> None:
         """Judge every Gpu, publish, and leave to the writer what is to be kept."""
-        now, steady = datetime.now(UTC), time.monotonic()
+        now, steady = datetime.now(UTC), self._steady()
         leads = self.lease.take()
-        self._follow(steady)
+        self._follow()
         rows = list(
             frame_rows(
                 self.intake.cluster,
@@ -167,15 +174,15 @@ class Ingest:
             self._tidied = steady
             self._tidy()
 
-    def _follow(self, steady: float) -> None:
-        """Take over what the writer read of the cluster since the last tick."""
+    def _follow(self) -> None:
+        """Take over what the writer has read of the cluster since the last time."""
         cluster = self.writer.cluster
         if cluster is None or cluster is self.intake.cluster:
             return
         self.intake.follow(cluster)
         self._clocks.keep_only({gpu.pk for gpu in cluster.gpus})
         for gpu_id, rule in self.writer.open_alerts:
-            self._clocks.adopt(gpu_id, rule, steady)
+            self._clocks.adopt(gpu_id, rule, self._steady())
         self.writer.open_alerts = []
 
     def _state(

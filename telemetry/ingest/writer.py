@@ -105,12 +105,12 @@ class Writer:
     def run(self, stop: threading.Event, may_write: Callable[[], bool]) -> None:
         """Work once a second until told to stop."""
         while not stop.wait(CYCLE_SECONDS if self.cluster else 0.2):
+            close_old_connections()
             self.work(may_write=may_write())
         close_old_connections()
 
     def work(self, *, may_write: bool) -> None:
         """One round. Each step fails by itself and is tried again."""
-        close_old_connections()
         if may_write:
             with self._step("rosters"):
                 self._write_rosters()
