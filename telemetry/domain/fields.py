@@ -26,13 +26,11 @@ LATEST_AT = 32_503_680_000.0
 _Word = TypeVar("_Word", bound=str)
 
 
-def load_object(data: bytes | str) -> Fields:
+def load_object(data: bytes | str, *, most_bytes: int = MESSAGE_MOST_BYTES) -> Fields:
     """The JSON object in a message. Refuses size, syntax, depth, NaN, Infinity."""
     size_bytes = len(data) if isinstance(data, bytes) else len(data.encode())
-    if size_bytes > MESSAGE_MOST_BYTES:
-        raise MessageRefused(
-            field="", why=f"{size_bytes} bytes, at most {MESSAGE_MOST_BYTES}"
-        )
+    if size_bytes > most_bytes:
+        raise MessageRefused(field="", why=f"{size_bytes} bytes, at most {most_bytes}")
     try:
         value = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

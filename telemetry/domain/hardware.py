@@ -191,7 +191,7 @@ class NodeInfo:
             node=node,
             backend=fields.one_of("backend", Backend),
             gpus=gpus,
-            links=_fast_links(fields, uuids),
+            links=read_fast_links(fields, uuids),
             driver_version=fields.text_or_none("driver_version", most=40) or "",
             cuda_version=fields.text_or_none("cuda_version", most=20) or "",
             boot_id=fields.text_or_none("boot_id", most=40) or "",
@@ -199,13 +199,14 @@ class NodeInfo:
         )
 
 
-def _fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
+def read_fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
+    """The pairs of a roster's `fast_links`. Raises MessageRefused."""
     links = []
     for pair in fields.items("fast_links", most=MOST_LINKS):
         if not isinstance(pair, list) or len(pair) != 2:
             fields.refuse("fast_links", "not a list of pairs")
         a, b = pair
-        if a == b or a not in uuids or b not in uuids:
+        if a == b or not all(isinstance(x, str) and x in uuids for x in pair):
             fields.refuse("fast_links", "not between two Gpus of this roster")
         links.append(Link(a=a, b=b, kind=LinkKind.NVLINK))
     return tuple(links)

@@ -36,8 +36,10 @@ MOST_PROCESSES = 64
 MOST_PROCESSES_PER_NODE = 512
 USER_LENGTH = 64
 COMMAND_LENGTH = 120
-MOST_PID = 2**22
-"""Linux' own ceiling of pid_max on 64 bits (proc(5))."""
+SCRIPTED_PIDS = 2**22
+"""Linux' ceiling of pid_max on 64 bits (proc(5)). Scripted processes of simulated
+Gpus are told from here on: no signal to one of them can hit a real process."""
+MOST_PID = 2 * SCRIPTED_PIDS
 MOST_UID = 2**32 - 1
 MOST_JOB = 2**63 - 1
 MOST_COUNT = 2**63

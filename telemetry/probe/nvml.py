@@ -120,8 +120,9 @@ class NvmlProbe:
             self.close()
             self.open()
 
-    def begin(self) -> None:
-        """Once before the Gpus of a Sample are read."""
+    def begin(self, at: float) -> None:
+        """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
+        del at  # the driver knows only the present
         now = self._clock()
         self._owners.refresh(now)
         self._watch.judge({x for x, card in self._cards.items() if card.handle})
@@ -133,7 +134,7 @@ class NvmlProbe:
     def read(self, at: float) -> NodeSample:
         """One Sample of all Gpus, one after the other. `at`: Unix seconds."""
         started = time.perf_counter()
-        self.begin()
+        self.begin(at)
         gpus = tuple(self.read_gpu(uuid) for uuid in self.uuids)
         self._seq += 1
         return NodeSample(
