@@ -24,6 +24,11 @@ class State(StrEnum):
         """Return the states that hold Gpus."""
         return frozenset({cls.CONFIRMED, cls.ACTIVE})
 
+    @classmethod
+    def holding(cls) -> frozenset["State"]:
+        """Return the states whose Window is or was held, and costs."""
+        return frozenset({cls.CONFIRMED, cls.ACTIVE, cls.ENDED, cls.RELEASED})
+
 
 class Kind(StrEnum):
     """What others may do to a Reservation (POLICY.md section 3)."""
@@ -43,8 +48,8 @@ NEXT: dict[State, frozenset[State]] = {
             State.ACTIVE,
             State.CANCELLED,
             State.DISPLACED,
-            State.REFUNDED,
-            State.ENDED,  # a portal that was down over the whole Window
+            State.REFUNDED,  # also a portal that was down over the whole Window
+            State.ENDED,
         }
     ),
     # CONFIRMED again is the undo of a cancel, within its ten seconds.

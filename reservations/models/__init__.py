@@ -2,7 +2,7 @@
 
 from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit import AuditEntry
-from reservations.models.calendar import Allocation, Reservation
+from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.ledger import LedgerEntry
 from reservations.models.policy import SitePolicy
 
@@ -11,6 +11,7 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "AuditEntry",
+    "LateReturn",
     "LedgerEntry",
     "Membership",
     "Reservation",

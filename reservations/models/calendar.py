@@ -1,6 +1,6 @@
 """Reservations and the Allocations that the database keeps apart."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeBoundary
@@ -9,7 +9,8 @@ from django.core.exceptions import ValidationError
 from django.db import connections, models
 from django.utils import timezone
 
-from reservations.domain.lifecycle import Kind, State
+from reservations.domain.lifecycle import NEXT, Kind, State
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models.accounts import Membership, User
 
 
@@ -24,23 +25,39 @@ class ReservationQuerySet(models.QuerySet):
         """Reservations whose half-open Window meets [start, end)."""
         return self.filter(start__lt=end, end__gt=start)
 
+    def near(self, start: datetime, end: datetime) -> "ReservationQuerySet":
+        """The same, bounded on both sides so that an index range serves it."""
+        longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+        return self.overlapping(start, end).filter(start__gt=start - longest)
+
+    def spending(self) -> "ReservationQuerySet":
+        """Firm ones that hold or held time: those that quotas count."""
+        return self.filter(kind=Kind.FIRM, state__in=State.holding())
+
     def due_to_start(self, now: datetime) -> "ReservationQuerySet":
-        """Booked ones whose Window has begun."""
-        return self.filter(state=State.CONFIRMED, start__lte=now)
+        """Booked ones whose Window has begun and is not over."""
+        return self.filter(state=State.CONFIRMED, start__lte=now, end__gt=now)
 
     def due_to_end(self, now: datetime) -> "ReservationQuerySet":
-        """Running ones whose Window is over."""
-        return self.filter(state=State.ACTIVE, end__lte=now)
+        """Live ones whose Window is over."""
+        return self.live().filter(end__lte=now)
 
     def move(self, pk: int, *, old: State, new: State, **fields: object) -> bool:
         """Move one by compare-and-set; False: another worker was first."""
-        return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
+        if new not in NEXT[old]:
+            raise ValueError(f"a Reservation cannot move from {old} to {new}")
+        moved = self.filter(pk=pk, state=old).update(
+            state=new, version=models.F("version") + 1, **fields
+        )
+        return moved == 1
 
 
 class Reservation(models.Model):
     """A User's claim on n Gpus for a Window, charged to a Membership."""
 
-    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="reservations")
+    user = models.ForeignKey(
+        User, on_delete=models.PROTECT, related_name="reservations"
+    )
     membership = models.ForeignKey(
         Membership, on_delete=models.PROTECT, related_name="reservations"
     )
@@ -49,7 +66,9 @@ class Reservation(models.Model):
     booked_end = models.DateTimeField(help_text="The end that was booked.")
     kind = models.CharField(max_length=8, choices=[(k.value, k.label) for k in Kind])
     state = models.CharField(
-        max_length=12, choices=[(s.value, s.label) for s in State], default=State.CONFIRMED
+        max_length=12,
+        choices=[(s.value, s.label) for s in State],
+        default=State.CONFIRMED,
     )
     cost_gpu_seconds = models.BigIntegerField(help_text="weight x Gpus x seconds")
     purpose = models.CharField(max_length=120, blank=True)
@@ -61,6 +80,11 @@ class Reservation(models.Model):
         default=0, help_text="Time without fresh samples: it stops every clock."
     )
     keep_used = models.BooleanField(default=False)
+    kept_at = models.DateTimeField(null=True, blank=True)
+    idle_warned_at = models.DateTimeField(null=True, blank=True)
+    lost_since = models.DateTimeField(
+        null=True, blank=True, help_text="Since when one of its Gpus is lost."
+    )
     decision = models.JSONField(
         default=dict, blank=True, help_text="The rule, its numbers, the policy version."
     )
@@ -163,6 +187,9 @@ class Allocation(models.Model):
     start = models.DateTimeField()
     end = models.DateTimeField()
     live = models.BooleanField(default=True)
+    weight = models.PositiveIntegerField(
+        default=1, help_text="The Pool's weight when it was booked."
+    )
 
     class Meta:
         ordering = ["gpu_id", "start"]
@@ -180,3 +207,30 @@ class Allocation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu} for #{self.reservation_id}"
+
+
+class LateReturn(models.Model):
+    """Hours of one Gpu that came back less than a day ahead (POLICY.md rule 6).
+
+    Until they have passed they stand for what may be charged; then the parts
+    that nobody else held stay, with ``charged_at``, and a CHARGE is written.
+    Quotas count them at ``weight * permille / 1000``.
+    """
+
+    reservation = models.ForeignKey(
+        Reservation, on_delete=models.PROTECT, related_name="late_returns"
+    )
+    gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT, related_name="+")
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+    weight = models.PositiveIntegerField()
+    permille = models.PositiveSmallIntegerField(help_text="lambda x 1000")
+    returned_at = models.DateTimeField()
+    charged_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["reservation_id", "gpu_id", "start"]
+        indexes = [models.Index(fields=["charged_at", "end"])]
+
+    def __str__(self) -> str:
+        return f"{self.gpu} of #{self.reservation_id} {self.start:%F %R}"

@@ -1,0 +1,264 @@
+"""Which Gpus are free when, which to take, and the first slots that fit a wish.
+
+Best fit, in this order: one node and one class with the least memory that is
+enough (a small task leaves the large cards alone), then the group that it
+leaves fewest Gpus of (large gaps stay whole), then the lowest indices. Only
+when no node has enough Gpus of one class: one node with several classes, then
+one class over several nodes, then anything that fits.
+
+Cost: an instant is tested by bisection, O(log n) a Gpu; a search visits at
+most the instants at which something becomes free and the full hours between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from reservations.domain.lifecycle import Kind
+from reservations.domain.window import (
+    HOUR_SECONDS,
+    Window,
+    grid_ceil,
+    grid_floor,
+    instant,
+    unix,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarGpu:
+    """What the calendar knows of a Gpu (a frozen copy of the row)."""
+
+    pk: int
+    node: str
+    index: int
+    gpu_class: str
+    memory_total_bytes: int
+    weight: int
+    """Cost of one second of it, in weighted GPU-seconds."""
+    bookable: bool = True
+
+    @property
+    def label(self) -> str:
+        """Return its name on screen."""
+        return f"{self.node}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An answer to "when and where": these Gpus, this Window, of this kind."""
+
+    gpu_ids: tuple[int, ...]
+    start: datetime
+    end: datetime
+    kind: Kind
+
+    @property
+    def window(self) -> Window:
+        """Return its half-open Window."""
+        return Window(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody looks for."""
+
+    count: int
+    duration_seconds: int
+    min_memory_bytes: int = 0
+    gpu_class: str | None = None
+
+    def fits(self, gpu: CalendarGpu) -> bool:
+        """Say whether the Gpu is good enough and in service."""
+        return (
+            gpu.bookable
+            and gpu.memory_total_bytes >= self.min_memory_bytes
+            and self.gpu_class in (None, gpu.gpu_class)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One Gpu is taken from ``start`` to ``end``, in Unix seconds."""
+
+    gpu_pk: int
+    start: int
+    end: int
+    user: str = ""
+    """Who holds it, as the reader may see it."""
+
+
+class Calendar:
+    """Busy spans of some Gpus; those of one Gpu never overlap."""
+
+    def __init__(self, gpus: Iterable[CalendarGpu], busy: Iterable[Busy]) -> None:
+        self.gpus = tuple(gpus)
+        spans: dict[int, list[Busy]] = defaultdict(list)
+        for span in busy:
+            spans[span.gpu_pk].append(span)
+        self._spans = {
+            pk: sorted(own, key=lambda span: span.start) for pk, own in spans.items()
+        }
+        self._ends = {pk: [s.end for s in own] for pk, own in self._spans.items()}
+
+    def clash(self, gpu_pk: int, window: Window) -> Busy | None:
+        """Return the first span of a Gpu that meets the Window."""
+        return self._clash(gpu_pk, unix(window.start), unix(window.end))
+
+    def _clash(self, gpu_pk: int, start: int, end: int) -> Busy | None:
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return None
+        place = bisect_left(self._ends[gpu_pk], start + 1)
+        if place < len(spans) and spans[place].start < end:
+            return spans[place]
+        return None
+
+    def free(self, window: Window, wish: Wish) -> list[CalendarGpu]:
+        """Return the Gpus that fit the wish and are free over the Window."""
+        start, end = unix(window.start), unix(window.end)
+        return [
+            gpu
+            for gpu in self.gpus
+            if wish.fits(gpu) and self._clash(gpu.pk, start, end) is None
+        ]
+
+    def free_from(self, gpu_pk: int, at: datetime) -> datetime:
+        """Return the first instant from ``at`` on at which a Gpu is free."""
+        second = unix(at)
+        while (span := self._clash(gpu_pk, second, second + 1)) is not None:
+            second = span.end
+        return max(at, instant(second))
+
+    def changes(self) -> Iterator[int]:
+        """Yield the Unix seconds at which some Gpu becomes free."""
+        for ends in self._ends.values():
+            yield from ends
+
+
+def choices(free: Sequence[CalendarGpu], count: int) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of ``count`` Gpus worth taking, best first.
+
+    Sets of one node and one class as long as there is one; see the module.
+    """
+    if count < 1:
+        raise ValueError(f"cannot choose {count} Gpus")
+    for key in (
+        lambda gpu: (gpu.node, gpu.gpu_class),
+        lambda gpu: (gpu.node,),
+        lambda gpu: (gpu.gpu_class,),
+        lambda _gpu: (),
+    ):
+        groups: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
+        for gpu in free:
+            groups[key(gpu)].append(gpu)
+        enough = {name: g for name, g in groups.items() if len(g) >= count}
+        if enough:
+            ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
+            return [_first(group, count) for _name, group in ranked]
+    return []
+
+
+def _fit(
+    group: Sequence[CalendarGpu], name: tuple[str, ...]
+) -> tuple[int, int, tuple[str, ...]]:
+    return min(gpu.memory_total_bytes for gpu in group), len(group), name
+
+
+def _first(group: Sequence[CalendarGpu], count: int) -> tuple[CalendarGpu, ...]:
+    order = sorted(group, key=lambda g: (g.weight, g.node, g.index, g.pk))
+    return tuple(order[:count])
+
+
+def window_from(
+    start: datetime, *, duration_seconds: int, grid_seconds: int, longest_seconds: int
+) -> Window:
+    """Return the Window of at least a duration that ends on the grid.
+
+    A Window that begins off the grid ("now") is lengthened to the next grid
+    instant, or shortened where that would be longer than allowed.
+    """
+    end = grid_ceil(start + timedelta(seconds=duration_seconds), grid_seconds)
+    if (end - start).total_seconds() > longest_seconds:
+        end = grid_floor(start + timedelta(seconds=longest_seconds), grid_seconds)
+    return Window(start, max(end, start + timedelta(seconds=1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Where to look: from ``earliest`` (may be now) to a start at ``latest``."""
+
+    earliest: datetime
+    latest: datetime
+    grid_seconds: int
+    longest_seconds: int
+    step_seconds: int = HOUR_SECONDS
+    """Between instants at which Gpus come free, starts are tried this far apart:
+    a quota may open without any Gpu coming free."""
+    most_asked: int = 400
+    """How often ``allowed`` is asked before the search gives up."""
+
+
+def first_slots(
+    calendar: Calendar,
+    wish: Wish,
+    search: Search,
+    *,
+    allowed: Callable[[Window, tuple[CalendarGpu, ...]], Kind | None],
+    limit: int = 1,
+) -> list[Slot]:
+    """Return the first slots that fit, earliest first and truly different.
+
+    A second slot on the same node and class and of the same kind is only
+    offered when it begins after the first one is over.
+
+    Args:
+        allowed: the kind that the rules grant for Gpus and Window; None: no.
+    """
+    found: list[Slot] = []
+    over_at: dict[tuple[str, str, Kind], datetime] = {}
+    asked = 0
+    for start in _starts(calendar, search):
+        window = window_from(
+            start,
+            duration_seconds=wish.duration_seconds,
+            grid_seconds=search.grid_seconds,
+            longest_seconds=search.longest_seconds,
+        )
+        for gpus in choices(calendar.free(window, wish), wish.count):
+            asked += 1
+            kind = allowed(window, gpus)
+            if kind is None:
+                continue
+            key = (gpus[0].node, gpus[0].gpu_class, kind)
+            if key in over_at and window.start < over_at[key]:
+                continue
+            over_at[key] = window.end
+            found.append(
+                Slot(tuple(g.pk for g in gpus), window.start, window.end, kind)
+            )
+            if len(found) == limit:
+                return found
+        if asked >= search.most_asked:
+            break
+    return found
+
+
+def _starts(calendar: Calendar, search: Search) -> list[datetime]:
+    """Return the instants worth trying, in order, on the grid but for the first."""
+    first, last = search.earliest, search.latest
+    instants = {first}
+    step = grid_ceil(first, search.grid_seconds)
+    stride = max(search.step_seconds // search.grid_seconds, 1) * search.grid_seconds
+    while step <= last:
+        instants.add(step)
+        step += timedelta(seconds=stride)
+    for second in calendar.changes():
+        on_grid = grid_ceil(instant(second), search.grid_seconds)
+        if first <= on_grid <= last:
+            instants.add(on_grid)
+    return sorted(at for at in instants if at <= last)

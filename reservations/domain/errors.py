@@ -1,0 +1,401 @@
+"""Why a request is refused, as data; the words are made from the fields.
+
+    BookingError
+    ├── Refusal                the rules say no
+    │   ├── InThePast, OffGrid, TooLong, BeyondHorizon
+    │   ├── TooManyGpus, TooManyReservations, TooManyFlex
+    │   ├── QuotaExceeded
+    │   │   └── GroupQuotaExceeded
+    │   ├── GpuTaken, GpuNotBookable, NoGpus
+    │   ├── MembershipNeeded
+    │   └── StaleVersion, NotChangeable, UndoOver, KeepUsed, ReasonNeeded
+    ├── NotAllowed             not yours
+    └── NotFound               no such thing, or not for your eyes
+
+``code`` is stable and for programs; ``text`` is for people, in the site's zone;
+``next_slot`` is the next one that would work. Nothing here knows of HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.domain.calendar import Slot
+from telemetry.domain.units import format_duration, gpu_hours
+
+
+def hours_text(gpu_seconds: int) -> str:
+    """Return weighted GPU-hours for a sentence: at most one decimal.
+
+    >>> hours_text(165_600), hours_text(5_400)
+    ('46', '1.5')
+    """
+    return f"{gpu_hours(gpu_seconds):.1f}".removesuffix(".0")
+
+
+def time_text(at: datetime, zone: tzinfo) -> str:
+    """Return an instant for a sentence, in the site's zone.
+
+    >>> time_text(datetime(2026, 3, 3, 9, tzinfo=UTC), UTC)
+    'Tue 3 Mar 09:00'
+    """
+    local = at.astimezone(zone)
+    return f"{local:%a} {local.day} {local:%b %H:%M}"
+
+
+def json_ready(value: object) -> object:
+    """Return a field as JSON can carry it: instants in ISO 8601, UTC, with Z."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, BookingError):
+        return {"code": value.code, **value.fields}
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(eq=False)
+class BookingError(Exception):
+    """Root of the tree."""
+
+    code: ClassVar[str] = "booking-error"
+    title: ClassVar[str] = "This cannot be done"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return the typed fields by name, ready for JSON."""
+        return {
+            f.name: json_ready(getattr(self, f.name)) for f in fields(self) if f.init
+        }
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        """Return one or two sentences made from the fields."""
+        return self.title
+
+    def __str__(self) -> str:
+        """Return the sentences, in UTC."""
+        return self.text()
+
+
+@dataclass(eq=False)
+class Refusal(BookingError):
+    """The rules say no. ``next_slot`` is set by whoever searched for one."""
+
+    code: ClassVar[str] = "refused"
+    next_slot: Slot | None = field(default=None, init=False, repr=False)
+
+
+@dataclass(eq=False)
+class InThePast(Refusal):
+    """The Window is over before it begins."""
+
+    code: ClassVar[str] = "in-the-past"
+    title: ClassVar[str] = "In the past"
+    end: datetime
+    now: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"The end, {time_text(self.end, zone)}, is past: "
+            f"it is {time_text(self.now, zone)}."
+        )
+
+
+@dataclass(eq=False)
+class OffGrid(Refusal):
+    """A start (but now) or an end that does not stand on the grid."""
+
+    code: ClassVar[str] = "off-grid"
+    title: ClassVar[str] = "Off the grid"
+    edge: str
+    at: datetime
+    grid_seconds: int
+    nearest: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"The {self.edge}, {time_text(self.at, zone)}, does not stand on the "
+            f"grid of {format_duration(self.grid_seconds)}; the nearest is "
+            f"{time_text(self.nearest, zone)}."
+        )
+
+
+@dataclass(eq=False)
+class TooLong(Refusal):
+    """Longer than one reservation may be, back-to-back ones included."""
+
+    code: ClassVar[str] = "too-long"
+    title: ClassVar[str] = "Too long"
+    asked_seconds: int
+    longest_seconds: int
+    joined: bool
+    """Too long only together with own ones that touch it."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        what = (
+            "Together with your reservations that touch it, this one"
+            if self.joined
+            else "This reservation"
+        )
+        return (
+            f"{what} would last {format_duration(self.asked_seconds)}; "
+            f"the longest here is {format_duration(self.longest_seconds)}."
+        )
+
+
+@dataclass(eq=False)
+class BeyondHorizon(Refusal):
+    """Begins further ahead than may be booked."""
+
+    code: ClassVar[str] = "beyond-horizon"
+    title: ClassVar[str] = "Too far ahead"
+    start: datetime
+    latest: datetime
+    horizon_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"A reservation may begin at most {format_duration(self.horizon_seconds)} "
+            f"ahead, until {time_text(self.latest, zone)}."
+        )
+
+
+@dataclass(eq=False)
+class NoGpus(Refusal):
+    """A request for nothing."""
+
+    code: ClassVar[str] = "no-gpus"
+    title: ClassVar[str] = "No GPU chosen"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return "A reservation needs at least one GPU."
+
+
+@dataclass(eq=False)
+class TooManyGpus(Refusal):
+    """More Gpus at one instant than one person may hold."""
+
+    code: ClassVar[str] = "too-many-gpus"
+    title: ClassVar[str] = "Too many GPUs at once"
+    asked: int
+    held: int
+    most: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        with_held = f" with the {self.held} you hold then" if self.held else ""
+        return (
+            f"{self.asked} GPUs{with_held} would be {self.asked + self.held} at once; "
+            f"one person may hold {self.most}."
+        )
+
+
+@dataclass(eq=False)
+class TooManyReservations(Refusal):
+    """As many live reservations as one person may have."""
+
+    code: ClassVar[str] = "too-many-reservations"
+    title: ClassVar[str] = "Too many reservations"
+    live: int
+    most: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"You have {self.live} reservations, booked or running, and may have "
+            f"{self.most}. One more is possible when one ends or is cancelled."
+        )
+
+
+@dataclass(eq=False)
+class QuotaExceeded(Refusal):
+    """Some 7 days that touch the request would hold more than the quota."""
+
+    code: ClassVar[str] = "quota-exceeded"
+    title: ClassVar[str] = "Quota"
+    account: str
+    window_start: datetime
+    window_end: datetime
+    would_hold_gpu_seconds: int
+    quota_gpu_seconds: int
+    asked_gpu_seconds: int
+    fits_gpu_seconds: int
+    flex_from: datetime
+    """From when on the same request could be had as flex."""
+
+    def _whose(self) -> str:
+        return "your"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        start, end = self.window_start, self.window_end
+        fits = (
+            f"{hours_text(self.fits_gpu_seconds)} h would fit as firm."
+            if self.fits_gpu_seconds
+            else "Nothing more fits there as firm."
+        )
+        return (
+            f"Firm is not possible: {time_text(start, zone)} to "
+            f"{time_text(end, zone)} would hold "
+            f"{hours_text(self.would_hold_gpu_seconds)} of {self._whose()} "
+            f"{hours_text(self.quota_gpu_seconds)} weighted GPU-hours. {fits}"
+        )
+
+
+@dataclass(eq=False)
+class GroupQuotaExceeded(QuotaExceeded):
+    """The same, of an Account on the way to the root."""
+
+    code: ClassVar[str] = "group-quota-exceeded"
+    title: ClassVar[str] = "Quota of the group"
+
+    def _whose(self) -> str:
+        return f"{self.account}'s"
+
+
+@dataclass(eq=False)
+class TooManyFlex(Refusal):
+    """As many flex reservations ahead as one person may have."""
+
+    code: ClassVar[str] = "too-many-flex"
+    title: ClassVar[str] = "Too many flex reservations"
+    live: int
+    most: int
+    why_not_firm: QuotaExceeded
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"{self.why_not_firm.text(zone)} As flex it is not possible either: "
+            f"you have {self.live} flex reservations ahead and may have {self.most}."
+        )
+
+
+@dataclass(eq=False)
+class GpuTaken(Refusal):
+    """Somebody holds a Gpu in the Window."""
+
+    code: ClassVar[str] = "gpu-taken"
+    title: ClassVar[str] = "GPU taken"
+    gpu: str
+    start: datetime
+    end: datetime
+    user: str = ""
+    """Empty where names are hidden."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        who = f" by {self.user}" if self.user else ""
+        return (
+            f"{self.gpu} is taken{who} from {time_text(self.start, zone)} "
+            f"to {time_text(self.end, zone)}."
+        )
+
+
+@dataclass(eq=False)
+class GpuNotBookable(Refusal):
+    """A Gpu that is unknown, retired, lost or under maintenance."""
+
+    code: ClassVar[str] = "gpu-not-bookable"
+    title: ClassVar[str] = "GPU not bookable"
+    gpu: str
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"{self.gpu} cannot be booked: {self.why}."
+
+
+@dataclass(eq=False)
+class MembershipNeeded(Refusal):
+    """Nobody can book without a right to, and with several one must choose."""
+
+    code: ClassVar[str] = "membership-needed"
+    title: ClassVar[str] = "Account needed"
+    accounts: tuple[str, ...] = ()
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        if not self.accounts:
+            return (
+                "You belong to no account that may book. "
+                "The operator or the head of a group can add you."
+            )
+        return f"Choose the account that pays: {', '.join(self.accounts)}."
+
+
+@dataclass(eq=False)
+class StaleVersion(Refusal):
+    """Somebody changed the Reservation since it was shown."""
+
+    code: ClassVar[str] = "stale-version"
+    title: ClassVar[str] = "Changed meanwhile"
+    shown: int
+    stored: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return "This reservation was changed meanwhile. Look again, then decide."
+
+
+@dataclass(eq=False)
+class NotChangeable(Refusal):
+    """A move that the Reservation's state does not allow."""
+
+    code: ClassVar[str] = "not-changeable"
+    title: ClassVar[str] = "Not possible any more"
+    state: str
+    act: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"A reservation that is {self.state} cannot be {self.act}."
+
+
+@dataclass(eq=False)
+class UndoOver(Refusal):
+    """The ten seconds of the undo are over."""
+
+    code: ClassVar[str] = "undo-over"
+    title: ClassVar[str] = "Too late to undo"
+    undo_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"A cancel can be undone for {self.undo_seconds} s. Book the time again."
+
+
+@dataclass(eq=False)
+class KeepUsed(Refusal):
+    """Keep was pressed before; once per Reservation."""
+
+    code: ClassVar[str] = "keep-used"
+    title: ClassVar[str] = "Keep was used"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return "Keep can be pressed once per reservation, and it was."
+
+
+@dataclass(eq=False)
+class ReasonNeeded(Refusal):
+    """Who acts for somebody else says why: it goes into the audit log."""
+
+    code: ClassVar[str] = "reason-needed"
+    title: ClassVar[str] = "Reason needed"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return "This reservation is somebody else's: say why. The owner sees it."
+
+
+@dataclass(eq=False)
+class NotAllowed(BookingError):
+    """A thing that is not the reader's to change."""
+
+    code: ClassVar[str] = "not-allowed"
+    title: ClassVar[str] = "Not allowed"
+    act: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"You may not {self.act}."
+
+
+@dataclass(eq=False)
+class NotFound(BookingError):
+    """No such thing, or not for the reader's eyes."""
+
+    code: ClassVar[str] = "not-found"
+    title: ClassVar[str] = "Not found"
+    what: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"There is no {self.what}."

@@ -1,0 +1,349 @@
+"""Who is served worst? Fair Tree: ranks Memberships in the tree of Accounts.
+
+Slurm, "Fair Tree Fairshare Algorithm" (fair_tree.html) and "Multifactor
+Priority Plugin" (priority_multifactor.html); POLICY.md section 1 has the
+formulas and the rules at the edges, recorded from Slurm 22.05.
+
+What differs from Slurm's code, and follows its published rule: tied sibling
+Accounts have their children merged before descending, always, so the order of
+rows never matters; an Account without Users below it takes no part in a tie.
+Slurm decays usage at each scheduler pass; here every charge is weighed by its
+own instant.
+
+Levels are compared as integers: ``floor(2**bits * LF)`` with ``bits`` beyond
+the product of any two denominators is different for different rationals and
+equal for equal ones. Cost: O(n log n) of n Users and Accounts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import lru_cache
+
+FRACTION_BITS = 32
+"""Weights of charges are integers in units of 2**-32 (POLICY.md section 2)."""
+_EPOCH_UNIX = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
+
+
+@lru_cache(maxsize=65_536)
+def weight_at(unix_seconds: int, half_life_seconds: int) -> int:
+    """Return how heavy a charge of that instant weighs, as a scaled integer.
+
+    ``2**((at - epoch) / half_life)``: later charges weigh more instead of
+    earlier ones weighing less, which ranks the same because only ratios count.
+    The weight of a charge never changes, so that equal histories tie exactly,
+    sums can be kept, and time alone changes no rank.
+
+    >>> weight_at(1_600_000_000 + 1_209_600, 1_209_600) / weight_at(
+    ...     1_600_000_000, 1_209_600)
+    2.0
+    """
+    halves, rest = divmod(unix_seconds - _EPOCH_UNIX, half_life_seconds)
+    factor = round(math.ldexp(math.exp2(rest / half_life_seconds), FRACTION_BITS))
+    return factor << halves if halves >= 0 else factor >> -halves
+
+
+def decayed_gpu_seconds(
+    usage: int, *, unix_seconds: int, half_life_seconds: int
+) -> float:
+    """Return weighed usage as GPU-seconds at an instant, for the screen."""
+    return float(Fraction(usage, weight_at(unix_seconds, half_life_seconds)))
+
+
+@dataclass(frozen=True, slots=True)
+class AccountShares:
+    """An Account of the tree. Exactly one has no parent: the root."""
+
+    pk: int
+    parent_pk: int | None
+    shares: int | None = 1
+    """None: Slurm's ``parent``; the Account does not exist for the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberShares:
+    """A Membership (Slurm: association) with its weighed usage."""
+
+    pk: int
+    account_pk: int
+    shares: int | None = 1
+    """None: Slurm's ``parent``; level_fs is infinite."""
+    usage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Where an Account or a Membership stands among its siblings."""
+
+    norm_shares: Fraction
+    """Own shares over those of all siblings; 0 where nobody has any."""
+    effective_usage: Fraction
+    """Own usage over the parent's; 0 where the parent has none."""
+    level_fs: Fraction | None
+    """norm_shares / effective_usage; above 1: under-served. None: infinite."""
+    usage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A Membership's place: ``rank`` of ``of``, equal for those that tie."""
+
+    rank: int
+    of: int
+
+    @property
+    def fairshare(self) -> Fraction:
+        """Return Slurm's factor, rank / N: 1 is served first."""
+        return Fraction(self.rank, self.of)
+
+
+class TreeInvalid(ValueError):
+    """The Accounts form no tree."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """A User or an Account among its siblings."""
+
+    pk: int
+    is_user: bool
+    shares: int | None
+    level_sum: int
+    usage: int
+    parent_usage: int
+    key: int = 0
+
+    @property
+    def infinite(self) -> bool:
+        return self.shares is None or (self.shares > 0 and self.usage == 0)
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """LF as numerator and denominator; (0, 1) without shares.
+
+        LF = (shares / level_sum) / (usage / usage of the parent). Own usage
+        above zero implies that the parent's is.
+        """
+        if not self.shares:
+            return 0, 1
+        return self.shares * self.parent_usage, self.level_sum * self.usage
+
+
+class Ranking:
+    """The whole tree, ranked. Levels are worked out when asked for."""
+
+    def __init__(self, tree: _Tree, ranks: dict[int, Rank]) -> None:
+        self._tree = tree
+        self.ranks = ranks
+        """By Membership."""
+
+    def place(self, member_pk: int) -> int:
+        """Return 1 for whoever is served first; ties share the best place."""
+        own = self.ranks[member_pk].rank
+        return 1 + sum(rank.rank > own for rank in self.ranks.values())
+
+    def member_level(self, pk: int) -> Level:
+        """Return where a Membership stands in its Account."""
+        member = self._tree.members[pk]
+        if member.shares is None:
+            account = self._tree.real_account(member.account_pk)
+            level = self.account_level(account)
+            return Level(
+                level.norm_shares,
+                _part(member.usage, self._tree.usage[account]),
+                None,
+                member.usage,
+            )
+        return _level(self._tree.member_child(member))
+
+    def account_level(self, pk: int) -> Level:
+        """Return where an Account stands among its siblings."""
+        account = self._tree.accounts[pk]
+        if account.parent_pk is None:
+            return Level(Fraction(0), _part(1, 1), Fraction(0), self._tree.usage[pk])
+        return _level(self._tree.account_child(account))
+
+
+def rank_tree(
+    accounts: Iterable[AccountShares], members: Iterable[MemberShares]
+) -> Ranking:
+    """Rank every Membership; the order of the arguments changes nothing.
+
+    Raises:
+        TreeInvalid: no root, several, a cycle, or an unknown Account.
+    """
+    tree = _Tree(accounts, members)
+    ranks: dict[int, Rank] = {}
+    total = unused = len(tree.members)
+    levels = [_Siblings(tree.children([tree.root]))]
+    while levels:
+        step = levels[-1].take()
+        if step is None:
+            levels.pop()
+        elif step.is_user:
+            for pk in step.pks:
+                ranks[pk] = Rank(unused, total)
+            unused -= len(step.pks)
+        else:
+            levels.append(_Siblings(tree.children(step.pks)))
+    return Ranking(tree, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Siblings that tie: Users that share a rank, or Accounts that merge."""
+
+    is_user: bool
+    pks: list[int]
+
+
+class _Siblings:
+    """One level, in order of descent: LF descending, Users before Accounts."""
+
+    def __init__(self, children: list[_Child]) -> None:
+        _set_keys(children)
+        self._todo = sorted(children, key=lambda c: (c.key, c.is_user))
+
+    def take(self) -> _Step | None:
+        """Take the next siblings that tie with one another."""
+        if not self._todo:
+            return None
+        first = self._todo.pop()
+        pks = [first.pk]
+        while self._todo and (self._todo[-1].key, self._todo[-1].is_user) == (
+            first.key,
+            first.is_user,
+        ):
+            pks.append(self._todo.pop().pk)
+        return _Step(first.is_user, pks)
+
+
+def _set_keys(children: list[_Child]) -> None:
+    """Give each child an integer that orders and ties exactly like its LF."""
+    finite = [child for child in children if not child.infinite]
+    ratios = [child.ratio for child in finite]
+    bits = 2 * max((den.bit_length() for _num, den in ratios), default=1)
+    for child, (numerator, denominator) in zip(finite, ratios, strict=True):
+        child.key = (numerator << bits) // denominator
+    beyond = max((child.key for child in finite), default=0) + 1
+    for child in children:
+        if child.infinite:
+            child.key = beyond
+
+
+class _Tree:
+    """The Accounts that exist for the tree, their sums and their children."""
+
+    def __init__(
+        self, accounts: Iterable[AccountShares], members: Iterable[MemberShares]
+    ) -> None:
+        self.accounts = {account.pk: account for account in accounts}
+        self.members = {member.pk: member for member in members}
+        roots = [a.pk for a in self.accounts.values() if a.parent_pk is None]
+        if len(roots) != 1:
+            raise TreeInvalid(f"{len(roots)} Accounts without a parent, not one")
+        self.root = roots[0]
+        self._member_pks: dict[int, list[int]] = defaultdict(list)
+        self._account_pks: dict[int, list[int]] = defaultdict(list)
+        self.usage: dict[int, int] = dict.fromkeys(self.accounts, 0)
+        self._level_sums: dict[int, int] = dict.fromkeys(self.accounts, 0)
+        self._peopled: set[int] = set()
+        self._real: dict[int, int] = {}
+        for account in self.accounts.values():
+            self._add_account(account)
+        for member in self.members.values():
+            self._add_member(member)
+
+    def _path(self, pk: int) -> list[int]:
+        """Return an Account and all above it, up to the root."""
+        path: list[int] = []
+        at: int | None = pk
+        while at is not None:
+            if at not in self.accounts or len(path) > len(self.accounts):
+                raise TreeInvalid(f"Account {pk} does not lead to the root")
+            path.append(at)
+            at = self.accounts[at].parent_pk
+        return path
+
+    def real_account(self, pk: int) -> int:
+        """Return the nearest Account from here up that exists for the tree."""
+        if pk not in self._real:
+            self._real[pk] = next(
+                above
+                for above in self._path(pk)
+                if self.accounts[above].shares is not None or above == self.root
+            )
+        return self._real[pk]
+
+    def _add_account(self, account: AccountShares) -> None:
+        if account.parent_pk is None or account.shares is None:
+            self._path(account.pk)
+            return
+        parent = self.real_account(account.parent_pk)
+        self._account_pks[parent].append(account.pk)
+        self._level_sums[parent] += account.shares
+
+    def _add_member(self, member: MemberShares) -> None:
+        if member.usage < 0:
+            raise ValueError(f"Membership {member.pk} has a usage below zero")
+        parent = self.real_account(member.account_pk)
+        self._member_pks[parent].append(member.pk)
+        self._level_sums[parent] += member.shares or 0
+        for above in self._path(member.account_pk):
+            self.usage[above] += member.usage
+            self._peopled.add(above)
+
+    def children(self, account_pks: Sequence[int]) -> list[_Child]:
+        """Return the children of Accounts that tie, merged."""
+        found: list[_Child] = []
+        for pk in account_pks:
+            found += [self.member_child(self.members[m]) for m in self._member_pks[pk]]
+            found += [
+                self.account_child(self.accounts[a])
+                for a in self._account_pks[pk]
+                if a in self._peopled
+            ]
+        return found
+
+    def member_child(self, member: MemberShares) -> _Child:
+        """Return a Membership with what compares it to its siblings."""
+        parent = self.real_account(member.account_pk)
+        return _Child(
+            pk=member.pk,
+            is_user=True,
+            shares=member.shares,
+            level_sum=self._level_sums[parent],
+            usage=member.usage,
+            parent_usage=self.usage[parent],
+        )
+
+    def account_child(self, account: AccountShares) -> _Child:
+        """Return an Account with what compares it to its siblings."""
+        parent = self.real_account(account.parent_pk or self.root)
+        return _Child(
+            pk=account.pk,
+            is_user=False,
+            shares=account.shares,
+            level_sum=self._level_sums[parent],
+            usage=self.usage[account.pk],
+            parent_usage=self.usage[parent],
+        )
+
+
+def _part(part: int, whole: int) -> Fraction:
+    return Fraction(part, whole) if whole else Fraction(0)
+
+
+def _level(child: _Child) -> Level:
+    level_fs = None if child.infinite else Fraction(*child.ratio)
+    return Level(
+        norm_shares=_part(child.shares or 0, child.level_sum),
+        effective_usage=_part(child.usage, child.parent_usage),
+        level_fs=level_fs,
+        usage=child.usage,
+    )

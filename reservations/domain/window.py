@@ -1,0 +1,141 @@
+"""Half-open spans of time, [start, end), in UTC, and the grid they stand on.
+
+The grid counts from the Unix epoch in UTC, so it neither shifts nor skips when
+the site's zone changes to summer time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+HOUR_SECONDS = 3600
+DAY_SECONDS = 24 * HOUR_SECONDS
+WEEK_SECONDS = 7 * DAY_SECONDS
+
+
+def unix(at: datetime) -> int:
+    """Return the whole Unix second of an aware instant, rounded down.
+
+    Raises:
+        ValueError: the instant carries no zone.
+    """
+    if at.tzinfo is None:
+        raise ValueError(f"{at.isoformat()} has no time zone")
+    return int(at.timestamp() // 1)
+
+
+def instant(unix_seconds: int) -> datetime:
+    """Return the aware UTC instant of a Unix second."""
+    return datetime.fromtimestamp(unix_seconds, UTC)
+
+
+def whole_second(at: datetime) -> datetime:
+    """Return the instant without its fraction: costs are whole GPU-seconds."""
+    return at.astimezone(UTC).replace(microsecond=0)
+
+
+def on_grid(at: datetime, grid_seconds: int) -> bool:
+    """Say whether an instant stands on the grid."""
+    return at.microsecond == 0 and unix(at) % grid_seconds == 0
+
+
+def grid_floor(at: datetime, grid_seconds: int) -> datetime:
+    """Return the last grid instant that is not after ``at``."""
+    second = unix(at)
+    return instant(second - second % grid_seconds)
+
+
+def grid_ceil(at: datetime, grid_seconds: int) -> datetime:
+    """Return the first grid instant that is not before ``at``."""
+    low = grid_floor(at, grid_seconds)
+    return low if low == at else low + timedelta(seconds=grid_seconds)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """A half-open span of time that is never empty, in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        """Refuse naive instants and empty or reversed spans."""
+        if self.start.tzinfo is None or self.end.tzinfo is None:
+            raise ValueError("a Window needs aware instants")
+        if self.start >= self.end:
+            raise ValueError(f"{self.start} is not before {self.end}")
+
+    @classmethod
+    def of(cls, start: datetime, *, seconds: int) -> Window:
+        """Return the Window of a length that begins at ``start``."""
+        return cls(start, start + timedelta(seconds=seconds))
+
+    @property
+    def seconds(self) -> int:
+        """Length in whole seconds."""
+        return unix(self.end) - unix(self.start)
+
+    def meets(self, other: Window) -> bool:
+        """Say whether the two share an instant (touching ends do not)."""
+        return self.start < other.end and other.start < self.end
+
+    def holds(self, at: datetime) -> bool:
+        """Say whether an instant lies inside."""
+        return self.start <= at < self.end
+
+    def cut(self, other: Window) -> Window | None:
+        """Return what both share, or None."""
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return Window(start, end) if start < end else None
+
+    def hours(self) -> Iterator[Window]:
+        """Cut at the full hours (UTC), first and last piece may be shorter."""
+        start = self.start
+        while start < self.end:
+            end = min(
+                self.end,
+                grid_floor(start, HOUR_SECONDS) + timedelta(seconds=HOUR_SECONDS),
+            )
+            yield Window(start, end)
+            start = end
+
+
+def merged(windows: Iterable[Window]) -> list[Window]:
+    """Join Windows that meet or touch; sorted and apart afterwards."""
+    joined: list[Window] = []
+    for window in sorted(windows):
+        if joined and window.start <= joined[-1].end:
+            last = joined[-1]
+            joined[-1] = Window(last.start, max(last.end, window.end))
+        else:
+            joined.append(window)
+    return joined
+
+
+def without(window: Window, taken: Iterable[Window]) -> list[Window]:
+    """Return the parts of a Window that none of ``taken`` covers, in order."""
+    left: list[Window] = []
+    start = window.start
+    for gone in merged(taken):
+        if gone.end <= start or gone.start >= window.end:
+            continue
+        if gone.start > start:
+            left.append(Window(start, gone.start))
+        start = max(start, gone.end)
+    if start < window.end:
+        left.append(Window(start, window.end))
+    return left
+
+
+def chain(window: Window, own: Iterable[Window]) -> Window:
+    """Return the Window joined with those of ``own`` that touch it, back to back.
+
+    Back-to-back reservations of one person on one Gpu count as one (POLICY.md
+    section 2), or the longest reservation could be had in pieces.
+    """
+    for joined in merged([window, *own]):
+        if joined.start <= window.start and window.end <= joined.end:
+            return joined
+    raise AssertionError("a Window is always inside its own union")
