@@ -75,7 +75,7 @@ class Pool(models.Model):
         return self.gpu_class
 
 
-class GpuQuerySet(models.QuerySet):
+class GpuQuerySet(models.QuerySet["Gpu"]):
     """Reads of Gpus."""
 
     def bookable(self) -> "GpuQuerySet":
@@ -163,7 +163,7 @@ class SampleMinute(models.Model):
         return f"{self.gpu_id} {self.minute_at:%F %R}"
 
 
-class AlertQuerySet(models.QuerySet):
+class AlertQuerySet(models.QuerySet["Alert"]):
     """Reads of Alerts."""
 
     def open(self) -> "AlertQuerySet":

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from redis import Redis
 
@@ -91,7 +92,9 @@ class Intake:
         if not self.inboxes:
             time.sleep(block_seconds)
             return 0
-        streams = {RAW + name: inbox.last_id for name, inbox in self.inboxes.items()}
+        streams: dict[Any, Any] = {
+            RAW + name: inbox.last_id for name, inbox in self.inboxes.items()
+        }
         # BLOCK 0 would wait for ever.
         block = None if self.behind else max(1, int(block_seconds * 1000))
         answer = self._redis.xread(streams, count=READ_COUNT, block=block)
