@@ -1,15 +1,66 @@
-"""Turns refusals of the domain into answers a person or program can use."""
+"""Turns refusals and outages into answers a person or program can use."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.utils.deprecation import MiddlewareMixin
+
+from gpuportal import problems
+
+logger = logging.getLogger(__name__)
 
 
-class ProblemMiddleware:
-    """Maps domain errors that a view let through (see ``problems.py``)."""
+class ProblemMiddleware(MiddlewareMixin):
+    """Answers for errors that a view let through (see ``problems.py``).
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
+    It stands between AuthenticationMiddleware and LoginRequiredMiddleware: the
+    first look at ``request.user`` reads the database, and Django gives errors
+    of other middlewares' ``process_view`` to nobody.
+    """
 
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> HttpResponse | None:
+        """Load the visitor where the view needs one; 503 when that fails."""
+        if not getattr(view, "login_required", True):
+            return None
+        try:
+            _ = request.user.is_authenticated
+        except problems.OUTAGES as error:
+            return self.process_exception(request, error)
+        return None
+
+    def process_exception(
+        self, request: HttpRequest, error: Exception
+    ) -> HttpResponse | None:
+        """Answer with the error's status; None: a crash, Django's to report."""
+        status = problems.status_of(error)
+        if status is None:
+            return None
+        if isinstance(error, problems.OUTAGES):
+            logger.error("%s %s: %s", request.method, request.path, error)
+        if problems.wants_problem(request):
+            return problems.problem_response(error)
+        if isinstance(error, problems.OUTAGES):
+            return outage_page()
+        return render(
+            request,
+            "gpuportal/problem.html",
+            {"problem": problems.problem_of(error)},
+            status=status,
+        )
+
+
+def outage_page() -> HttpResponse:
+    """Return a page that is made without the database."""
+    response = HttpResponse(render_to_string("503.html"), status=503)
+    response["Retry-After"] = str(problems.RETRY_AFTER_SECONDS)
+    response["Cache-Control"] = "no-store"
+    return response

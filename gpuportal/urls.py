@@ -5,6 +5,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 
 from gpuportal import views
+from gpuportal.health import healthz
 
 urlpatterns = [
     path("", views.board, name="board"),
@@ -14,6 +15,7 @@ urlpatterns = [
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),
     path("login/", views.SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("healthz", healthz, name="healthz"),
     path("admin/", admin.site.urls),
 ]
 

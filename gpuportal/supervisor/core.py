@@ -1,0 +1,228 @@
+"""The loop: start every process, restart what dies, stop all in order."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuportal.supervisor import kernel
+from gpuportal.supervisor.logs import LogFile
+
+TURN_SECONDS = 0.2
+# A process that lived so long is forgiven its earlier deaths.
+STEADY_SECONDS = 60.0
+QUICK_DEATHS_MAX = 5
+BACKOFF_FIRST_SECONDS = 0.5
+BACKOFF_LONGEST_SECONDS = 30.0
+# Jobs are told to end, and have this long before they are killed.
+STRAGGLER_SECONDS = 2.5
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How one process is started and stopped."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    stop_rank: int = 0
+    """Lower ranks are stopped first; processes of one rank together."""
+    stop_seconds: float = 3.0
+    """Time between SIGTERM and SIGKILL."""
+    orphan_signal: int = signal.SIGTERM
+    """What the kernel sends when the supervisor itself is killed."""
+    essential: bool = True
+    """Whether the site is of no use without it: deaths in a row end all."""
+    pass_fds: tuple[int, ...] = ()
+
+
+@dataclass
+class Child:
+    """A Spec while it runs, or waits to be started again."""
+
+    spec: Spec
+    log: LogFile
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    quick_deaths: int = 0
+    start_again: float = field(default=0.0)
+    """Monotonic instant of the next start while ``process`` is None."""
+
+
+class Supervisor:
+    """Runs a table of processes until told to stop. Main thread only."""
+
+    def __init__(
+        self, *, root: Path, log_dir: Path, say: Callable[[str], None]
+    ) -> None:
+        self.children: dict[str, Child] = {}
+        self.failed = False
+        self._stopping = False
+        self._impatient = False
+        self._root = root
+        self._log_dir = log_dir
+        self._say = say
+        kernel.adopt_orphans()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, self._asked_to_stop)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked for the end, or a process cannot be kept up."""
+        return self._stopping
+
+    def start(self, spec: Spec) -> None:
+        """Add a process to the table and start it."""
+        log = LogFile(spec.name, self._log_dir / f"{spec.name}.log", self._say)
+        self.children[spec.name] = Child(spec, log)
+        self._launch(self.children[spec.name])
+
+    def turn(self) -> None:
+        """Do one round: reap, start again what is due, follow the logs. Sleeps."""
+        self._reap()
+        now = time.monotonic()
+        for child in self.children.values():
+            if child.process is None and not self._stopping:
+                if now >= child.start_again:
+                    self._launch(child)
+            elif now - child.started > STEADY_SECONDS:
+                child.quick_deaths = 0
+            child.log.follow()
+        time.sleep(TURN_SECONDS)
+
+    def run(self) -> None:
+        """Turn until asked to stop, or until a process cannot be kept up."""
+        while not self._stopping:
+            self.turn()
+
+    def stop(self) -> None:
+        """Stop everything, jobs included, and leave no process behind."""
+        self._stopping = True
+        for rank in sorted({c.spec.stop_rank for c in self.children.values()}):
+            self._stop_rank(rank)
+            if rank == 0:
+                # The node workers are gone: what they started is ours now.
+                self._stop_stragglers()
+        self._stop_stragglers()
+        self._reap()
+
+    # --- one process ----------------------------------------------------------
+
+    def _launch(self, child: Child) -> None:
+        spec = child.spec
+        with child.log.path.open("ab") as log:
+            child.process = subprocess.Popen(
+                list(spec.argv),
+                cwd=self._root,
+                env=dict(spec.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A session of its own: Ctrl-C reaches only the supervisor.
+                start_new_session=True,
+                preexec_fn=kernel.die_with_parent(spec.orphan_signal),
+                pass_fds=spec.pass_fds,
+            )
+        child.started = time.monotonic()
+
+    def _reap(self) -> None:
+        """Collect every ended child, adopted orphans included."""
+        by_pid = {c.process.pid: c for c in self.children.values() if c.process}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in by_pid:
+                self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, exit_code: int) -> None:
+        assert child.process is not None
+        child.process.returncode = exit_code
+        # Pool processes that a killed worker left behind; jobs have sessions
+        # of their own and live on.
+        kernel.send_group(child.process.pid, signal.SIGKILL)
+        child.process = None
+        child.log.follow()
+        if self._stopping:
+            return
+        child.quick_deaths += 1
+        name, how = child.spec.name, _how(exit_code)
+        if child.spec.essential and child.quick_deaths >= QUICK_DEATHS_MAX:
+            self._say(f"{name} {how} {child.quick_deaths} times in a row; giving up.")
+            for line in child.log.last_lines():
+                self._say(f"  {line}")
+            self.failed = self._stopping = True
+            return
+        wait_seconds = min(
+            BACKOFF_FIRST_SECONDS * 2 ** (child.quick_deaths - 1),
+            BACKOFF_LONGEST_SECONDS,
+        )
+        child.start_again = time.monotonic() + wait_seconds
+        self._say(
+            f"{name} {how}; starting it again in {wait_seconds:g} s "
+            f"(log: {child.log.path})"
+        )
+
+    # --- the end ----------------------------------------------------------------
+
+    def _asked_to_stop(self, signum: int, _frame: object) -> None:
+        self._impatient = self._stopping
+        self._stopping = True
+
+    def _stop_rank(self, rank: int) -> None:
+        due = [
+            c for c in self.children.values() if c.spec.stop_rank == rank and c.process
+        ]
+        for child in due:
+            if child.process is not None:
+                kernel.send(child.process.pid, signal.SIGTERM)
+        longest_seconds = max((c.spec.stop_seconds for c in due), default=0.0)
+        self._wait(lambda: all(c.process is None for c in due), longest_seconds)
+        for child in due:
+            if child.process is not None:
+                self._say(f"{child.spec.name} does not stop; killing it.")
+                kernel.send_group(child.process.pid, signal.SIGKILL)
+        self._wait(lambda: all(c.process is None for c in due), 2.0)
+
+    def _stop_stragglers(self) -> None:
+        """End what is nobody's: job shims and their jobs, forgotten children."""
+        for process in self._stragglers():
+            # A shim of its own session is told; it ends its job by itself.
+            kernel.send(process.pid, signal.SIGTERM)
+        self._wait(lambda: not self._stragglers(), STRAGGLER_SECONDS)
+        deadline = time.monotonic() + 2.0
+        while (left := self._stragglers()) and time.monotonic() < deadline:
+            # Killing a shim hands its job to the supervisor: look again.
+            for process in left:
+                kernel.send(process.pid, signal.SIGKILL)
+            self._reap()
+            time.sleep(0.05)
+
+    def _stragglers(self) -> list[kernel.ProcessInfo]:
+        ours = {c.process.pid for c in self.children.values() if c.process}
+        return [p for p in kernel.descendants(os.getpid()) if p.session not in ours]
+
+    def _wait(self, done: Callable[[], bool], longest_seconds: float) -> None:
+        deadline = time.monotonic() + longest_seconds
+        while time.monotonic() < deadline and not self._impatient:
+            self._reap()
+            if done():
+                return
+            time.sleep(0.05)
+        self._reap()
+
+
+def _how(exit_code: int) -> str:
+    """Say in words how a process ended."""
+    if exit_code >= 0:
+        return f"ended with exit status {exit_code}"
+    try:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"

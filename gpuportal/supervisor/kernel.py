@@ -1,0 +1,147 @@
+"""What the supervisor asks of Linux: locks, deaths, orphans. prctl(2), proc(5)."""
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class AlreadyRunning(Exception):
+    """Another supervisor holds the lock of this folder."""
+
+    code = "already_running"
+
+    def __init__(self, *, holder: str) -> None:
+        self.holder = holder
+        """What the other one wrote about itself; may be empty."""
+        super().__init__(holder)
+
+
+def take_lock(path: Path) -> IO[str]:
+    """Take the lock of a folder, for as long as the file returned stays open.
+
+    Children do not inherit it: Python opens files close-on-exec.
+
+    Raises:
+        AlreadyRunning: somebody else holds it. Nothing was touched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read(500).strip()
+        file.close()
+        raise AlreadyRunning(holder=holder) from None
+    return file
+
+
+def write_lock(file: IO[str], text: str) -> None:
+    """Say in the lock who holds it."""
+    file.seek(0)
+    file.truncate()
+    file.write(text)
+    file.flush()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    if _LIBC is not None and _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent(signum: int) -> Callable[[], None]:
+    """Return what a child runs before exec, so that it dies with its parent.
+
+    The kernel sends the signal when the *thread* that forked ends, so only the
+    main thread may start children. A parent that died before the request was
+    made is noticed by the changed parent id.
+    """
+    parent_pid = os.getpid()
+
+    def before_exec() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+        if os.getppid() != parent_pid:
+            os._exit(1)
+        # A parent that ignores or blocks signals must not pass that on.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+    return before_exec
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One line of the process table."""
+
+    pid: int
+    parent_pid: int
+    group: int
+    session: int
+    state: str
+    """One letter of proc(5): R, S, D, T, Z, X."""
+
+
+def processes() -> list[ProcessInfo]:
+    """Read the process table; a process that ends meanwhile is left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        # The command name, in brackets, may itself hold spaces and brackets.
+        state, parent, group, session = stat.rpartition(")")[2].split()[:4]
+        found.append(
+            ProcessInfo(int(entry.name), int(parent), int(group), int(session), state)
+        )
+    return found
+
+
+def descendants(pid: int) -> list[ProcessInfo]:
+    """Return the live descendants of a process, parents before children."""
+    children: dict[int, list[ProcessInfo]] = {}
+    for process in processes():
+        if process.state not in ("Z", "X"):
+            children.setdefault(process.parent_pid, []).append(process)
+    found: list[ProcessInfo] = []
+    queue = [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.append(child)
+            queue.append(child.pid)
+    return found
+
+
+def send(pid: int, signum: int) -> None:
+    """Signal one process; one that is gone already is as good as signalled."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return
+
+
+def send_group(group: int, signum: int) -> None:
+    """Signal a process group; one that is gone already is as good."""
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):
+        # EPERM: every member is a zombie that changed its user (kill(2)).
+        return
