@@ -5,8 +5,16 @@ PlacementError
 │   ├── SpecInvalid        a model's description
 │   │   └── UnknownFamily  a config.json of a family that is not known here
 │   ├── WorkloadInvalid    what to run with it
-│   └── OffersInvalid      the Gpus offered
-└── PlanInvalid            a Plan that breaks its own promises: never the person's fault
+│   ├── OffersInvalid      the Gpus offered
+│   └── LaunchInvalid      a Job's form
+├── PlanInvalid            a Plan that breaks its own promises: never the person's fault
+├── OrderRefused           a node does not do what an order says (code, detail)
+├── JobRefusal             the rules say no: code, fields, text()
+│   ├── ReservationNotUsable, SpansNodes, ScriptsNotAllowed
+│   └── StrategyNotRunnable, TooManyJobs, JobOver
+├── JobNotFound            not there, or not theirs to see
+├── JobNotAllowed          theirs to see, not to do
+└── LogConflict, LogTooLarge   a piece of log that cannot be appended
 
 Every error has a stable `code`; its text is made from its fields.
 """
@@ -85,3 +93,101 @@ class PlanInvalid(PlacementError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(self.problems))
+
+
+class OrderRefused(PlacementError):
+    """A node does not do what an order says.
+
+    `code`: malformed, signature, other_node, expired, clock, replayed, no_key,
+    isolation, unix_user, recipe, script or simulated.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        self.code = code
+        self.detail = detail
+        super().__init__(detail)
+
+
+class JobRefusal(PlacementError):
+    """The rules say no to what somebody asked of a Job."""
+
+    code = "job_refused"
+
+    def __init__(self, detail: str, **fields: object) -> None:
+        self.detail = detail
+        self.fields: dict[str, object] = dict(fields)
+        super().__init__(detail)
+
+    def text(self) -> str:
+        """Return the sentence for a person."""
+        return self.detail
+
+
+class ReservationNotUsable(JobRefusal):
+    """The Reservation is over, given back, or about to end."""
+
+    code = "reservation_not_usable"
+
+
+class SpansNodes(JobRefusal):
+    """The Reservation has Gpus on several nodes and none was named."""
+
+    code = "job_spans_nodes"
+
+
+class ScriptsNotAllowed(JobRefusal):
+    """Jobs are not isolated there, so only ready recipes run."""
+
+    code = "scripts_not_allowed"
+
+
+class StrategyNotRunnable(JobRefusal):
+    """The Plan is sound, but no recipe here can run its strategy."""
+
+    code = "strategy_not_runnable"
+
+
+class TooManyJobs(JobRefusal):
+    """The Reservation has as many Jobs as it may."""
+
+    code = "too_many_jobs"
+
+
+class JobOver(JobRefusal):
+    """The Job has ended; there is nothing to stop."""
+
+    code = "job_over"
+
+
+class LaunchInvalid(BadInput):
+    """A Job's form has fields that cannot be used."""
+
+    code = "launch_invalid"
+
+
+class JobNotFound(PlacementError):
+    """No such Job or Reservation, or it is not theirs to see."""
+
+    code = "not_found"
+
+
+class JobNotAllowed(PlacementError):
+    """They may see it, but not do this with it."""
+
+    code = "not_allowed"
+
+
+class LogConflict(PlacementError):
+    """A piece of a log does not start where the stored part ends."""
+
+    code = "log_conflict"
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        super().__init__(f"the log has {size_bytes} bytes")
+
+
+class LogTooLarge(PlacementError):
+    """The stored log would grow over its ceiling."""
+
+    code = "log_too_large"

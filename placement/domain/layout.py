@@ -38,13 +38,16 @@ def linear(inputs: int, outputs: int, bias: bool) -> Shapes:
     >>> linear(3, 4, True)
     [(4, 3), (4,)]
     """
-    weight: Shapes = [(outputs, inputs)]
-    return [*weight, (outputs,)] if bias else weight
+    shapes: Shapes = [(outputs, inputs)]
+    if bias:
+        shapes.append((outputs,))
+    return shapes
 
 
 def norm_shapes(shape: TransformerShape, count: int, bias: bool) -> Shapes:
     """Tensors of `count` norms over the hidden size."""
-    return ([(shape.hidden,), (shape.hidden,)] if bias else [(shape.hidden,)]) * count
+    one: Shapes = [(shape.hidden,)]
+    return one * (2 * count if bias else count)
 
 
 def attention_part(shape: TransformerShape, tensors: Tensors, width: float) -> Part:

@@ -1,0 +1,323 @@
+"""A tape of one layer: which tensors exist when, forward and backward.
+
+Question: how many bytes does autograd keep of a layer, and how much more is alive for
+a moment inside its forward and its backward pass? Answered by replaying the layer's
+operators on sizes alone, the way torch's autograd engine allocates and frees:
+
+* an operator's output lives till its last reader, or till backward if an operator
+  saved it (torch/tools/autograd/derivatives.yaml says which operator saves what);
+* the gradient of a value lives from its first contribution till its producer has
+  run backward; a second contribution is summed into the first;
+* under autocast an fp32 input of a matrix product is copied to 16 bits for each
+  product, and each weight once; the copies live as long as what saved them.
+
+Identical layers are replayed once, so the cost is a few dozen operators per model.
+Checked against the CPU allocator's event stream in bench/estimate.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor as a size. A view shares its root's storage."""
+
+    elements: int
+    width: float
+    """Bytes per element."""
+    root: "Value | None" = None
+    constant: bool = False
+    """No gradient flows to it (token ids, images)."""
+    foreign: bool = False
+    """Another layer keeps it already (the encoder's output inside a decoder)."""
+
+    @property
+    def storage(self) -> "Value":
+        """The value that owns the bytes."""
+        return self.root.storage if self.root is not None else self
+
+    @property
+    def size_bytes(self) -> float:
+        """Bytes of the elements (of a view: of the part it shows)."""
+        return self.elements * self.width
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One operator: what it reads, writes, saves, and needs for a moment."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    kept: tuple[Value, ...] = ()
+    kept_bytes: float = 0.0
+    """Saved bytes that are no Value of the tape: masks, statistics, weight copies."""
+    passes_gradient: bool = False
+    """The inputs' gradient is the output's own tensor (add, view)."""
+    forward_temp_bytes: float = 0.0
+    backward_temp_bytes: float = 0.0
+    weight_grad_bytes: float = 0.0
+    """Parameter gradients that this operator's backward makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReplay:
+    """What replaying one layer found; bytes for one microbatch on one Gpu."""
+
+    kept_bytes: float
+    """Alive from the end of the layer's forward till its backward."""
+    output_bytes: float
+    """The layer's output: what a pipeline sends on, what full recomputation keeps."""
+    input_bytes: float
+    forward_peak_bytes: float
+    """Most bytes alive inside forward, input included."""
+    backward_peak_bytes: float
+    """Most bytes alive inside backward, kept bytes and new gradients included."""
+    backward_end_bytes: float
+    """Alive right after backward: parameter gradients and the input's gradient."""
+
+
+@dataclass(slots=True)
+class Tape:
+    """Records operators; `replay` walks them forward and backward."""
+
+    compute_width: float
+    """Bytes per element of a matrix product's output."""
+    residual_width: float
+    """Bytes per element of the residual stream."""
+    autocast: bool = False
+    grad_width: float = 4.0
+    """Bytes per element of a parameter's gradient."""
+    mask_width: float = 1.0
+    """Bytes per element of a dropout mask; 0 stands for "as wide as the input"."""
+    saves: bool = True
+    """False for inference: nothing is kept."""
+    copied_bytes: float = 0.0
+    """16-bit copies of weights that autocast holds till its context ends."""
+    ops: list[Op] = field(default_factory=list)
+
+    def record(self, op: Op) -> Value:
+        """Append an operator; answers its first output."""
+        if not self.saves:
+            op.kept = ()
+            op.kept_bytes = 0.0
+        self.ops.append(op)
+        return op.outputs[0]
+
+    def simple(
+        self,
+        inputs: Sequence[Value],
+        elements: int,
+        width: float,
+        *,
+        kept: Sequence[Value] = (),
+        keep_output: bool = False,
+        kept_bytes: float = 0.0,
+        forward_temp_bytes: float = 0.0,
+        backward_temp_bytes: float = 0.0,
+        weight_grad_bytes: float = 0.0,
+    ) -> Value:
+        """An operator with one new output and a new gradient for each input."""
+        out = Value(elements, width)
+        return self.record(
+            Op(
+                tuple(inputs),
+                (out,),
+                (*kept, out) if keep_output else tuple(kept),
+                kept_bytes,
+                forward_temp_bytes=forward_temp_bytes,
+                backward_temp_bytes=backward_temp_bytes,
+                weight_grad_bytes=weight_grad_bytes,
+            )
+        )
+
+    def view(self, source: Value, elements: int | None = None) -> Value:
+        """Another look at the same storage; its gradient is a view too."""
+        out = Value(elements or source.elements, source.width, root=source)
+        return self.record(Op((source,), (out,), passes_gradient=True))
+
+    def split(self, source: Value, sizes: Sequence[int]) -> list[Value]:
+        """Several views of one tensor; backward puts their gradients together."""
+        outs = [Value(size, source.width, root=source) for size in sizes]
+        self.record(Op((source,), tuple(outs)))
+        return outs
+
+    def add(self, left: Value, right: Value) -> Value:
+        """Sum. Nothing is kept; both inputs get the output's gradient."""
+        out = Value(left.elements, max(left.width, right.width))
+        return self.record(Op((left, right), (out,), passes_gradient=True))
+
+    def cast(self, source: Value, width: float) -> Value:
+        """A copy in another width; the same value if it already has it."""
+        if source.width == width:
+            return source
+        return self.simple([source], source.elements, width)
+
+    def half(self, source: Value) -> Value:
+        """What autocast does to the input of a matrix product."""
+        return self.cast(source, self.compute_width) if self.autocast else source
+
+    def linear(
+        self, source: Value, inputs: int, outputs: int, *, bias: bool, extra: int = 0
+    ) -> Value:
+        """x W + b over the last axis. `extra`: other parameters counted with it."""
+        read = self.half(source)
+        weight = inputs * outputs
+        parameters = weight + (outputs if bias else 0) + extra
+        copies = self.compute_width * parameters if self.autocast else 0.0
+        self.copied_bytes += copies
+        return self.simple(
+            [read],
+            read.elements // inputs * outputs,
+            self.compute_width,
+            kept=[read],
+            kept_bytes=copies,
+            backward_temp_bytes=self.compute_width * weight if self.autocast else 0.0,
+            weight_grad_bytes=self.grad_width * parameters,
+        )
+
+    def dropout(self, source: Value, ratio: float) -> Value:
+        """Dropout keeps a mask; with probability 0 it is not there."""
+        if ratio <= 0 or not self.saves:
+            return source
+        mask = (self.mask_width or source.width) * source.elements
+        return self.simple([source], source.elements, source.width, kept_bytes=mask)
+
+
+def replay(
+    ops: Sequence[Op], source: Value, result: Value, *, accumulates: bool = False
+) -> LayerReplay:
+    """Walk a layer forward, then backward. Linear in the number of operators.
+
+    `accumulates`: gradients of earlier microbatches are there already, so each new
+    parameter gradient lives only until it has been added.
+    """
+    kept = _kept_storages(ops)
+    kept_bytes = sum(v.size_bytes for v in kept) + sum(op.kept_bytes for op in ops)
+    backward_peak, backward_end = _backward(ops, kept, kept_bytes, result, accumulates)
+    return LayerReplay(
+        kept_bytes=kept_bytes,
+        output_bytes=result.storage.size_bytes,
+        input_bytes=source.storage.size_bytes,
+        forward_peak_bytes=_forward_peak(ops, kept, source, result),
+        backward_peak_bytes=backward_peak,
+        backward_end_bytes=backward_end,
+    )
+
+
+def _kept_storages(ops: Sequence[Op]) -> dict[Value, int]:
+    """Saved storages, with the number of operators that saved each."""
+    kept: dict[Value, int] = {}
+    for op in ops:
+        for storage in {value.storage for value in op.kept}:
+            if not storage.foreign:
+                kept[storage] = kept.get(storage, 0) + 1
+    return kept
+
+
+def _forward_peak(
+    ops: Sequence[Op], kept: dict[Value, int], source: Value, result: Value
+) -> float:
+    last_reader: dict[Value, int] = {}
+    for index, op in enumerate(ops):
+        for value in op.inputs:
+            last_reader[value.storage] = index
+        for value in op.outputs:
+            last_reader.setdefault(value.storage, index)
+    last_reader[result.storage] = len(ops)
+    live = source.storage.size_bytes
+    peak = live
+    alive = {source.storage}
+    for index, op in enumerate(ops):
+        for value in op.outputs:
+            if value.storage not in alive:
+                alive.add(value.storage)
+                live += value.storage.size_bytes
+        live += op.kept_bytes
+        peak = max(peak, live + op.forward_temp_bytes)
+        for storage in {value.storage for value in (*op.inputs, *op.outputs)}:
+            if last_reader[storage] == index and storage not in kept:
+                live -= storage.size_bytes
+                alive.discard(storage)
+    return peak
+
+
+class _Gradients:
+    """Gradient tensors alive in backward; one tensor may serve several values."""
+
+    def __init__(self) -> None:
+        self.tensor_of: dict[Value, list[float]] = {}
+        self.live_bytes = 0.0
+
+    def new(self, size_bytes: float) -> list[float]:
+        """A tensor: [bytes, references]."""
+        self.live_bytes += size_bytes
+        return [size_bytes, 0]
+
+    def give(self, value: Value, tensor: list[float]) -> None:
+        """A value's first contribution, or a second one summed in."""
+        present = self.tensor_of.get(value)
+        if present is None:
+            tensor[1] += 1
+            self.tensor_of[value] = tensor
+            return
+        if present[1] > 1:
+            present[1] -= 1
+            total = self.new(present[0])
+            total[1] = 1
+            self.tensor_of[value] = total
+        self.free_unused(tensor)
+
+    def free_unused(self, tensor: list[float]) -> None:
+        """Free a tensor nobody refers to."""
+        if tensor[1] == 0:
+            self.live_bytes -= tensor[0]
+            tensor[0] = 0.0
+
+    def drop(self, value: Value) -> None:
+        """The value's producer has run backward."""
+        tensor = self.tensor_of.pop(value, None)
+        if tensor is not None:
+            tensor[1] -= 1
+            self.free_unused(tensor)
+
+
+def _backward(
+    ops: Sequence[Op],
+    kept: dict[Value, int],
+    kept_bytes: float,
+    result: Value,
+    accumulates: bool,
+) -> tuple[float, float]:
+    grads = _Gradients()
+    if not result.constant:
+        grads.give(result, grads.new(result.size_bytes))
+    waiting = dict(kept)
+    saved = kept_bytes
+    weights = 0.0
+    peak = saved + grads.live_bytes
+    for op in reversed(ops):
+        given = [grads.tensor_of[v] for v in op.outputs if v in grads.tensor_of]
+        made = []
+        for value in op.inputs:
+            if value.constant:
+                continue
+            if op.passes_gradient and given and given[0][0] == value.size_bytes:
+                made.append((value, given[0]))
+            else:
+                made.append((value, grads.new(value.size_bytes)))
+        weights = op.weight_grad_bytes + (0.0 if accumulates else weights)
+        live = saved + weights + grads.live_bytes + op.backward_temp_bytes
+        peak = max(peak, live)
+        for value, tensor in made:
+            grads.give(value, tensor)
+        for value in op.outputs:
+            grads.drop(value)
+        peak = max(peak, saved + weights + grads.live_bytes)
+        saved -= op.kept_bytes
+        for storage in {value.storage for value in op.kept}:
+            if storage in waiting:
+                waiting[storage] -= 1
+                if not waiting[storage]:
+                    saved -= storage.size_bytes
+    return peak, grads.live_bytes + (0.0 if accumulates else weights)
