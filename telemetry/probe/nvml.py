@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from telemetry.domain.errors import ProbeUnavailable
 from telemetry.domain.hardware import (
     MOST_MEMORY_BYTES,
     Backend,
@@ -60,7 +61,6 @@ class NvmlProbe:
         self._clock = clock
         self._cards: dict[str, Card] = {}
         self._unnamed: list[int] = []
-        self._unnamed_at = float("-inf")
         self._info = NodeInfo(node=node, backend=self.backend, gpus=())
         self._running = False
         self._watch = ReloadWatch()
@@ -86,6 +86,11 @@ class NvmlProbe:
         calls.start()
         self._running = True
         cards, self._unnamed = calls.find_cards()
+        if not cards and not self._cards:
+            self.close()
+            lost = f"all {len(self._unnamed)} GPUs are lost" if self._unnamed else ""
+            why = lost or "there is a driver but no GPU"
+            raise ProbeUnavailable(backend="nvml", why=why)
         found = {card.info.uuid: card for card in cards}
         for uuid, gone in self._cards.items():
             found.setdefault(uuid, Card(replace(gone.info, lost=True), handle=None))
@@ -123,13 +128,8 @@ class NvmlProbe:
     def begin(self, at: float) -> None:
         """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
         del at  # the driver knows only the present
-        now = self._clock()
-        self._owners.refresh(now)
+        self._owners.refresh(self._clock())
         self._watch.judge({x for x, card in self._cards.items() if card.handle})
-        if self._unnamed and now - self._unnamed_at >= SLOW_EVERY_SECONDS:
-            self._unnamed_at = now
-            if any(calls.is_back(index=index) for index in self._unnamed):
-                self._watch.note_proof()
 
     def read(self, at: float) -> NodeSample:
         """One Sample of all Gpus, one after the other. `at`: Unix seconds."""
@@ -176,7 +176,8 @@ class NvmlProbe:
             if calls.is_back(uuid=card.info.uuid):
                 self._watch.note_proof()
             return
-        if self._split_otherwise(card):
+        nameless_is_back = any(calls.is_back(index=x) for x in self._unnamed)
+        if nameless_is_back or self._split_otherwise(card):
             self._watch.note_proof()
         corrected, uncorrected = card.ecc_errors()
         remap_pending, remap_failure = card.remaps()
