@@ -6,7 +6,7 @@ child that survives SIGKILL sits in an uninterruptible call of the driver (state
 D): then the node is *wedged*, which only a reboot ends, and every further child
 would only join it. So none is started until that one is gone.
 
-Pure standard library: the child is the one that talks to the broker.
+It does not talk to the broker: the child does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from telemetry.domain.hardware import Isolation
 from telemetry.owners import read_stat
 
 log = logging.getLogger(__name__)
@@ -66,22 +67,57 @@ class SamplerStatus:
     """The child's last line: state, seq, gpus, hung, sent, dropped."""
 
 
-def child_command(
-    *,
-    node: str,
-    backend: str,
-    state_dir: Path | None,
-    node_dir: Path | None,
-    isolation: str,
-) -> list[str]:
+class NodeFacts(Protocol):
+    """What the supervisor needs of the node's settings; NodeSettings has it."""
+
+    @property
+    def name(self) -> str:
+        """Name the node was enrolled under."""
+
+    @property
+    def redis_url(self) -> str:
+        """Broker and streams."""
+
+    @property
+    def backend(self) -> str:
+        """`auto`, `nvml` or `simulated`."""
+
+    @property
+    def sim_dir(self) -> Path | None:
+        """Folder of the simulated Gpus."""
+
+    @property
+    def node_dir(self) -> Path:
+        """Folder of the shims' registry."""
+
+    @property
+    def supervisor_pid(self) -> int | None:
+        """Process of `manage.py portal`; None in production."""
+
+    @property
+    def allow_scripts(self) -> bool:
+        """Whether scripts may run without a Unix user of their own."""
+
+
+def isolation_of(facts: NodeFacts) -> Isolation:
+    """How far jobs are kept apart here (DESIGN.md section 5, levels).
+
+    Each student's own user needs a worker that is root, and nothing that lets a
+    job run without one; a worker under `make run` has the users of a laptop.
+    """
+    own_users = os.geteuid() == 0 and facts.supervisor_pid is None
+    return (
+        Isolation.WATCHED if own_users and not facts.allow_scripts else Isolation.NONE
+    )
+
+
+def child_command(facts: NodeFacts) -> list[str]:
     """Command line of the child. The broker's address goes by environment."""
-    command = [sys.executable, "-m", "telemetry.sampler", "--node", node]
-    command += ["--backend", backend, "--isolation", isolation]
-    command += ["--parent", str(os.getpid())]
-    if state_dir is not None:
-        command += ["--state-dir", str(state_dir)]
-    if node_dir is not None:
-        command += ["--node-dir", str(node_dir)]
+    command = [sys.executable, "-m", "telemetry.sampler", "--node", facts.name]
+    command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
+    command += ["--parent", str(os.getpid()), "--node-dir", str(facts.node_dir)]
+    if facts.sim_dir is not None:
+        command += ["--state-dir", str(facts.sim_dir)]
     return command
 
 
@@ -94,13 +130,8 @@ class SamplerSupervisor:
 
     def __init__(
         self,
+        facts: NodeFacts,
         *,
-        node: str,
-        redis_url: str,
-        backend: str = "auto",
-        state_dir: Path | None = None,
-        node_dir: Path | None = None,
-        isolation: str = "none",
         silence_seconds: float = SILENCE_SECONDS,
         back_off_seconds: Sequence[float] = BACK_OFF_SECONDS,
         kill_seconds: float = KILL_SECONDS,
@@ -108,15 +139,8 @@ class SamplerSupervisor:
         command: Sequence[str] | None = None,
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
+        self._facts = facts
         self._command = list(command) if command else None
-        self._facts = {
-            "node": node,
-            "backend": backend,
-            "state_dir": state_dir,
-            "node_dir": node_dir,
-            "isolation": isolation,
-        }
-        self._env = {"GPUPORTAL_NODE_REDIS_URL": redis_url}
         self._silence_seconds = silence_seconds
         self._back_off_seconds = tuple(back_off_seconds)
         self._kill_seconds = kill_seconds
@@ -161,13 +185,14 @@ class SamplerSupervisor:
         path = os.pathsep.join(
             filter(None, (str(BASE_DIR), os.environ.get("PYTHONPATH")))
         )
-        command = self._command or child_command(**self._facts)  # type: ignore[arg-type]
+        command = self._command or child_command(self._facts)
+        address = {"GPUPORTAL_NODE_REDIS_URL": self._facts.redis_url}
         try:
             child = self._popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                env={**os.environ, **self._env, "PYTHONPATH": path},
+                env={**os.environ, **address, "PYTHONPATH": path},
             )
         except OSError as error:
             log.error("cannot start the sampling child: %s", error)
