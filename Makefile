@@ -1,0 +1,54 @@
+# GPU Portal. Everything a person types; `make help` lists it.
+
+PORT ?= 8010
+BIND ?= 127.0.0.1
+# A host without GPUs and recipes: make run REQUIREMENTS=requirements-web.txt
+REQUIREMENTS ?= requirements.txt
+ARGS ?=
+PYTHON_VENV = .venv/bin/python
+export REQUIREMENTS
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test check format bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+run: ## Install what is missing, start everything, print address and logins (PORT=8010 BIND=127.0.0.1)
+	@sh deploy/setup.sh run
+	@exec $(PYTHON_VENV) manage.py portal --bind "$(BIND)" --port "$(PORT)" $(ARGS)
+
+setup: ## Only install: virtual environment, Python and front-end packages
+	@sh deploy/setup.sh setup
+
+test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARGS="tests/portal -k lock")
+	@sh deploy/setup.sh test
+	@exec $(PYTHON_VENV) tests/run.py $(ARGS)
+
+check: ## Check format, lint, types, import contracts and migrations
+	@sh deploy/setup.sh check
+	@$(PYTHON_VENV) -m ruff format --check .
+	@$(PYTHON_VENV) -m ruff check .
+	@$(PYTHON_VENV) -m mypy .
+	@.venv/bin/lint-imports
+	@GPUPORTAL_VAR="$$(mktemp -d)" && export GPUPORTAL_VAR && \
+	  $(PYTHON_VENV) manage.py makemigrations --check --dry-run; \
+	  status=$$?; rm -rf "$$GPUPORTAL_VAR"; exit $$status
+
+format: ## Put every Python file into the house's format
+	@$(PYTHON_VENV) -m ruff format .
+	@$(PYTHON_VENV) -m ruff check --fix .
+
+bench: ## Run the benchmarks and print their tables (minutes)
+	@sh deploy/setup.sh check
+	@for script in bench/[a-z]*.py; do \
+	  echo "== $$script"; PYTHONPATH=. $(PYTHON_VENV) "$$script" $(ARGS) || exit 1; done
+
+lock: ## Pin the requirements anew (needs the network)
+	@sh deploy/lock.sh
+
+clean: ## Remove what make setup installed, and caches; data in var/ stays
+	@sh deploy/setup.sh idle
+	@rm -rf .venv node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  .import_linter_cache test-results
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
