@@ -1,5 +1,11 @@
 """All websocket addresses of the site."""
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-websocket_urlpatterns: list[URLPattern] = []
+from gpuportal.consumers import BoardConsumer
+from reservations.routing import websocket_urlpatterns as reservations_urls
+
+websocket_urlpatterns: list[URLPattern] = [
+    path("ws/board/", BoardConsumer.as_asgi()),  # type: ignore[arg-type]
+    *reservations_urls,
+]
