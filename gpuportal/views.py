@@ -1,5 +1,7 @@
 """Pages that mix floors: the live board, search, one's own settings, errors."""
 
+from collections import Counter
+
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -10,9 +12,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from gpuportal.find import as_json, find
 from gpuportal.forms import TokenForm
-from reservations.models import Account, ApiToken, User
+from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
-from telemetry.models import Node, Pool
+from telemetry.models import Gpu, Node
 
 
 class SignIn(LoginView):
@@ -25,29 +27,17 @@ class SignIn(LoginView):
 @require_safe
 def board(request: HttpRequest) -> HttpResponse:
     """Every Gpu of every Node, live. The figures come over the websocket."""
-    shape = list(
-        Node.objects.filter(gpus__present=True)
-        .order_by("name", "gpus__index")
-        .values_list("name", "gpus__id")
+    counts = Counter(
+        Gpu.objects.filter(present=True).values_list("node__name", flat=True)
     )
-    return render(
-        request,
-        "gpuportal/board.html",
-        {
-            "nodes": _counted(shape),
-            "has_nodes": bool(shape) or Node.objects.exists(),
-            "classes": Pool.objects.values_list("gpu_class", flat=True),
-            "accounts": Account.objects.exclude(memberships=None),
-        },
-    )
-
-
-def _counted(shape: list[tuple[str, int]]) -> list[tuple[str, range]]:
-    """(node, one number per Gpu): what the skeleton draws."""
-    counts: dict[str, int] = {}
-    for name, _ in shape:
-        counts[name] = counts.get(name, 0) + 1
-    return [(name, range(count)) for name, count in counts.items()]
+    names = list(Node.objects.values_list("name", flat=True))
+    page = {
+        "nodes": [(name, range(counts[name])) for name in names if counts[name]],
+        "node_names": names,
+        "has_nodes": bool(names),
+        "has_gpus": bool(counts),
+    }
+    return render(request, "gpuportal/board.html", page)
 
 
 @require_safe

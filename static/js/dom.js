@@ -41,6 +41,15 @@ export function setVars(node, values) {
   }
 }
 
+/** Makes these the children, moving only what is out of place: focus stays. */
+export function place(parent, nodes) {
+  const wanted = new Set(nodes);
+  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+  nodes.forEach((node, i) => {
+    if (parent.children[i] !== node) parent.insertBefore(node, parent.children[i] ?? null);
+  });
+}
+
 /** The object that Django's json_script left in the page. */
 export function pageData(id) {
   const node = document.getElementById(id);

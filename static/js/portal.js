@@ -4,6 +4,7 @@ import "./theme.js";
 import "./menu.js";
 import "./time.js";
 import "./hues.js";
+import "./forms.js";
 import { startSearch } from "./search.js";
 
 if (document.getElementById("live-banner")) await import("./banner.js");

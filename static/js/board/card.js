@@ -1,0 +1,126 @@
+// One Gpu as a card. Built when it first comes into view, then only its texts move.
+
+import { el, setAttr, setClass, setText, setVars } from "../dom.js";
+import { UNKNOWN, bytes, ghz } from "../format.js";
+import { icon, setIcon } from "../icons.js";
+import { isSilent } from "../telemetry/states.js";
+import { drawMemory, makeMemory } from "./memory.js";
+import { drawSparkline, makeSparkline } from "./sparkline.js";
+import { holderWords, isBookable, isHeld, nextWords, noteWords } from "./words.js";
+
+const PROCESSES_SHOWN = 2;
+
+export function makeStateChip() {
+  const svg = icon("unknown");
+  const word = el("span");
+  return { root: el("span", { class: "state" }, svg, word), svg, word };
+}
+
+export function drawStateChip(chip, state) {
+  setClass(chip.root, `state state-${state.key}`);
+  setIcon(chip.svg, state.key);
+  setText(chip.word, state.word);
+}
+
+function makeFigure(label, withMeter) {
+  const value = el("span", { class: "fig-value" });
+  const meter = withMeter ? el("span", { class: "fig-meter" }, el("i")) : null;
+  return { root: el("div", { class: "fig" }, el("span", { class: "fig-label", text: label }), value, meter), value, meter };
+}
+
+function drawFigure(figure, text, part = null, title = null) {
+  setText(figure.value, text);
+  setAttr(figure.root, "title", title);
+  if (figure.meter) setVars(figure.meter, { "--value": part === null ? 0 : Math.min(1, part).toFixed(3) });
+}
+
+export class GpuCard {
+  constructor(cell) {
+    this.cell = cell;
+    this.root = el("article", { class: "card gpu", id: `gpu-${cell.id}`, "aria-label": `GPU ${cell.name}, ${cell.info.gpu_class}` });
+    this.built = false;
+  }
+
+  build() {
+    this.built = true;
+    const { info, id, name } = this.cell;
+    this.chip = makeStateChip();
+    this.util = el("span", { class: "gpu-util" });
+    this.spark = makeSparkline();
+    this.memory = makeMemory();
+    this.temperature = makeFigure("temperature", true);
+    this.power = makeFigure("power", true);
+    this.clock = makeFigure("clock", false);
+    this.note = el("p", { class: "gpu-note truncate" });
+    this.processes = el("ul", { class: "gpu-procs" });
+    this.holder = el("a", { class: "gpu-holder truncate" });
+    this.next = el("span", { class: "gpu-next truncate" });
+    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: "Book", "aria-label": `Book ${name}` });
+    this.root.append(
+      el("header", { class: "gpu-head" },
+        el("span", { class: "gpu-index", text: info.index }),
+        el("h3", { class: "gpu-class truncate", text: info.gpu_class, title: `${info.name}, ${info.uuid}` }),
+        this.chip.root),
+      el("div", { class: "gpu-load" }, this.util, this.spark),
+      this.memory.root,
+      el("div", { class: "gpu-figs" }, this.temperature.root, this.power.root, this.clock.root),
+      this.note, this.processes,
+      el("footer", { class: "gpu-foot" },
+        el("div", { class: "gpu-booking" }, this.holder, this.next),
+        el("a", { class: "btn btn-s btn-quiet", href: `/gpus/${id}/`, text: "Details", "aria-label": `Details of ${name}` }),
+        this.book));
+  }
+
+  paint() {
+    if (!this.built) this.build();
+    const { cell } = this;
+    const silent = isSilent(cell.state);
+    setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
+    drawStateChip(this.chip, cell.state);
+    setText(this.util, cell.row?.utilPct ?? UNKNOWN);
+    drawSparkline(this.spark, cell);
+    drawMemory(this.memory, cell);
+    this.paintFigures();
+    const note = noteWords(cell);
+    setText(this.note, note);
+    setAttr(this.note, "title", note || null);
+    this.paintProcesses();
+    this.paintBooking();
+  }
+
+  paintFigures() {
+    const { info, row } = this.cell;
+    const { temperatureCelsius: heat = null, powerWatts: power = null, smClockMhz: clock = null } = row ?? {};
+    const [slowdown, limit] = [info.slowdown_celsius, info.power_limit_watts];
+    drawFigure(this.temperature, heat === null ? UNKNOWN : `${heat} °C`,
+      heat !== null && slowdown ? heat / slowdown : null, slowdown ? `slows down at ${slowdown} °C` : null);
+    setClass(this.temperature.meter, heat !== null && slowdown && heat >= slowdown - 5 ? "fig-meter is-hot" : "fig-meter");
+    drawFigure(this.power, power === null ? UNKNOWN : limit ? `${power}/${Math.round(limit)} W` : `${power} W`,
+      power !== null && limit ? power / limit : null, limit ? `limit ${Math.round(limit)} W` : null);
+    drawFigure(this.clock, ghz(clock), null, info.sm_clock_max_mhz ? `at most ${ghz(info.sm_clock_max_mhz)}` : null);
+  }
+
+  paintProcesses() {
+    const all = [...(this.cell.detail?.processes ?? [])].sort((a, b) => (b.memory_bytes ?? 0) - (a.memory_bytes ?? 0));
+    const key = JSON.stringify(all.map((p) => [p.pid, p.user, p.command, p.job, bytes(p.memory_bytes)]));
+    if (key === this.processesShown) return;
+    this.processesShown = key;
+    const lines = all.slice(0, PROCESSES_SHOWN).map((p) =>
+      el("li", { title: `pid ${p.pid}: ${p.command}` },
+        el("span", { class: "proc-user", text: p.user ?? "unknown" }),
+        p.job ? el("a", { class: "proc-command truncate", href: `/jobs/${p.job}/`, text: `job #${p.job}` })
+          : el("span", { class: "proc-command truncate mono", text: p.command || `pid ${p.pid}` }),
+        el("span", { class: "proc-memory", text: bytes(p.memory_bytes) })));
+    if (all.length > PROCESSES_SHOWN) lines.push(el("li", { class: "faint", text: `and ${all.length - PROCESSES_SHOWN} more` }));
+    this.processes.replaceChildren(...lines);
+  }
+
+  paintBooking() {
+    const { cell } = this;
+    setText(this.holder, holderWords(cell));
+    setAttr(this.holder, "href", isHeld(cell) && cell.holder.reservation ? `/reservations/${cell.holder.reservation}/` : null);
+    setText(this.next, nextWords(cell));
+    this.book.hidden = !isBookable(cell);
+    setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);
+  }
+}

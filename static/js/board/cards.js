@@ -1,0 +1,75 @@
+// The cards view: a section per node, its Gpus as cards.
+
+import { el, place, setText } from "../dom.js";
+import { icon } from "../icons.js";
+import { GpuCard } from "./card.js";
+import { Visible } from "./watch.js";
+
+export class CardsView {
+  constructor(root, board) {
+    Object.assign(this, { root, board });
+    this.visible = new Visible((card) => card.paint());
+    this.cards = new Map();
+    this.sections = new Map();
+  }
+
+  /** Shows exactly these cells, in this order, re-using what is there. */
+  layout(cells) {
+    const byNode = Map.groupBy(cells, (cell) => cell.info.node);
+    const sections = [...byNode].map(([name, members]) => {
+      const section = this.section(name);
+      place(section.grid, members.map((cell) => this.card(cell).root));
+      this.label(section, name, members);
+      return section.root;
+    });
+    place(this.root, sections);
+    this.paint();
+  }
+
+  section(name) {
+    let section = this.sections.get(name);
+    if (!section) {
+      const title = el("h2", { class: "node-name" }, icon("node"), el("span", { text: name }));
+      const facts = el("p", { class: "node-facts" });
+      const grid = el("div", { class: "gpu-grid" });
+      const root = el("section", { class: "node", "aria-label": `Node ${name}` }, el("header", { class: "node-head" }, title, facts), grid);
+      section = { root, facts, grid };
+      this.sections.set(name, section);
+    }
+    return section;
+  }
+
+  card(cell) {
+    let card = this.cards.get(cell.id);
+    if (!card) {
+      card = new GpuCard(cell);
+      this.cards.set(cell.id, card);
+      this.visible.add(card.root, card);
+    }
+    card.cell = cell;
+    return card;
+  }
+
+  /** "4 × A100 80 GB   driver 570   load 0.4" */
+  label(section, name, members) {
+    const counts = Map.groupBy(members, (cell) => cell.info.gpu_class);
+    const node = this.board.nodes.get(name) ?? {};
+    const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
+    if (node.driver_version) facts.push(`driver ${node.driver_version}`);
+    if (node.load1 !== null && node.load1 !== undefined) facts.push(`load ${node.load1.toFixed(1)}`);
+    if (node.maintenance) facts.push("under maintenance");
+    setText(section.facts, facts.join("  ·  "));
+    section.members = members;
+  }
+
+  paint() {
+    for (const card of this.visible.items) card.paint();
+    for (const [name, section] of this.sections) {
+      if (section.root.isConnected) this.label(section, name, section.members);
+    }
+  }
+
+  leave() {
+    this.root.replaceChildren();
+  }
+}

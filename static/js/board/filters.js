@@ -1,0 +1,64 @@
+// What the board shows, kept in the address: view, class, group, state, mine, q, sort, gpu.
+
+import { el } from "../dom.js";
+
+const NAMES = ["view", "class", "group", "state", "mine", "q", "sort", "gpu"];
+
+export class Filters {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.params = new URLSearchParams(location.search);
+    addEventListener("popstate", () => {
+      this.params = new URLSearchParams(location.search);
+      this.onChange();
+    });
+  }
+
+  get(name) {
+    return this.params.get(name) ?? "";
+  }
+
+  /** Writes some of them ("" removes) into the address and tells the board. */
+  set(values) {
+    for (const [name, value] of Object.entries(values)) {
+      if (!NAMES.includes(name)) throw new Error(`${name} is no filter of the board`);
+      if (value) this.params.set(name, value);
+      else this.params.delete(name);
+    }
+    const query = this.params.toString();
+    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    this.onChange();
+  }
+
+  /** Whether a cell passes; the state is left out where buckets are counted. */
+  passes(cell, { ignoreState = false } = {}) {
+    const [gpuClass, group, state, gpu] = ["class", "group", "state", "gpu"].map((name) => this.get(name));
+    const query = this.get("q").toLowerCase();
+    if (gpuClass && cell.info.gpu_class !== gpuClass) return false;
+    if (group && cell.holder?.account !== group) return false;
+    if (this.get("mine") && !cell.holder?.mine) return false;
+    if (gpu && String(cell.id) !== gpu) return false;
+    if (state && !ignoreState && cell.state.bucket !== state) return false;
+    return !query || haystack(cell).includes(query);
+  }
+
+  get active() {
+    return ["class", "group", "state", "mine", "q", "gpu"].some((name) => this.get(name));
+  }
+}
+
+function haystack(cell) {
+  const { holder, info, detail } = cell;
+  const users = (detail?.processes ?? []).map((process) => process.user);
+  return [cell.name, info.gpu_class, info.uuid, holder?.user, holder?.login, holder?.account, ...users].join(" ").toLowerCase();
+}
+
+/** Keeps a select's options in step with what there is, and the choice in it. */
+export function fillSelect(select, values, chosen) {
+  const wanted = [...new Set([...values, ...(chosen ? [chosen] : [])])].sort();
+  const shown = [...select.options].slice(1).map((option) => option.value);
+  if (wanted.join("\n") !== shown.join("\n")) {
+    select.replaceChildren(select.options[0], ...wanted.map((value) => el("option", { value, text: value })));
+  }
+  if (select.value !== chosen) select.value = chosen;
+}

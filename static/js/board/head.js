@@ -1,0 +1,57 @@
+// The head line: how many Gpus are in which state (each a filter), and how old it is.
+
+import { el, setAttr, setClass, setText } from "../dom.js";
+import { icon } from "../icons.js";
+import { BUCKETS } from "../telemetry/states.js";
+
+const LATE_SECONDS = 3;
+
+export class HeadLine {
+  constructor(root, live, filters) {
+    Object.assign(this, { root, live, filters });
+    this.socket = "connecting";
+    this.chips = new Map(BUCKETS.map((bucket) => {
+      const count = el("b", { class: "count-figure" });
+      const button = el("button", {
+        type: "button", class: `count state-${bucket.look}`, "aria-pressed": "false",
+        on: { click: () => filters.set({ state: filters.get("state") === bucket.key ? "" : bucket.key }) },
+      }, icon(bucket.look), count, el("span", { text: bucket.words }));
+      return [bucket.key, { bucket, button, count }];
+    }));
+    root.replaceChildren(...[...this.chips.values()].map(({ button }) => button));
+  }
+
+  paint(cells) {
+    const counts = {};
+    for (const { state } of cells) counts[state.bucket] = (counts[state.bucket] ?? 0) + 1;
+    const chosen = this.filters.get("state");
+    for (const [key, { bucket, button, count }] of this.chips) {
+      const n = counts[key] ?? 0;
+      button.hidden = !n && !bucket.always && chosen !== key;
+      setText(count, n);
+      setAttr(button, "aria-pressed", chosen === key);
+      setClass(button, `count state-${bucket.look}${n ? "" : " is-none"}`);
+    }
+  }
+
+  /** "live, 0.8 s"; called each second, frame or not. */
+  paintAge(board) {
+    const silence = board.silenceSeconds();
+    const late = this.socket === "open" && silence !== null && silence > LATE_SECONDS;
+    document.body.classList.toggle("is-late", late || (this.socket !== "open" && silence !== null && silence > LATE_SECONDS));
+    if (this.socket === "waiting" || this.socket === "refused") {
+      setClass(this.live, "live live-off");
+      setText(this.live, silence === null ? "not connected" : `not connected, ${Math.round(silence)} s old`);
+    } else if (silence === null) {
+      setClass(this.live, "live");
+      setText(this.live, "connecting");
+    } else if (late || this.socket !== "open") {
+      setClass(this.live, "live live-late");
+      setText(this.live, `late, ${Math.round(silence)} s`);
+    } else {
+      const age = board.ageSeconds();
+      setClass(this.live, age === null ? "live live-late" : "live live-ok");
+      setText(this.live, age === null ? "no fresh reading" : `live, ${age.toFixed(1)} s`);
+    }
+  }
+}

@@ -1,0 +1,112 @@
+// What the board knows: one cell per Gpu, fed by roster, frames, holders, details.
+
+import { decode } from "../telemetry/frame.js";
+import { stateOf } from "../telemetry/states.js";
+
+export const HISTORY_SECONDS = 60;
+const UNKNOWN = 255;
+
+class Cell {
+  constructor(info) {
+    this.id = info.id;
+    this.name = `${info.node}:${info.index}`;
+    this.state = stateOf(0);
+    this.row = null;
+    this.holder = null;
+    this.detail = null;
+    this.history = new Uint8Array(HISTORY_SECONDS).fill(UNKNOWN);
+    this.historyAt = 0;
+    this.seenAt = null;
+    this.info = info;
+  }
+
+  /** Writes the second's utilization; seconds without a frame stay holes. */
+  note(row, second) {
+    const gap = Math.min(Math.max(second - this.historyAt, 0), HISTORY_SECONDS);
+    for (let i = 0; i < gap; i++) this.history[(second - i) % HISTORY_SECONDS] = UNKNOWN;
+    if (second < this.historyAt - HISTORY_SECONDS) return;
+    const fresh = row.ageSeconds !== null && row.ageSeconds < 3;
+    if (fresh && row.utilPct !== null) this.history[second % HISTORY_SECONDS] = row.utilPct;
+    this.historyAt = Math.max(this.historyAt, second);
+  }
+
+  /** Utilization `ago` seconds before the newest second; null is a hole. */
+  utilAgo(ago) {
+    const value = this.history[(this.historyAt - ago + HISTORY_SECONDS) % HISTORY_SECONDS];
+    return value === UNKNOWN ? null : value;
+  }
+}
+
+export class Board {
+  constructor() {
+    this.cells = [];
+    this.byId = new Map();
+    this.nodes = new Map();
+    this.rosterId = null;
+    this.frameAt = null; // performance.now() of the newest frame
+    this.holders = {};
+  }
+
+  /** Takes names; cells of Gpus that stay keep their history. */
+  takeRoster(roster) {
+    const cells = roster.gpus.map((info) => {
+      const cell = this.byId.get(info.id);
+      if (!cell) return new Cell(info);
+      cell.info = info;
+      return cell;
+    });
+    this.cells = cells;
+    this.byId = new Map(cells.map((cell) => [cell.id, cell]));
+    const before = this.nodes;
+    this.nodes = new Map();
+    for (const node of roster.nodes ?? []) this.nodes.set(node.name, { ...before.get(node.name), ...node });
+    for (const { node } of roster.gpus) if (!this.nodes.has(node)) this.nodes.set(node, { name: node });
+    this.rosterId = roster.roster_id;
+    this.takeHolders(this.holders);
+  }
+
+  takeHolders(holders) {
+    this.holders = holders;
+    for (const cell of this.cells) cell.holder = holders[cell.id] ?? null;
+  }
+
+  takeDetail(detail) {
+    const node = this.nodes.get(detail.node);
+    if (node) node.load1 = detail.load1;
+    for (const cell of this.cells) {
+      if (cell.info.node === detail.node) cell.detail = detail.gpus[cell.info.uuid] ?? cell.detail;
+    }
+  }
+
+  /** Takes a frame; returns the cells whose state word changed, or null if it is not ours. */
+  takeFrame(buffer) {
+    const frame = decode(buffer);
+    if (frame.rosterId !== this.rosterId || frame.rows.length !== this.cells.length) return null;
+    const second = Math.floor(frame.serverAt);
+    const changed = [];
+    frame.rows.forEach((row, i) => {
+      const cell = this.cells[i];
+      const state = stateOf(row.state);
+      if (cell.row && state !== cell.state) changed.push(cell);
+      cell.state = state;
+      cell.row = row;
+      cell.seenAt = row.ageSeconds === null ? null : (frame.serverAt - row.ageSeconds) * 1000;
+      cell.note(row, second);
+    });
+    this.frameAt = performance.now();
+    return changed;
+  }
+
+  /** Seconds since the newest frame came; null before the first. */
+  silenceSeconds() {
+    return this.frameAt === null ? null : (performance.now() - this.frameAt) / 1000;
+  }
+
+  /** Age of what is shown: the typical Gpu that is heard at all, plus our silence. */
+  ageSeconds() {
+    const ages = this.cells.map((cell) => cell.row?.ageSeconds).filter((age) => age !== null && age !== undefined && age < 3);
+    if (!ages.length || this.frameAt === null) return null;
+    ages.sort((a, b) => a - b);
+    return ages[Math.floor(ages.length / 2)] + this.silenceSeconds();
+  }
+}

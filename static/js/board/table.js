@@ -1,0 +1,115 @@
+// The table view: the same facts, one row per Gpu, sorted as the address says.
+
+import { el, place, setAttr, setClass, setText, setVars } from "../dom.js";
+import { UNKNOWN, gibFigure, pct } from "../format.js";
+import { isSilent } from "../telemetry/states.js";
+import { drawStateChip, makeStateChip } from "./card.js";
+import { Visible } from "./watch.js";
+import { holderWords, nextWords, noteWords } from "./words.js";
+
+const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
+const low = (value) => value ?? -1;
+
+// key, label, class, what to sort by
+export const COLUMNS = [
+  ["gpu", "GPU", "", (cell) => `${cell.info.node} ${String(cell.info.index).padStart(4, "0")}`],
+  ["class", "Class", "", (cell) => cell.info.gpu_class],
+  ["state", "State", "", (cell) => cell.state.code],
+  ["util", "Utilization", "", (cell) => low(cell.row?.utilPct)],
+  ["memory", "Memory, GiB", "num", (cell) => low(cell.row?.memoryUsedBytes)],
+  ["heat", "Temp.", "num", (cell) => low(cell.row?.temperatureCelsius)],
+  ["power", "Power", "num", (cell) => low(cell.row?.powerWatts)],
+  ["holder", "Held by", "", (cell) => holderWords(cell) || "~"],
+  ["next", "Then", "", (cell) => nextWords(cell) || "~"],
+];
+
+export function sortCells(cells, key, descending) {
+  const column = COLUMNS.find(([name]) => name === key);
+  if (!column) return cells;
+  const by = column[3];
+  const sign = descending ? -1 : 1;
+  return [...cells].sort((a, b) => sign * (by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : a.id - b.id));
+}
+
+class Row {
+  constructor(cell) {
+    this.cell = cell;
+    this.chip = makeStateChip();
+    this.util = el("span", { class: "row-util" });
+    this.meter = el("span", { class: "meter" }, el("span", { class: "meter-fill" }));
+    this.texts = Object.fromEntries(["memory", "heat", "power"].map((key) => [key, el("td", { class: "num" })]));
+    this.holder = el("td", { class: "truncate row-holder" });
+    this.next = el("td", { class: "nowrap" });
+    const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
+    this.root = el("tr", {},
+      el("th", { scope: "row" }, link), el("td", { class: "nowrap", text: cell.info.gpu_class }),
+      el("td", {}, this.chip.root), el("td", {}, el("div", { class: "row-load" }, this.util, this.meter)),
+      ...Object.values(this.texts), this.holder, this.next);
+  }
+
+  paint() {
+    const { cell } = this;
+    const row = cell.row ?? {};
+    setClass(this.root, `${isSilent(cell.state) ? "is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
+    drawStateChip(this.chip, cell.state);
+    setText(this.util, pct(row.utilPct));
+    setVars(this.meter, { "--value": (row.utilPct ?? 0) / 100 });
+    setText(this.texts.memory, `${gibFigure(row.memoryUsedBytes)} / ${gibFigure(cell.info.memory_total_bytes)}`);
+    setText(this.texts.heat, figure(row.temperatureCelsius, " °C"));
+    setText(this.texts.power, figure(row.powerWatts, " W"));
+    const holder = holderWords(cell);
+    setText(this.holder, holder || noteWords(cell));
+    setAttr(this.holder, "title", noteWords(cell) || null);
+    setText(this.next, nextWords(cell));
+  }
+}
+
+export class TableView {
+  constructor(root, board, filters) {
+    Object.assign(this, { root, board, filters });
+    this.rows = new Map();
+    this.visible = new Visible((row) => row.paint());
+    this.heads = COLUMNS.map(([key, label, look]) =>
+      el("th", { scope: "col", class: look, "data-key": key },
+        el("button", { type: "button", text: label, on: { click: () => this.sort(key) } })));
+    this.body = el("tbody");
+    this.table = el("table", { class: "table table-dense board-table" },
+      el("caption", { class: "visually-hidden", text: "Every GPU that the filter shows" }),
+      el("thead", {}, el("tr", {}, ...this.heads)), this.body);
+    this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": "GPUs as a table" }, this.table);
+  }
+
+  sort(key) {
+    const descending = this.filters.get("sort") === key;
+    this.filters.set({ sort: descending ? `-${key}` : key });
+  }
+
+  layout(cells) {
+    const asked = this.filters.get("sort") || "gpu";
+    const descending = asked.startsWith("-");
+    const key = asked.replace(/^-/, "");
+    for (const head of this.heads) setAttr(head, "aria-sort", head.dataset.key === key ? (descending ? "descending" : "ascending") : null);
+    place(this.body, sortCells(cells, key, descending).map((cell) => this.row(cell).root));
+    place(this.root, [this.wrap]);
+    this.paint();
+  }
+
+  row(cell) {
+    let row = this.rows.get(cell.id);
+    if (!row) {
+      row = new Row(cell);
+      this.rows.set(cell.id, row);
+      this.visible.add(row.root, row);
+    }
+    row.cell = cell;
+    return row;
+  }
+
+  paint() {
+    for (const row of this.visible.items) row.paint();
+  }
+
+  leave() {
+    this.root.replaceChildren();
+  }
+}

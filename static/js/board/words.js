@@ -1,0 +1,56 @@
+// What a card says about a Gpu, in sentences of UI.md.
+
+import { throttleWords } from "../telemetry/states.js";
+import { clock, relative } from "../time.js";
+
+const who = (name, account) => [name, account].filter(Boolean).join(", ") || "somebody";
+
+/** Whether somebody holds it now. */
+export const isHeld = (cell) => Boolean(cell.holder?.until);
+
+/** "Alice, vision until 14:00" or "". */
+export function holderWords(cell) {
+  if (!isHeld(cell)) return "";
+  const { user, account, until, mine } = cell.holder;
+  return `${mine ? who("You", account) : who(user, account)} until ${clock(until)}`;
+}
+
+/** "then Bo from 15:00", "free to 18:00", "free from 14:00". */
+export function nextWords(cell) {
+  const next = cell.holder?.next;
+  const freeFrom = cell.holder?.free_from;
+  if (!isHeld(cell)) {
+    if (cell.state.key !== "free" && cell.state.key !== "squatter") return "";
+    return next ? `free to ${clock(next.start)}` : "free, nothing booked";
+  }
+  if (next && next.start === cell.holder.until) return `then ${next.user ?? "booked again"}`;
+  if (next) return `then free to ${clock(next.start)}`;
+  return freeFrom && freeFrom !== cell.holder.until ? `free from ${clock(freeFrom)}` : "then free";
+}
+
+/** People who run something there, without repeats. */
+export function runners(cell) {
+  const users = (cell.detail?.processes ?? []).map((process) => process.user ?? "unknown");
+  return [...new Set(users)];
+}
+
+/** The one line that explains an unusual state; "" when all is well. */
+export function noteWords(cell) {
+  const running = runners(cell).join(", ");
+  const seen = cell.seenAt === null ? "never seen" : `last seen ${relative(new Date(cell.seenAt))}`;
+  switch (cell.state.key) {
+    case "stale": return seen;
+    case "lost": return `the driver lost this GPU; ${seen}`;
+    case "intruder": return `booked: ${who(cell.holder?.mine ? "you" : cell.holder?.user, null)}; running: ${running || "somebody else"}`;
+    case "squatter": return `nobody booked it; running: ${running || "somebody"}`;
+    case "idle": return "booked, memory held, but no work runs";
+    case "reserved": return "booked; no process yet";
+    case "maintenance": return "out of service";
+    case "foreign": return "managed by another system";
+    case "mig": return "split into instances, which are booked instead";
+    default: return throttleWords(cell.detail?.throttle);
+  }
+}
+
+/** Whether a reader can do something with it by booking. */
+export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false;
