@@ -9,14 +9,10 @@ PlacementError
 │   └── LaunchInvalid      a Job's form
 ├── PlanInvalid            a Plan that breaks its own promises: never the person's fault
 ├── OrderRefused           a node does not do what an order says (code, detail)
-├── JobRefusal             the rules say no: code, fields, text()
-│   ├── ReservationNotUsable, SpansNodes, ScriptsNotAllowed
-│   └── StrategyNotRunnable, TooManyJobs, JobOver
-├── JobNotFound            not there, or not theirs to see
-├── JobNotAllowed          theirs to see, not to do
 └── LogConflict, LogTooLarge   a piece of log that cannot be appended
 
-Every error has a stable `code`; its text is made from its fields.
+Every error has a stable `code`; its text is made from its fields. Refusals of the
+rules are in `refusals.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,73 +104,10 @@ class OrderRefused(PlacementError):
         super().__init__(detail)
 
 
-class JobRefusal(PlacementError):
-    """The rules say no to what somebody asked of a Job."""
-
-    code = "job_refused"
-
-    def __init__(self, detail: str, **fields: object) -> None:
-        self.detail = detail
-        self.fields: dict[str, object] = dict(fields)
-        super().__init__(detail)
-
-    def text(self) -> str:
-        """Return the sentence for a person."""
-        return self.detail
-
-
-class ReservationNotUsable(JobRefusal):
-    """The Reservation is over, given back, or about to end."""
-
-    code = "reservation_not_usable"
-
-
-class SpansNodes(JobRefusal):
-    """The Reservation has Gpus on several nodes and none was named."""
-
-    code = "job_spans_nodes"
-
-
-class ScriptsNotAllowed(JobRefusal):
-    """Jobs are not isolated there, so only ready recipes run."""
-
-    code = "scripts_not_allowed"
-
-
-class StrategyNotRunnable(JobRefusal):
-    """The Plan is sound, but no recipe here can run its strategy."""
-
-    code = "strategy_not_runnable"
-
-
-class TooManyJobs(JobRefusal):
-    """The Reservation has as many Jobs as it may."""
-
-    code = "too_many_jobs"
-
-
-class JobOver(JobRefusal):
-    """The Job has ended; there is nothing to stop."""
-
-    code = "job_over"
-
-
 class LaunchInvalid(BadInput):
     """A Job's form has fields that cannot be used."""
 
     code = "launch_invalid"
-
-
-class JobNotFound(PlacementError):
-    """No such Job or Reservation, or it is not theirs to see."""
-
-    code = "not_found"
-
-
-class JobNotAllowed(PlacementError):
-    """They may see it, but not do this with it."""
-
-    code = "not_allowed"
 
 
 class LogConflict(PlacementError):

@@ -1,0 +1,134 @@
+"""The Celery application of one GPU node: ``celery -A gpuportal.node worker``.
+
+A node runs students' code and is not trusted. So this application has settings
+of its own (``node_settings.py``) and no Django, no database, no secret key; it
+speaks JSON only, takes no remote control, consumes its own queue only and
+never sends a task. Large things go over the HTTPS channel.
+
+Its keys on the broker, for the node's ACL user: ``node.<name>``,
+``_kombu.binding.node.<name>``, ``unacked*.<name>``, and to append
+``raw.<name>``, ``facts.<name>``, ``log.<name>``.
+"""
+
+import json
+import logging
+from typing import Any
+
+from celery import Celery
+from celery.apps.worker import Worker
+from celery.signals import worker_ready, worker_shutdown
+from kombu import Exchange, Queue
+from kombu.utils.objects import cached_property
+
+from gpuportal.node_settings import NodeSettings
+from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect
+from placement.runners.orderdesk import OrderDesk
+from telemetry.supervise import SamplerSupervisor
+
+logger = logging.getLogger(__name__)
+settings = NodeSettings.from_env()
+
+
+class NodeWorker(Worker):
+    """A worker that does not talk to other workers, whatever the command says."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        quiet = {"without_gossip": True, "without_mingle": True}
+        super().__init__(**{**kwargs, **quiet, "without_heartbeat": True})
+
+
+class NodeApp(Celery):
+    """Celery without the control side's habits."""
+
+    @cached_property
+    def Worker(self) -> type[NodeWorker]:
+        """The worker class of ``celery worker``."""
+        return self.subclass_with_self(NodeWorker)
+
+
+# fixups: Celery would import Django where DJANGO_SETTINGS_MODULE is set.
+app = NodeApp("gpuportal.node", fixups=[], set_as_current=True)
+app.conf.update(
+    broker_url=settings.broker_url,
+    broker_connection_retry_on_startup=True,
+    # Each node its own bookkeeping keys, so that the broker can keep them apart.
+    broker_transport_options={
+        "unacked_key": f"unacked.{settings.name}",
+        "unacked_index_key": f"unacked_index.{settings.name}",
+        "unacked_mutex_key": f"unacked_mutex.{settings.name}",
+    },
+    result_backend=None,
+    task_ignore_result=True,
+    task_serializer="json",
+    accept_content=["json"],
+    task_queues=[
+        Queue(
+            settings.queue,
+            Exchange(settings.queue, type="direct"),
+            routing_key=settings.queue,
+        )
+    ],
+    task_default_queue=settings.queue,
+    task_create_missing_queues=False,
+    worker_enable_remote_control=False,
+    worker_send_task_events=False,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    timezone="UTC",
+)
+
+
+def publish_fact(fact: dict[str, Any]) -> None:
+    """Append one fact to the node's stream."""
+    with connect(settings.redis_url) as client:
+        client.xadd(
+            f"facts.{settings.name}",
+            {"m": json.dumps(fact, separators=(",", ":"))},
+            maxlen=FACTS_MAXLEN,
+            approximate=True,
+        )
+
+
+@app.task(name="node.order", ignore_result=True)
+def order(payload: str, signature: str) -> None:
+    """Take one signed order of the web."""
+    OrderDesk(settings, publish=publish_fact).take(payload, signature)
+
+
+class _Threads:
+    """What runs beside the worker in its main process."""
+
+    def __init__(self) -> None:
+        self.sampler: SamplerSupervisor | None = None
+        self.keeper: JobKeeper | None = None
+
+    def start(self) -> None:
+        """Start the sampler and the keeper of Jobs."""
+        self.sampler = SamplerSupervisor(settings)
+        self.keeper = JobKeeper(settings)
+        self.sampler.start()
+        self.keeper.start()
+
+    def stop(self) -> None:
+        """Stop both; Jobs live on in their shims."""
+        for part in (self.keeper, self.sampler):
+            if part is not None:
+                part.stop()
+
+
+threads = _Threads()
+
+
+@worker_ready.connect(weak=False)
+def start_threads(**_kwargs: object) -> None:
+    """Begin to sample and to keep Jobs once orders can be taken."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
+    )
+    threads.start()
+
+
+@worker_shutdown.connect(weak=False)
+def stop_threads(**_kwargs: object) -> None:
+    """Leave no thread behind."""
+    threads.stop()

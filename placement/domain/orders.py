@@ -1,0 +1,234 @@
+"""What the web tells a node to do: all the node needs, as one signed text.
+
+An order carries everything (argv or recipe, Gpus, Unix user, limits, deadline),
+so that a node needs no database; it names its node, expires, and is idempotent
+by Job and attempt. The signed form is canonical JSON (RFC 8785's rules for the
+values used here: sorted keys, no spaces, ASCII escapes), so that equal orders
+have equal bytes. Cost: microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from placement.domain.errors import OrderRefused
+
+VERSION = 1
+MAX_ORDER_BYTES = 64 * 1024
+# A node whose clock is further off cannot keep deadlines: refused, not guessed.
+MAX_CLOCK_SKEW_SECONDS = 300.0
+
+
+class OrderKind(StrEnum):
+    """What to do."""
+
+    START = "start"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Ceilings on one Job; 0: none."""
+
+    memory_bytes: int = 0
+    """Private memory of each process (RLIMIT_DATA)."""
+    processes: int = 4096
+    """Processes of the Unix user (RLIMIT_NPROC); only with a user of its own."""
+    open_files: int = 65_536
+    """Descriptors of each process (RLIMIT_NOFILE)."""
+    file_bytes: int = 256 * 2**30
+    """Size of each file (RLIMIT_FSIZE)."""
+    log_bytes: int = 2**30
+    """Size of the log; the shim ends a Job that writes more."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise OrderRefused(
+                    "malformed", f"limits.{item.name} is no count: {value!r:.40}"
+                )
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order of the web to one node about one attempt of one Job."""
+
+    kind: OrderKind
+    node: str
+    job: int
+    attempt: int
+    nonce: str
+    issued_at: float
+    """Unix time, as the four other instants here."""
+    expires_at: float
+    """Never after `deadline_at`."""
+    deadline_at: float
+    """The Reservation's end: the shim stops the Job then, by itself."""
+    grace_seconds: float
+    """From TERM to KILL."""
+    gpu_uuids: tuple[str, ...] = ()
+    gpu_indexes: tuple[int, ...] = ()
+    user: str = ""
+    """Login name in the portal, for the Job's own environment."""
+    unix_user: str = ""
+    argv: tuple[str, ...] | None = None
+    """Arguments after the script's own name; None for recipes."""
+    recipe: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    script_sha256: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    simulated: bool = False
+    claim_bytes_per_gpu: int = 0
+    """What the Job occupies on each simulated Gpu; 0 on real ones."""
+    claim_util_pct: float = 0.0
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    """Why to stop, for the Job's page."""
+
+    def __post_init__(self) -> None:
+        if self.expires_at > self.deadline_at and self.kind is OrderKind.START:
+            raise OrderRefused(
+                "malformed", "the order would outlive the Reservation's end"
+            )
+        if len(self.gpu_uuids) != len(self.gpu_indexes):
+            raise OrderRefused("malformed", "as many Gpu indexes as UUIDs are needed")
+
+    def payload(self) -> str:
+        """Return the canonical JSON that is signed."""
+        body = {"v": VERSION, **asdict(self)}
+        return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def remaining_seconds(self, now: float) -> float:
+        """Return seconds until the deadline, at least 0.
+
+        A node whose clock is behind the web's counts from the order's own date,
+        so that a slow clock never lengthens a Reservation.
+        """
+        return max(0.0, self.deadline_at - max(now, self.issued_at))
+
+
+_NUMBERS = ("issued_at", "expires_at", "deadline_at", "grace_seconds", "claim_util_pct")
+_TEXTS = ("node", "nonce", "user", "unix_user", "script_sha256", "reason")
+_COUNTS = ("job", "attempt", "claim_bytes_per_gpu")
+
+
+def parse_order(payload: str) -> Order:
+    """Read an order back; every field is checked.
+
+    Raises:
+        OrderRefused: ``malformed``, with the field that is wrong.
+    """
+    if len(payload.encode()) > MAX_ORDER_BYTES:
+        raise OrderRefused("malformed", f"larger than {MAX_ORDER_BYTES} bytes")
+    try:
+        body = json.loads(payload)
+    except ValueError as error:
+        raise OrderRefused("malformed", "not JSON") from error
+    if not isinstance(body, dict) or body.pop("v", None) != VERSION:
+        raise OrderRefused("malformed", f"not an order of version {VERSION}")
+    known = {item.name for item in fields(Order)}
+    strange = sorted(set(body) - known)
+    missing = sorted(known - set(body))
+    if strange or missing:
+        raise OrderRefused(
+            "malformed", f"unknown fields {strange}, missing fields {missing}"
+        )
+    _check_scalars(body)
+    return Order(
+        **{
+            **body,
+            "kind": _kind(body["kind"]),
+            "gpu_uuids": _tuple_of(body, "gpu_uuids", str),
+            "gpu_indexes": _tuple_of(body, "gpu_indexes", int),
+            "argv": None if body["argv"] is None else _tuple_of(body, "argv", str),
+            "limits": _limits(body["limits"]),
+            "env": _env(body["env"]),
+        }
+    )
+
+
+def check_order(order: Order, *, node: str, now: float) -> None:
+    """Refuse an order that is for another node, stale, or from another time.
+
+    Raises:
+        OrderRefused: ``other_node``, ``expired`` or ``clock``.
+    """
+    if order.node != node:
+        raise OrderRefused("other_node", f"the order is for {order.node}, not {node}")
+    if order.issued_at - now > MAX_CLOCK_SKEW_SECONDS:
+        raise OrderRefused(
+            "clock",
+            f"this node's clock is {order.issued_at - now:.0f} s behind the web's",
+        )
+    if now >= order.expires_at:
+        raise OrderRefused(
+            "expired", f"the order expired {now - order.expires_at:.0f} s ago"
+        )
+
+
+def _kind(word: object) -> OrderKind:
+    try:
+        return OrderKind(word)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise OrderRefused("malformed", f"unknown kind {word!r:.40}") from error
+
+
+def _check_scalars(body: Mapping[str, Any]) -> None:
+    for name in _NUMBERS:
+        value = body[name]
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not math.isfinite(value) or value < 0:
+            raise OrderRefused("malformed", f"{name} is no time or amount")
+    for name in _TEXTS:
+        if not isinstance(body[name], str) or "\0" in body[name]:
+            raise OrderRefused("malformed", f"{name} is no text")
+    for name in _COUNTS:
+        value = body[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise OrderRefused("malformed", f"{name} is no count")
+    if body["recipe"] is not None and not isinstance(body["recipe"], str):
+        raise OrderRefused("malformed", "recipe is no name")
+    if not isinstance(body["simulated"], bool):
+        raise OrderRefused("malformed", "simulated is neither true nor false")
+    for name in ("settings", "plan"):
+        if not isinstance(body[name], dict):
+            raise OrderRefused("malformed", f"{name} is no object")
+
+
+def _tuple_of(body: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
+    values = body[name]
+    if not isinstance(values, list) or not all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    ):
+        raise OrderRefused("malformed", f"{name} is no list of {kind.__name__}")
+    if kind is str and any("\0" in value for value in values):
+        raise OrderRefused("malformed", f"{name} holds a zero byte")
+    return tuple(values)
+
+
+def _limits(body: object) -> Limits:
+    known = {item.name for item in fields(Limits)}
+    if not isinstance(body, dict) or set(body) != known:
+        raise OrderRefused("malformed", f"limits must hold exactly {sorted(known)}")
+    return Limits(**body)
+
+
+def _env(body: object) -> dict[str, str]:
+    if not isinstance(body, dict):
+        raise OrderRefused("malformed", "env is no object")
+    for name, value in body.items():
+        if (
+            not isinstance(value, str)
+            or "\0" in value + name
+            or "=" in name
+            or not name
+        ):
+            raise OrderRefused("malformed", f"env.{name!r:.40} cannot be set")
+    return body

@@ -1,0 +1,207 @@
+"""The ready recipes: what may be set, what it means, how it is started.
+
+A recipe is code of the portal, so that it may run where Jobs are not isolated;
+that is why every setting is checked here, at the web *and* again on the node.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placement.domain.errors import LaunchInvalid
+
+GIB = 2**30
+RUNNABLE_STRATEGIES = ("single", "ddp")
+"""Strategies that recipe ``tiny-transformer`` really runs today."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number or word that a recipe takes."""
+
+    name: str
+    kind: type
+    default: int | float | str
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One ready recipe."""
+
+    name: str
+    title: str
+    about: str
+    settings: tuple[Setting, ...]
+    needs_torch: bool
+
+
+_SIMULATED = (
+    Setting(
+        "simulated_memory_gib",
+        float,
+        8.0,
+        least=0.5,
+        most=2048,
+        help="what it occupies on each simulated Gpu; real ones are measured",
+    ),
+    Setting(
+        "simulated_util_pct",
+        float,
+        85.0,
+        least=0,
+        most=100,
+        help="utilization it shows on each simulated Gpu",
+    ),
+)
+
+TINY_TRANSFORMER = Recipe(
+    name="tiny-transformer",
+    title="Tiny transformer",
+    about=(
+        "A real training of a small language model with torch, through torchrun, one "
+        "process per Gpu; on the CPU where there is no CUDA."
+    ),
+    settings=(
+        Setting("layers", int, 2, least=1, most=24, help="transformer layers"),
+        Setting("hidden", int, 64, least=16, most=2048, help="width of the model"),
+        Setting("heads", int, 4, least=1, most=32, help="attention heads"),
+        Setting("seq", int, 64, least=8, most=2048, help="tokens per sequence"),
+        Setting("batch", int, 8, least=1, most=1024, help="sequences per process"),
+        Setting("steps", int, 200, least=1, most=10_000_000, help="optimizer steps"),
+        Setting("learning_rate", float, 3e-3, least=1e-7, most=1, help="of AdamW"),
+        Setting("seed", int, 0, least=0, most=2**31 - 1, help="of data and weights"),
+        Setting(
+            "seconds_per_step",
+            float,
+            0.0,
+            least=0,
+            most=60,
+            help="slow down to this, to watch",
+        ),
+        Setting(
+            "strategy",
+            str,
+            "auto",
+            choices=("auto", *RUNNABLE_STRATEGIES),
+            help="auto: ddp where there are several Gpus",
+        ),
+        *_SIMULATED,
+    ),
+    needs_torch=True,
+)
+BURN_IN = Recipe(
+    name="burn-in",
+    title="Burn-in",
+    about="Counts and prints progress in plain Python: checks that Jobs run at all.",
+    settings=(
+        Setting("seconds", float, 60.0, least=0, most=7 * 86_400, help="how long"),
+        Setting(
+            "lines_per_second", float, 1.0, least=0.01, most=1000, help="of progress"
+        ),
+        Setting("exit_code", int, 0, least=0, most=255, help="to end with"),
+        *_SIMULATED,
+    ),
+    needs_torch=False,
+)
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN)
+}
+
+
+def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return a recipe's whole settings, the defaults filled in.
+
+    Raises:
+        LaunchInvalid: per field, what is wrong with it.
+    """
+    recipe = RECIPES.get(name)
+    if recipe is None:
+        raise LaunchInvalid(
+            {"recipe": f"'{name[:40]}' is none; there are {', '.join(RECIPES)}"}
+        )
+    known = {setting.name: setting for setting in recipe.settings}
+    problems = {
+        f"recipe_settings.{str(key)[:40]}": "is no setting of this recipe"
+        for key in given
+        if key not in known
+    }
+    checked: dict[str, Any] = {}
+    for setting in recipe.settings:
+        try:
+            checked[setting.name] = _checked(
+                setting, given.get(setting.name, setting.default)
+            )
+        except ValueError as error:
+            problems[f"recipe_settings.{setting.name}"] = str(error)
+    if not problems and name == TINY_TRANSFORMER.name:
+        problems = _transformer_problems(checked)
+    if problems:
+        raise LaunchInvalid(problems)
+    return checked
+
+
+def recipe_command(
+    name: str, settings: Mapping[str, object], *, gpu_count: int, python: str
+) -> list[str]:
+    """Return the argv that starts a recipe on so many Gpus.
+
+    Raises:
+        LaunchInvalid: unknown recipe or settings.
+    """
+    checked = checked_settings(name, settings)
+    text = json.dumps(checked, sort_keys=True)
+    if name == BURN_IN.name:
+        return [python, "-m", "placement.runtime.burn_in", text]
+    return [
+        python,
+        "-m",
+        "placement.runtime.launch",
+        str(process_count(checked, gpu_count=gpu_count)),
+        text,
+    ]
+
+
+def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:
+    """Return how many processes train: one per Gpu, or one."""
+    return 1 if settings.get("strategy") == "single" else max(1, gpu_count)
+
+
+def claim_bytes(settings: Mapping[str, Any]) -> int:
+    """Return what a recipe occupies on each simulated Gpu."""
+    return int(float(settings["simulated_memory_gib"]) * GIB)
+
+
+def _checked(setting: Setting, value: object) -> int | float | str:
+    if setting.kind is str:
+        if value not in setting.choices:
+            raise ValueError(f"must be one of {', '.join(setting.choices)}")
+        return str(value)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+    ):
+        raise ValueError("must be a number")
+    if setting.kind is int and value != int(value):
+        raise ValueError("must be a whole number")
+    if not setting.least <= value <= setting.most:
+        raise ValueError(f"must be {setting.least:g} to {setting.most:g}")
+    return setting.kind(value)  # type: ignore[no-any-return]
+
+
+def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:
+    if settings["hidden"] % settings["heads"]:
+        return {
+            "recipe_settings.heads": (
+                f"must divide the hidden width {settings['hidden']}"
+            )
+        }
+    return {}

@@ -1,0 +1,133 @@
+"""Why a Job is not launched or stopped, as data.
+
+    Refusal (reservations.domain.errors)
+    └── JobRefusal
+        ├── ReservationNotUsable   over, given back, or about to end
+        ├── SpansNodes             Gpus on several nodes and none was named
+        ├── ScriptsNotAllowed      Jobs are not isolated there
+        ├── StrategyNotRunnable    a sound Plan that no recipe here can run
+        ├── TooManyJobs            as many as one Reservation may have
+        └── JobOver                nothing left to stop
+
+"Not found" and "not allowed" are the reservations floor's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar
+
+from reservations.domain.errors import Refusal, time_text
+
+
+@dataclass(eq=False)
+class JobRefusal(Refusal):
+    """The rules say no to what somebody asked of a Job."""
+
+    code: ClassVar[str] = "job-refused"
+
+
+@dataclass(eq=False)
+class ReservationNotUsable(JobRefusal):
+    """A Job needs a Reservation that runs or will run."""
+
+    code: ClassVar[str] = "reservation-not-usable"
+    title: ClassVar[str] = "Reservation over"
+    reservation: int
+    state: str
+    end: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"Reservation #{self.reservation} is {self.state} and ends or ended "
+            f"{time_text(self.end, zone)}. A job needs one that runs or will run: "
+            "book a new one."
+        )
+
+
+@dataclass(eq=False)
+class SpansNodes(JobRefusal):
+    """One Job runs on one node; which one must be said."""
+
+    code: ClassVar[str] = "job-spans-nodes"
+    title: ClassVar[str] = "Choose a node"
+    reservation: int
+    nodes: tuple[str, ...]
+    """``name: count`` for each node with Gpus of the Reservation."""
+    asked: str = ""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        there = ", ".join(self.nodes)
+        if self.asked:
+            return (
+                f"Reservation #{self.reservation} has no GPU on {self.asked}. "
+                f"It has {there}."
+            )
+        return (
+            f"Reservation #{self.reservation} has GPUs on several nodes ({there}) "
+            "and a job runs on one: name the node."
+        )
+
+
+@dataclass(eq=False)
+class ScriptsNotAllowed(JobRefusal):
+    """Only ready recipes run where Jobs are not isolated."""
+
+    code: ClassVar[str] = "scripts-not-allowed"
+    title: ClassVar[str] = "Scripts cannot run there"
+    node: str
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"Jobs on {self.node} are not isolated: {self.why}. Only ready recipes "
+            "run there. The operator can change that."
+        )
+
+
+@dataclass(eq=False)
+class StrategyNotRunnable(JobRefusal):
+    """The Plan is sound; what starts it is not there yet."""
+
+    code: ClassVar[str] = "strategy-not-runnable"
+    title: ClassVar[str] = "This plan cannot be started"
+    strategy: str
+    runnable: tuple[str, ...]
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"The portal itself starts {', '.join(self.runnable)} today, and not "
+            f"{self.strategy}. The plan's numbers hold: book its GPUs and start the "
+            "training with a script of your own."
+        )
+
+
+@dataclass(eq=False)
+class TooManyJobs(JobRefusal):
+    """A Reservation has a ceiling of Jobs that wait or run."""
+
+    code: ClassVar[str] = "too-many-jobs"
+    title: ClassVar[str] = "Too many jobs"
+    reservation: int
+    live: int
+    most: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"Reservation #{self.reservation} has {self.live} jobs that wait or run "
+            f"and may have {self.most}. One more is possible when one has ended."
+        )
+
+
+@dataclass(eq=False)
+class JobOver(JobRefusal):
+    """There is nothing left to stop."""
+
+    code: ClassVar[str] = "job-over"
+    title: ClassVar[str] = "The job has ended"
+    job: int
+    state: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"Job #{self.job} is {self.state} already."

@@ -1,0 +1,189 @@
+"""A Job's folder on the node, and what a Runner promises.
+
+    <NODE_DIR>/jobs/<job>-<attempt>/
+        order.json     the order, as it was signed
+        shim.json      {"pid", "start_ticks", "pgid", "leader_start_ticks"}
+        status.json    what the shim knows: started, ended, how and why
+        stop.json      why it is to stop (written before the shim gets TERM)
+        reported.json  what the web has heard of it
+        lock           held by the shim as long as it lives
+        log            of the Job's standard output and error
+        work/          the Job's own folder: the only one that it may write
+
+Everything but ``work`` belongs to the node worker. JSON files are written whole
+and renamed, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from placement.domain.orders import Order
+
+LAST_LINES = 20
+LAST_LINES_BYTES = 4096
+
+
+class NodeView(Protocol):
+    """What a node's settings must tell the rooms of this folder."""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+
+    @property
+    def redis_url(self) -> str:
+        """Broker and streams."""
+
+    @property
+    def web_url(self) -> str:
+        """The web's address, for the HTTPS channel."""
+
+    @property
+    def token_file(self) -> Path:
+        """File of the node's token."""
+
+    @property
+    def node_dir(self) -> Path:
+        """The node's own folder."""
+
+    @property
+    def sim_dir(self) -> Path | None:
+        """The simulator's folder."""
+
+    @property
+    def supervisor_pid(self) -> int | None:
+        """The process that Jobs end with."""
+
+    @property
+    def allow_scripts(self) -> bool:
+        """Whether scripts may run without a Unix user of their own."""
+
+    def token(self) -> str:
+        """Read the node's token."""
+
+    def order_key_pem(self) -> bytes:
+        """Read the key that orders are checked against."""
+
+
+class Runner(Protocol):
+    """Starts, polls and stops Jobs on one node."""
+
+    def accept(self, order: Order, payload: str) -> JobFolder:
+        """Take an order to start; the same one twice is one Job."""
+
+    def start(self, folder: JobFolder) -> None:
+        """Start the process that keeps the Job."""
+
+    def stop(self, folder: JobFolder, reason: str) -> bool:
+        """Ask for an end; False: nothing of it lives."""
+
+    def alive(self, folder: JobFolder) -> bool:
+        """Say whether the keeping process lives."""
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """One attempt of one Job on this node."""
+
+    path: Path
+    job: int
+    attempt: int
+
+    @classmethod
+    def of(cls, jobs: Path, job: int, attempt: int) -> JobFolder:
+        """Return the folder of an attempt, whether it exists or not."""
+        return cls(jobs / f"{job}-{attempt}", job, attempt)
+
+    @classmethod
+    def at(cls, path: Path) -> JobFolder:
+        """Return the folder at a path.
+
+        Raises:
+            ValueError: the name is not ``<job>-<attempt>``.
+        """
+        job, dash, attempt = path.name.partition("-")
+        if not (dash and job.isdecimal() and attempt.isdecimal()):
+            raise ValueError(f"{path.name} is no Job's folder")
+        return cls(path, int(job), int(attempt))
+
+    @property
+    def name(self) -> str:
+        """The folder's name, ``<job>-<attempt>``."""
+        return self.path.name
+
+    @property
+    def log(self) -> Path:
+        """The log file."""
+        return self.path / "log"
+
+    @property
+    def work(self) -> Path:
+        """The Job's own folder."""
+        return self.path / "work"
+
+    @property
+    def lock(self) -> Path:
+        """The file that the living shim holds locked."""
+        return self.path / "lock"
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return ``<name>.json``, or {} where it does not exist."""
+        return read_json(self.path / f"{name}.json")
+
+    def write(self, name: str, body: Mapping[str, Any]) -> None:
+        """Write ``<name>.json`` whole, mode 600."""
+        write_json(self.path / f"{name}.json", body)
+
+    def log_bytes(self) -> int:
+        """Return the log's size."""
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def last_lines(self) -> list[str]:
+        """Return the log's last lines, at most 20 and 4 KiB."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log_bytes() - LAST_LINES_BYTES))
+                text = file.read(LAST_LINES_BYTES).decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-LAST_LINES:]
+
+
+def job_folders(jobs: Path) -> Iterator[JobFolder]:
+    """Yield every Job's folder, oldest Job first."""
+    found = []
+    for path in jobs.iterdir() if jobs.is_dir() else ():
+        try:
+            found.append(JobFolder.at(path))
+        except ValueError:
+            continue
+    yield from sorted(found, key=lambda folder: (folder.job, folder.attempt))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's object, or {} where there is no such file."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    body = json.loads(text)
+    return body if isinstance(body, dict) else {}
+
+
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """Write an object whole: a reader sees the old file or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        json.dump(body, file)
+    draft.replace(path)

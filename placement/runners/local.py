@@ -1,0 +1,207 @@
+"""The Runner of a node: Job folders and shims on this machine.
+
+A Job is taken by making its folder (one rename: there or not there), so the
+same order twice is one Job, and a worker that dies half-way leaves either
+nothing or a folder that the keeper finds and starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from placement.domain.orders import Order
+from placement.runners import processes
+from placement.runners.base import JobFolder, NodeView, job_folders, write_json
+from placement.runners.leader import CODE_DIR, run_entry
+
+SHIM_VARIABLES = (
+    "GPUPORTAL_NODE",
+    "GPUPORTAL_WEB_URL",
+    "GPUPORTAL_NODE_TOKEN_FILE",
+    "GPUPORTAL_SIM_DIR",
+    "GPUPORTAL_SUPERVISOR_PID",
+    "GPUPORTAL_ALLOW_SCRIPTS",
+)
+# Under `make run` the supervisor leaves this long after it asked; it then waits.
+HALT_GRACE_SECONDS = 2.0
+
+
+class LocalRunner:
+    """Starts, polls and stops shims under ``<NODE_DIR>/jobs``."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.node = node
+        self.jobs = node.node_dir / "jobs"
+
+    def prepare(self) -> None:
+        """Make the folder of all Jobs; students may pass through, not look in."""
+        for path in (self.node.node_dir, self.jobs):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o711)
+
+    def folder(self, job: int, attempt: int) -> JobFolder:
+        """Return an attempt's folder, whether it exists or not."""
+        return JobFolder.of(self.jobs, job, attempt)
+
+    def accept(self, order: Order, payload: str) -> JobFolder:
+        """Make the Job's folder; where it exists nothing changes."""
+        folder = self.folder(order.job, order.attempt)
+        order_json = {
+            "payload": payload,
+            "nonce": order.nonce,
+            "accepted_at": time.time(),
+        }
+        self._make(folder, order_json, None)
+        return folder
+
+    def refuse(self, job: int, attempt: int, status: Mapping[str, object]) -> bool:
+        """Make a folder that only says why nothing ran; False: it ran or runs."""
+        return self._make(self.folder(job, attempt), {}, status)
+
+    def _make(
+        self,
+        folder: JobFolder,
+        order: Mapping[str, object],
+        status: Mapping[str, object] | None,
+    ) -> bool:
+        self.prepare()
+        draft = self.jobs / f".{folder.name}.{secrets.token_hex(6)}"
+        draft.mkdir(mode=0o711)
+        draft.chmod(0o711)
+        write_json(draft / "order.json", order)
+        if status is not None:
+            write_json(draft / "status.json", status)
+        try:
+            # rename(2) replaces an empty folder only; a Job's is never empty.
+            draft.rename(folder.path)
+        except OSError:
+            shutil.rmtree(draft)
+            if not folder.path.is_dir():
+                raise
+            return False
+        return True
+
+    def start(self, folder: JobFolder) -> None:
+        """Start the shim; it leaves this process at once and outlives it."""
+        variables = {
+            name: os.environ[name] for name in SHIM_VARIABLES if name in os.environ
+        }
+        variables |= {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "GPUPORTAL_NODE": self.node.name,
+            "GPUPORTAL_WEB_URL": self.node.web_url,
+            "GPUPORTAL_NODE_TOKEN_FILE": str(self.node.token_file),
+            "GPUPORTAL_SIM_DIR": str(self.node.sim_dir or ""),
+            "GPUPORTAL_SUPERVISOR_PID": str(self.node.supervisor_pid or ""),
+            "GPUPORTAL_ALLOW_SCRIPTS": "1" if self.node.allow_scripts else "0",
+        }
+        with (folder.path / "shim.log").open("ab") as diary:
+            first = subprocess.Popen(
+                [sys.executable, "-m", "placement.runners.shim", str(folder.path)],
+                cwd=CODE_DIR,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=diary,
+                stderr=diary,
+                start_new_session=True,
+            )
+        # The first process only forks the shim and ends.
+        first.wait(30)
+
+    def alive(self, folder: JobFolder) -> bool:
+        """Say whether the Job's shim lives."""
+        return shim_lives(folder)
+
+    def stop(self, folder: JobFolder, reason: str) -> bool:
+        """Have the shim end the Job; False: no shim lives."""
+        return ask(folder, {"reason": reason, "lost": False})
+
+    def end_strays(self, folder: JobFolder) -> int:
+        """Kill what a shim that was itself killed left behind; how many."""
+        shim = folder.read("shim")
+        nonce = folder.read("order").get("nonce")
+        mark = run_entry(str(nonce)) if nonce else None
+        group = shim.get("pgid")
+        left = [
+            item.pid
+            for item in processes.table().values()
+            if not item.dead
+            and item.pid != os.getpid()
+            and (
+                (_grouped(item, group, shim.get("leader_start_ticks")))
+                or (mark is not None and processes.environ_holds(item.pid, mark))
+            )
+        ]
+        processes.end_all(left)
+        return len(left)
+
+
+def _grouped(item: processes.Stat, group: object, leader_ticks: object) -> bool:
+    """Say whether a process is of a Job's group or session.
+
+    A number is used again for another group only after every member of the
+    first has ended; one that began before the Job's leader is not of it.
+    """
+    if not isinstance(group, int) or not isinstance(leader_ticks, int):
+        return False
+    return group in (item.pgid, item.session) and item.start_ticks >= leader_ticks
+
+
+def shim_lives(folder: JobFolder) -> bool:
+    """Say whether a folder's shim lives: exactly that process, not its pid.
+
+    The lock covers the moment before it has registered itself.
+    """
+    shim = folder.read("shim")
+    return processes.alive(shim.get("pid"), shim.get("start_ticks")) or _locked(folder)
+
+
+def _locked(folder: JobFolder) -> bool:
+    try:
+        handle = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
+    """Leave word why, then TERM the shim; False: no shim lives."""
+    if not shim_lives(folder):
+        return False
+    # Before the signal: a shim that has no word takes it for a shutdown, and one
+    # that has not registered yet reads the word when it begins.
+    folder.write("stop", {"at": time.time(), **why})
+    shim = folder.read("shim")
+    if processes.alive(shim.get("pid"), shim.get("start_ticks")):
+        processes.send(int(shim["pid"]), signal.SIGTERM)
+    return True
+
+
+def halt_all(node_dir: Path, *, reason: str, wait_seconds: float = 8.0) -> int:
+    """End every Job of a node folder and wait for it; how many were left.
+
+    For the supervisor of ``make run``: it calls this before it leaves, so that
+    nothing outlives it, Jobs included. Their fate is ``lost``.
+    """
+    why = {"reason": reason, "lost": True, "grace_seconds": HALT_GRACE_SECONDS}
+    folders = [item for item in job_folders(node_dir / "jobs") if ask(item, why)]
+    deadline = time.monotonic() + wait_seconds
+    while folders and time.monotonic() < deadline:
+        time.sleep(0.05)
+        folders = [item for item in folders if shim_lives(item)]
+    return len(folders)

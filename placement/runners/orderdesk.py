@@ -1,0 +1,161 @@
+"""Where a node takes orders: checked, remembered, done at most once.
+
+    signature -> form -> this node, in time -> never seen before -> may it run here
+
+What fails is told to the web as a fact ``refused`` with the reason and the
+order's nonce (the web believes a refusal only of the order that it sent last).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from placement import signing
+from placement.domain.errors import LaunchInvalid, OrderRefused
+from placement.domain.orders import Order, OrderKind, check_order, parse_order
+from placement.domain.recipes import RECIPES, checked_settings
+from placement.runners import accounts
+from placement.runners.base import NodeView
+from placement.runners.local import LocalRunner
+
+logger = logging.getLogger(__name__)
+Publish = Callable[[dict[str, Any]], None]
+MOST_NONCES = 100_000
+
+
+class Nonces:
+    """The orders of the last minutes, in a file: they survive a restart."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def use(self, nonce: str, *, expires_at: float, now: float) -> bool:
+        """Remember an order until it expires; False: it was here before.
+
+        Raises:
+            OrderRefused: ``malformed``, a nonce that is no single word.
+        """
+        if not nonce.isalnum() or len(nonce) > 64:
+            raise OrderRefused("malformed", "nonce is no word of letters and digits")
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            lines = [line.split() for line in file if line.count(" ") == 1]
+            fresh = {word: float(until) for until, word in lines if float(until) > now}
+            if nonce in fresh:
+                return False
+            fresh[nonce] = expires_at
+            kept = list(fresh.items())[-MOST_NONCES:]
+            file.seek(0)
+            file.truncate()
+            file.writelines(f"{until} {word}\n" for word, until in kept)
+        return True
+
+
+class OrderDesk:
+    """Takes one order at a time (the node worker has one pool process)."""
+
+    def __init__(self, node: NodeView, *, publish: Publish) -> None:
+        self.node = node
+        self.runner = LocalRunner(node)
+        self.publish = publish
+        self.nonces = Nonces(node.node_dir / "nonces")
+
+    def take(self, payload: str, signature: str, *, now: float | None = None) -> bool:
+        """Do what an order says; False: it was refused, and the web is told."""
+        now = time.time() if now is None else now
+        try:
+            self._take(payload, signature, now)
+        except OrderRefused as refusal:
+            named = _named(payload)
+            logger.warning(
+                "order for job %s refused (%s): %s", named["job"], refusal.code, refusal
+            )
+            self.publish(
+                {
+                    "v": 1,
+                    "kind": "job",
+                    **named,
+                    "event": "refused",
+                    "at": now,
+                    "pid": None,
+                    "exit_code": None,
+                    "signal": None,
+                    "code": refusal.code,
+                    "reason": refusal.detail,
+                    "log_bytes": 0,
+                    "last_lines": [],
+                }
+            )
+            return False
+        return True
+
+    def _take(self, payload: str, signature: str, now: float) -> None:
+        try:
+            public_pem = self.node.order_key_pem().decode()
+        except ValueError as error:
+            raise OrderRefused("no_key", str(error)) from error
+        signing.verify(payload, signature, public_pem)
+        order = parse_order(payload)
+        check_order(order, node=self.node.name, now=now)
+        self.runner.prepare()
+        if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
+            raise OrderRefused("replayed", "this order was here before")
+        if order.kind is OrderKind.STOP:
+            self._stop(order, now)
+            return
+        if self.runner.folder(order.job, order.attempt).path.is_dir():
+            return
+        self._check(order)
+        self.runner.accept(order, payload)
+
+    def _check(self, order: Order) -> None:
+        """Refuse now what could only fail later."""
+        accounts.identity_of(order, allow_scripts=self.node.allow_scripts)
+        if not order.gpu_uuids:
+            raise OrderRefused("malformed", "an order to start names its Gpus")
+        if order.simulated and self.node.sim_dir is None:
+            raise OrderRefused("simulated", "this node has no simulated Gpus")
+        if order.recipe is None:
+            return
+        try:
+            checked_settings(order.recipe, order.settings)
+        except LaunchInvalid as error:
+            raise OrderRefused("recipe", str(error)) from error
+        if RECIPES[order.recipe].needs_torch and not importlib.util.find_spec("torch"):
+            raise OrderRefused(
+                "recipe", f"recipe {order.recipe} needs torch, which this node lacks"
+            )
+
+    def _stop(self, order: Order, now: float) -> None:
+        folder = self.runner.folder(order.job, order.attempt)
+        reason = order.reason or "stopped"
+        never = {"event": "exited", "stopped": True, "reason": reason, "ended_at": now}
+        if self.runner.refuse(order.job, order.attempt, never):
+            return
+        if not self.runner.stop(folder, reason):
+            # Accepted and not begun: the keeper or the shim reads it.
+            folder.write("stop", {"at": now, "reason": reason, "lost": False})
+
+
+def _named(payload: str) -> dict[str, Any]:
+    """Return which Job a refused order names; it may be anything."""
+    try:
+        body = json.loads(payload[:65_536])
+    except ValueError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    named: dict[str, Any] = {}
+    for key in ("job", "attempt"):
+        value = body.get(key)
+        named[key] = value if type(value) is int and 0 <= value < 2**53 else 0
+    named["nonce"] = str(body.get("nonce", ""))[:64]
+    return named

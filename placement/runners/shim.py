@@ -1,0 +1,352 @@
+"""One process per Job that outlives the node worker: ``shim <job-folder>``.
+
+It registers itself, starts the Job in a session of its own as the student's
+Unix user, passes it the log's descriptor and nothing else, and stays until
+nothing of the Job is left:
+
+1. the Job's first process ends: what it left behind is killed;
+2. SIGTERM to the shim (reason in ``stop.json``), or the Reservation's end, which
+   the shim keeps by itself when the node is cut off: TERM to the group, the
+   grace, KILL to everything that descends from the shim, other sessions too;
+3. the supervisor of ``make run`` is gone: the same with a short grace.
+
+It writes ``status.json`` once at the start and once at the end. A shim that is
+itself killed takes the Job's first process with it (PR_SET_PDEATHSIG); the
+keeper finds the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from placement.domain.errors import OrderRefused
+from placement.domain.orders import Order, parse_order
+from placement.runners import accounts, leader, processes
+from placement.runners.accounts import Identity
+from placement.runners.base import JobFolder
+from telemetry.domain.errors import TelemetryError
+
+LOG_LOOK_SECONDS = 1.0
+ORPHAN_GRACE_SECONDS = 2.0
+WINDOW_OVER = "the reservation's end"
+SUPERVISOR_GONE = "the portal on this machine was stopped"
+SUPERVISOR_TERM_SECONDS = 0.2
+
+
+@dataclass
+class Ending:
+    """Why and until when a Job is being ended."""
+
+    reason: str
+    kill_at: float
+    """Monotonic time at which the rest is killed."""
+    stopped: bool = True
+    """Whether somebody or the clock ended it, and not a fault of the Job."""
+    lost: bool = False
+
+
+class Shim:
+    """The life of one Job on this node."""
+
+    def __init__(self, folder: JobFolder, order: Order) -> None:
+        self.folder = folder
+        self.order = order
+        remaining = order.remaining_seconds(time.time())
+        self.deadline = time.monotonic() + remaining
+        self.ending: Ending | None = None
+        # An order to stop may have come before this process.
+        self.asked = bool(folder.read("stop"))
+        self.leader_pid = 0
+        self.leader_status: int | None = None
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.supervisor = _supervisor()
+
+    def run(self) -> None:
+        """Start the Job, see it through, write how it ended."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        self._register()
+        try:
+            identity = accounts.identity_of(
+                self.order,
+                allow_scripts=os.environ.get("GPUPORTAL_ALLOW_SCRIPTS") == "1",
+            )
+            argv = self._prepare(identity)
+        except OrderRefused as refusal:
+            self._write_end("refused", reason=str(refusal))
+            return
+        log = self._open_log()
+        try:
+            self._run_job(argv, identity, log)
+        except TelemetryError as refusal:
+            self._out_of_memory(log, refusal)
+        finally:
+            processes.end_descendants()
+
+    def _prepare(self, identity: Identity | None) -> list[str]:
+        """Make the Job's own folder, fetch the script, return argv."""
+        accounts.own_folder(self.folder.work, identity)
+        script = self.folder.work / "script"
+        if self.order.recipe is None:
+            self._fetch(script, identity)
+        return leader.command(self.order, script)
+
+    def _fetch(self, script: Path, identity: Identity | None) -> None:
+        from placement.runners import webchannel
+
+        body = webchannel.download_script(
+            web_url=os.environ["GPUPORTAL_WEB_URL"],
+            node=self.order.node,
+            token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
+            job=self.order.job,
+            sha256=self.order.script_sha256,
+            until=self.order.expires_at,
+            given_up=lambda: self.asked,
+        )
+        handle = os.open(
+            script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700
+        )
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+            if identity is not None:
+                os.fchown(file.fileno(), identity.uid, identity.gid)
+
+    def _open_log(self) -> int:
+        # In a folder that the Job cannot write, and with a mode that lets its
+        # user not even open it again through /proc/self/fd.
+        return os.open(
+            self.folder.log,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+        )
+
+    def _run_job(self, argv: list[str], identity: Identity | None, log: int) -> None:
+        from placement.runners.claims import claimed
+
+        gate = self._fork(argv, identity, log)
+        sim_dir = os.environ.get("GPUPORTAL_SIM_DIR")
+        with claimed(
+            self.order,
+            sim_dir=Path(sim_dir) if sim_dir else None,
+            pid=self.leader_pid,
+            command=" ".join(argv),
+        ):
+            started_at = time.time()
+            self._write_status({"event": "started", "started_at": started_at})
+            gate.send(b"g")
+            gate.close()
+            self._watch(log)
+            processes.end_descendants()
+        self._write_exit(started_at)
+
+    def _fork(
+        self, argv: list[str], identity: Identity | None, log: int
+    ) -> socket.socket:
+        """Fork the Job's first process, waiting at a gate; return the gate."""
+        gate, inner = socket.socketpair()
+        work, me = self.folder.work, os.getpid()
+        env = leader.environment(self.order, work=work, identity=identity)
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            gate.close()
+            leader.become_job(
+                self.order,
+                argv=argv,
+                env=env,
+                work=work,
+                identity=identity,
+                log_handle=log,
+                gate=inner,
+                shim_pid=me,
+            )
+        inner.close()
+        # Its own session and signal handling are in place when it says so.
+        gate.recv(1)
+        self.leader_pid = pid
+        self._register()
+        return gate
+
+    def _watch(self, log: int) -> None:
+        """Wait until the Job's first process has ended."""
+        poller = select.poll()
+        poller.register(self.wake_read, select.POLLIN)
+        if self.supervisor is not None:
+            poller.register(self.supervisor, select.POLLIN)
+        while not self._leader_ended():
+            now = time.monotonic()
+            self._decide(now, log)
+            if self.ending and now >= self.ending.kill_at:
+                processes.end_descendants()
+                self.leader_status = self.leader_status or signal.SIGKILL
+                return
+            until = self.ending.kill_at if self.ending else self.deadline
+            self._wait(poller, min(max(until - now, 0), LOG_LOOK_SECONDS))
+        if self.supervisor is not None and self.ending is None:
+            # A supervisor that stops TERMs the Job and the shim alike.
+            self._wait(poller, SUPERVISOR_TERM_SECONDS)
+        if self.asked:
+            self._decide(time.monotonic(), log)
+
+    def _wait(self, poller: select.poll, seconds: float) -> None:
+        """Sleep until a signal, the supervisor's end, or so long."""
+        for handle, _ in poller.poll(seconds * 1000 + 1):
+            if handle == self.wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wake_read, 4096)
+            else:
+                poller.unregister(handle)
+                self._end(
+                    SUPERVISOR_GONE, grace_seconds=ORPHAN_GRACE_SECONDS, lost=True
+                )
+
+    def _decide(self, now: float, log: int) -> None:
+        """Begin the end where it is time to."""
+        if self.asked:
+            self.asked = False
+            # Without a word it was no order: the machine or the portal goes down.
+            why = self.folder.read("stop") or {
+                "reason": SUPERVISOR_GONE,
+                "grace_seconds": ORPHAN_GRACE_SECONDS,
+                "lost": True,
+            }
+            self._end(
+                str(why["reason"]),
+                grace_seconds=float(why.get("grace_seconds", self.order.grace_seconds)),
+                lost=bool(why.get("lost")),
+            )
+        elif now >= self.deadline:
+            self._end(WINDOW_OVER, grace_seconds=self.order.grace_seconds)
+        most = self.order.limits.log_bytes
+        if most and os.fstat(log).st_size > most:
+            self._end(
+                f"the log grew over {most} bytes",
+                grace_seconds=self.order.grace_seconds,
+                stopped=False,
+            )
+
+    def _end(
+        self,
+        reason: str,
+        *,
+        grace_seconds: float,
+        stopped: bool = True,
+        lost: bool = False,
+    ) -> None:
+        """Send TERM once; a later reason may only shorten the grace."""
+        kill_at = time.monotonic() + max(0.0, grace_seconds)
+        if self.ending is not None:
+            self.ending.kill_at = min(self.ending.kill_at, kill_at)
+            self.ending.lost = self.ending.lost or lost
+            return
+        self.ending = Ending(reason, kill_at, stopped=stopped, lost=lost)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.leader_pid, signal.SIGTERM)
+
+    def _leader_ended(self) -> bool:
+        ended = processes.reap()
+        if self.leader_pid in ended:
+            self.leader_status = ended[self.leader_pid]
+        return self.leader_status is not None
+
+    def _on_term(self, _signal: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+    def _register(self) -> None:
+        me = os.getpid()
+        known = {"pid": me, "start_ticks": processes.start_ticks(me)}
+        if self.leader_pid:
+            known |= {
+                "pgid": self.leader_pid,
+                "leader_start_ticks": processes.start_ticks(self.leader_pid),
+            }
+        self.folder.write("shim", known)
+
+    def _out_of_memory(self, log: int, refusal: TelemetryError) -> None:
+        line = f"gpuportal: {refusal}\n"
+        os.write(log, line.encode())
+        now = time.time()
+        self._write_end("exited", reason=str(refusal), exit_code=1, started_at=now)
+
+    def _write_exit(self, started_at: float) -> None:
+        status = self.leader_status or 0
+        ending = self.ending
+        self._write_end(
+            "lost" if ending and ending.lost else "exited",
+            reason=ending.reason if ending else "",
+            stopped=bool(ending and ending.stopped),
+            exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            started_at=started_at,
+        )
+
+    def _write_end(self, event: str, **facts: object) -> None:
+        self._write_status(
+            {
+                "event": event,
+                "ended_at": time.time(),
+                "log_bytes": self.folder.log_bytes(),
+                "last_lines": self.folder.last_lines(),
+                **facts,
+            }
+        )
+
+    def _write_status(self, facts: dict[str, object]) -> None:
+        self.folder.write(
+            "status", {"pid": self.leader_pid or None, "reason": "", **facts}
+        )
+
+
+def _supervisor() -> int | None:
+    """Return a descriptor that becomes readable when the supervisor ends."""
+    text = os.environ.get("GPUPORTAL_SUPERVISOR_PID", "")
+    if not text:
+        return None
+    try:
+        return os.pidfd_open(int(text))
+    except ProcessLookupError:
+        # Gone already: a pipe whose other end is closed says the same.
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.close(write)
+        return read
+
+
+def main(argv: list[str]) -> int:
+    """Leave the caller, take the folder's lock, run the Job."""
+    if len(argv) != 2:
+        sys.stderr.write("usage: python -m placement.runners.shim <job-folder>\n")
+        return 2
+    folder = JobFolder.at(Path(argv[1]).resolve())
+    payload = str(folder.read("order").get("payload", ""))
+    order = parse_order(payload)
+    if os.fork():
+        return 0
+    os.chdir("/")
+    os.umask(0o077)
+    lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    if folder.read("status"):
+        return 0
+    processes.become_subreaper()
+    Shim(folder, order).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

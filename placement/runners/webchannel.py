@@ -1,0 +1,149 @@
+"""The node's side of the HTTPS channel: scripts down, logs up.
+
+Outbound only, standard library only, one request at a time, no redirects
+followed (the token must not travel), every answer bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from placement.domain.errors import OrderRefused
+
+SCRIPT_MAX_BYTES = 2**20
+TIMEOUT_SECONDS = 10.0
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class ChannelDown(Exception):
+    """The web cannot be reached or cannot answer now; try again later."""
+
+
+class ChannelRefused(Exception):
+    """The web answered and says no; the same request will not succeed."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status = status
+        super().__init__(f"{status}: {detail}")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: object) -> None:  # type: ignore[override]
+        return None
+
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+
+def request(
+    method: str, url: str, *, node: str, token: str, body: bytes | None = None
+) -> tuple[int, bytes]:
+    """Send one request; return status and body of a 2xx or 409 answer.
+
+    Raises:
+        ChannelDown: no answer, 5xx or 429.
+        ChannelRefused: any other answer.
+    """
+    wanted = urllib.request.Request(
+        url,
+        data=body,
+        method=method,
+        headers={
+            "Authorization": f"Node {node}:{token}",
+            "Content-Type": "application/octet-stream",
+        },
+    )
+    try:
+        with _opener.open(wanted, timeout=TIMEOUT_SECONDS) as answer:
+            return answer.status, answer.read(SCRIPT_MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            detail = error.read(4096)
+        if error.code == 409:
+            return 409, detail
+        if error.code >= 500 or error.code == 429:
+            raise ChannelDown(f"the web answered {error.code}") from error
+        raise ChannelRefused(
+            error.code, detail[:200].decode(errors="replace")
+        ) from error
+    except (OSError, HTTPException) as error:
+        raise ChannelDown(f"the web cannot be reached: {error}") from error
+
+
+def download_script(
+    *,
+    web_url: str,
+    node: str,
+    token_file: Path,
+    job: int,
+    sha256: str,
+    until: float,
+    given_up: Callable[[], bool],
+) -> bytes:
+    """Fetch a Job's script and check it against the signed order's sum.
+
+    Tries again while the web is away, until the order expires.
+
+    Raises:
+        OrderRefused: ``script``, with what went wrong.
+    """
+    url = f"{web_url}/node/v1/jobs/{job}/script"
+    tries = 0
+    while True:
+        try:
+            token = token_file.read_text().strip()
+            _, body = request("GET", url, node=node, token=token)
+            break
+        except ChannelRefused as error:
+            raise OrderRefused(
+                "script", f"the web refused the script: {error}"
+            ) from error
+        except (ChannelDown, OSError) as error:
+            pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+            tries += 1
+            if time.time() + pause >= until:
+                raise OrderRefused(
+                    "script", f"the script could not be fetched in time: {error}"
+                ) from error
+            time.sleep(pause)
+        if given_up():
+            raise OrderRefused("script", "stopped before the script was fetched")
+    if hashlib.sha256(body).hexdigest() != sha256:
+        raise OrderRefused("script", "the script is not the one that was ordered")
+    return body
+
+
+def upload_log(
+    *,
+    web_url: str,
+    node: str,
+    token: str,
+    job: int,
+    attempt: int,
+    offset_bytes: int,
+    data: bytes,
+) -> int:
+    """Append a piece of log; return the size that the web now has.
+
+    Raises:
+        ChannelDown: try again later.
+        ChannelRefused: the web does not want this log.
+    """
+    url = f"{web_url}/node/v1/jobs/{job}/log?attempt={attempt}&offset={offset_bytes}"
+    status, body = request("PUT", url, node=node, token=token, body=data)
+    try:
+        answer: Any = json.loads(body)
+        size = answer["size"]
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise ValueError(size)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ChannelDown(f"the web answered {status} without a size") from error
+    return size

@@ -1,0 +1,32 @@
+"""Start recipe ``tiny-transformer`` through torchrun.
+
+    python -m placement.runtime.launch <processes> '<settings>'
+
+The same as ``torchrun --standalone --nproc-per-node N``, but a SIGTERM, which
+torchrun passes on to the workers, ends it quietly instead of with a traceback.
+"""
+
+import sys
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+
+
+def main(argv: list[str]) -> int:
+    """Run the workers; 0 when they ended well or were asked to end."""
+    processes, settings = argv[1], argv[2]
+    try:
+        run.main(
+            [
+                "--standalone",
+                *("--nproc-per-node", processes),
+                *("-m", "placement.runtime.stage_worker", settings),
+            ]
+        )
+    except SignalException as ended:
+        print(f"ended by signal {int(ended.sigval)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
