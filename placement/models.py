@@ -5,6 +5,7 @@ from django.db import models
 from django.utils import timezone
 
 from placement.domain.lifecycle import JobState
+from reservations.models import User
 
 
 class RegisteredModel(models.Model):
@@ -48,6 +49,15 @@ class JobQuerySet(models.QuerySet):
         """Move one Job by compare-and-set; False: another worker was first."""
         return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
 
+    def visible_to(self, user: User) -> "JobQuerySet":
+        """Jobs a User may look at: own, of Accounts they head; all for operators."""
+        if user.is_operator:
+            return self.all()
+        headed = user.memberships.filter(is_head=True, active=True).values("account")
+        return self.filter(
+            models.Q(owner=user) | models.Q(reservation__membership__account__in=headed)
+        )
+
     def live(self) -> "JobQuerySet":
         """Jobs that hold or wait for Gpus."""
         return self.filter(state__in=JobState.live())
@@ -64,18 +74,36 @@ class Job(models.Model):
         "reservations.Reservation", on_delete=models.PROTECT, related_name="jobs"
     )
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT)
-    plan = models.ForeignKey(StoredPlan, null=True, blank=True, on_delete=models.PROTECT)
+    plan = models.ForeignKey(
+        StoredPlan, null=True, blank=True, on_delete=models.PROTECT
+    )
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=10, choices=Kind)
     recipe = models.CharField(max_length=40, blank=True)
     script = models.TextField(blank=True)
-    arguments = models.JSONField(default=list, blank=True, help_text="argv after the script")
+    arguments = models.JSONField(
+        default=list, blank=True, help_text="argv after the script"
+    )
     recipe_settings = models.JSONField(default=dict, blank=True)
     node = models.ForeignKey("telemetry.Node", on_delete=models.PROTECT)
-    state = models.CharField(max_length=10, choices=[(s.value, s.label) for s in JobState], default=JobState.QUEUED)
+    state = models.CharField(
+        max_length=10,
+        choices=[(s.value, s.label) for s in JobState],
+        default=JobState.QUEUED,
+    )
     reason = models.CharField(max_length=400, blank=True)
     attempt = models.PositiveSmallIntegerField(default=0)
     exit_code = models.IntegerField(null=True, blank=True)
+    exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    last_lines = models.JSONField(
+        default=list, blank=True, help_text="The log's end, as the node told it."
+    )
+    order_nonce = models.CharField(
+        max_length=64, blank=True, help_text="Of the last order that was sent."
+    )
+    seen_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its node last said that it runs."
+    )
     created_at = models.DateTimeField(default=timezone.now)
     ordered_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -105,3 +133,6 @@ class JobEvent(models.Model):
 
     class Meta:
         ordering = ["at", "pk"]
+
+    def __str__(self) -> str:
+        return f"job #{self.job_id}: {self.old} to {self.new}"
