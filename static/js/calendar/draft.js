@@ -8,13 +8,13 @@ const EMPTY = {
 };
 
 export class Draft extends EventTarget {
-  /** limits: {gridSeconds, longestSeconds}; membership: the one chosen at first. */
+  /** limits: {grid_seconds, longest_seconds}; membership: the one chosen at first. */
   constructor({ zone, limits, membership }) {
     super();
     this.zone = zone;
     this.limits = limits;
     Object.assign(this, EMPTY, { membership });
-    this.lastSeconds = Math.min(2 * 3600, limits.longestSeconds);
+    this.lastSeconds = Math.min(2 * 3600, limits.longest_seconds);
   }
 
   /** Change some fields and tell whoever looks; `source` is who did it. */
@@ -29,7 +29,7 @@ export class Draft extends EventTarget {
   /** Begin a new booking; missing times are the next full grid step, as long as last time. */
   begin(fields = {}, source = "") {
     const now = toWall(new Date(), this.zone);
-    const start = fields.start || ceilWall(now, this.limits.gridSeconds);
+    const start = fields.start || ceilWall(now, this.limits.grid_seconds);
     this.set({
       ...EMPTY, membership: this.membership, purpose: this.editing ? "" : this.purpose,
       ...fields, start, end: fields.end || addWall(start, this.lastSeconds), open: true,
@@ -42,7 +42,7 @@ export class Draft extends EventTarget {
       ...EMPTY, open: true, membership: reservation.membership ?? this.membership,
       gpuIds: [...reservation.gpu_ids], purpose: reservation.purpose ?? "",
       start: toWall(reservation.start, this.zone), end: toWall(reservation.end, this.zone),
-      editing: { id: reservation.id, version: reservation.version }, ...fields,
+      editing: reservation, ...fields,
     }, source);
   }
 

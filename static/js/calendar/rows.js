@@ -21,8 +21,9 @@ export function resourcesOf(groups, folded) {
   }));
 }
 
-/** What stands at the left of a row. */
+/** What stands at the left of a row. Before the first answer there is one bare row. */
 export function rowLabel({ gpu, group }) {
+  if (!gpu && !group) return el("span");
   if (group) {
     return el("span", { class: "row-group" }, el("strong", { text: group.node }),
       el("span", { class: "row-class", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}` }));

@@ -2,12 +2,13 @@
 // Facts from the socket win over an answer that was asked for before them.
 import { api } from "../api.js";
 
+const LIVE = ["confirmed", "active"];
+const ASK_AGAIN_MS = 300;
 const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
 
 export class Store extends EventTarget {
-  constructor(me) {
+  constructor() {
     super();
-    this.me = me;
     this.gpus = [];
     this.reservations = new Map();
     this.filters = { gpuClass: "", minGib: 0, mine: false };
@@ -43,6 +44,16 @@ export class Store extends EventTarget {
     this.#tell("changed", fact.id);
   }
 
+  /** Take a message of the socket. One's own from another page looks like anybody's
+   *  in it, so a new one that may be the reader's makes the store ask again. */
+  hear(fact, myName) {
+    const isNew = !this.reservations.has(fact.id);
+    this.merge(fact);
+    if (fact.gone || !isNew || (fact.user && fact.user !== myName)) return;
+    clearTimeout(this.askAgain);
+    this.askAgain = setTimeout(() => this.reload(), ASK_AGAIN_MS);
+  }
+
   #apply(fact) {
     const known = this.reservations.get(fact.id);
     if (fact.gone) {
@@ -55,10 +66,12 @@ export class Store extends EventTarget {
       this.reservations.delete(fact.id);
       return;
     }
-    // A message to everybody cannot say whose page reads it.
-    const mine = fact.mine || known?.mine || (fact.user && fact.user === this.me) || false;
-    const editable = fact.editable || (mine && ["confirmed", "active"].includes(fact.state));
-    this.reservations.set(fact.id, { ...fact, mine: Boolean(mine), editable });
+    // A message to everybody cannot say whose page reads it, nor show a plain page
+    // its own name: what was known of a Reservation of one's own stays.
+    const mine = Boolean(fact.mine || known?.mine);
+    const own = mine && known ? { user: known.user, purpose: fact.purpose || known.purpose } : {};
+    const editable = LIVE.includes(fact.state) && Boolean(fact.editable || known?.editable || mine);
+    this.reservations.set(fact.id, { ...fact, ...own, mine, editable });
   }
 
   #tell(type, id) {
@@ -104,6 +117,6 @@ export class Store extends EventTarget {
     if (!gpu.bookable) return false;
     return ![...this.reservations.values()].some((r) => r.id !== leaving
       && r.gpu_ids.includes(gpu.id) && new Date(r.start) < end && new Date(r.end) > start
-      && ["confirmed", "active"].includes(r.state));
+      && LIVE.includes(r.state));
   }
 }

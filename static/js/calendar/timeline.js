@@ -8,10 +8,11 @@ import { resourcesOf, rowLabel, rowsOf } from "./rows.js";
 import { addWall, offsetText, toWall, wallMillis } from "./zone.js";
 
 const VIEWS = {
-  day: { view: "resourceTimelineDay", slot: 3600, label: 3600, days: 1, narrowest: 34 },
-  week: { view: "resourceTimelineWeek", slot: 6 * 3600, label: 6 * 3600, days: 7, narrowest: 22 },
+  day: { view: "resourceTimelineDay", slot: 3600, days: 1, narrowest: 34 },
+  week: { view: "resourceTimelineWeek", slot: 6 * 3600, days: 7, narrowest: 22 },
 };
 const DAY = 86400;
+const LABEL_PX = { day: 44, week: 20 };
 const shown = (options) => new Intl.DateTimeFormat("en-GB", options);
 const FORMATS = {
   day: [shown({ weekday: "long", day: "numeric", month: "long" }), shown({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" })],
@@ -20,11 +21,10 @@ const FORMATS = {
 
 export class Timeline {
   /** on: {pick(gpuIds, start, end), press(gpuIds, start), open(id), move(id, change), moveDraft(change)} */
-  constructor(host, { store, draft, zone, gridSeconds, view, date, on }) {
-    Object.assign(this, { host, store, draft, zone, gridSeconds, view, date, on });
+  constructor(host, { store, draft, zone, gridSeconds, nowWall, view, date, on }) {
+    Object.assign(this, { host, store, draft, zone, gridSeconds, nowWall, view, date, on });
     this.folded = new Set();
     this.drawn = new Map();
-    this.nowWall = () => toWall(new Date(serverNow()), zone);
     const selection = new RowSelection(host, {
       choose: (a, b, start, end) => on.pick(gpusBetween(this.#rows(), a, b), start, end),
       press: (row, start) => on.press(gpusBetween(this.#rows(), row, row), start),
@@ -54,10 +54,10 @@ export class Timeline {
   }
 
   #viewOptions() {
-    const { slot, label, view } = VIEWS[this.view];
+    const { slot, view } = VIEWS[this.view];
     const snap = this.view === "week" ? Math.max(3600, this.gridSeconds) : this.gridSeconds;
     const scroll = Math.max(0, Number(this.nowWall().slice(11, 13)) - 2) * 3600;
-    return { view, slotDuration: slot, slotLabelInterval: label, snapDuration: snap, scrollTime: scroll };
+    return { view, slotDuration: slot, slotLabelInterval: slot, snapDuration: snap, scrollTime: scroll };
   }
 
   /** [first wall, wall after the last] of what is in view. */
@@ -85,7 +85,9 @@ export class Timeline {
     if (!main || !side || !main.clientWidth) return;
     const room = (main.clientWidth - side.offsetWidth) / ((days * DAY) / slot);
     const width = Math.max(narrowest, Math.floor(room * 100) / 100);
-    if (Math.abs(width - this.ec.getOption("slotWidth")) > 0.02) this.ec.setOption("slotWidth", width);
+    if (Math.abs(width - this.ec.getOption("slotWidth")) <= 0.02) return;
+    this.ec.setOption("slotWidth", width);
+    this.ec.setOption("slotLabelInterval", slot * Math.ceil(LABEL_PX[this.view] / width));
   }
 
   #rows() {

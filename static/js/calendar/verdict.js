@@ -80,7 +80,7 @@ export class Verdict {
     const firm = answer.kind === "firm";
     const [title, text] = firm
       ? ["Firm", "Nobody can take it from you."] : ["Flex", this.#flexWords()];
-    const facts = [["Cost", `${figure(answer.cost_gpu_hours)} GPU-h`]];
+    const facts = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
     if (answer.quota_left_gpu_hours !== null && answer.quota_left_gpu_hours !== undefined) {
       facts.push(["Firm quota left then", `${figure(answer.quota_left_gpu_hours)} GPU-h`]);
     }

@@ -1,0 +1,7 @@
+"""Pages of the calendar, of one Reservation, and of one's standing."""
+
+from reservations.views.calendar import calendar
+from reservations.views.reservation import reservation
+from reservations.views.standing import ledger_csv, standing
+
+__all__ = ["calendar", "ledger_csv", "reservation", "standing"]

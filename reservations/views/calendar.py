@@ -1,0 +1,55 @@
+"""The calendar page. Its bookings come through the JSON API and the socket."""
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from reservations.forms import read_draft
+from reservations.models import Membership, SitePolicy, User
+
+
+def calendar_config(
+    user: User, memberships: list[Membership], draft: dict[str, object] | None
+) -> dict[str, object]:
+    """Return what the page's scripts need before they ask for anything."""
+    policy = SitePolicy.current()
+    return {
+        "me": str(user),
+        "operator": user.is_operator,
+        "zone": settings.TIME_ZONE,
+        "grid_seconds": policy.grid_seconds,
+        "longest_seconds": policy.longest_seconds,
+        "freeze_seconds": policy.freeze_seconds,
+        "memberships": [
+            {"id": membership.pk, "account": membership.account.name}
+            for membership in memberships
+        ],
+        "accounts": sorted(
+            {str(m.account) for m in memberships}
+            | {m.account.name for m in memberships}
+        ),
+        "draft": draft,
+        "urls": {
+            "reservation": reverse("reservation", args=[0]),
+            "launch": "/jobs/new",
+        },
+    }
+
+
+def calendar(request: HttpRequest) -> HttpResponse:
+    """Show the frame of the calendar; `?gpu=`, `?gpus=` and so on fill a draft."""
+    user = request.user
+    memberships = list(
+        Membership.objects.filter(user=user, active=True).select_related("account")
+    )
+    draft, notices = read_draft(request.GET)
+    return render(
+        request,
+        "reservations/calendar_show.html",
+        {
+            "memberships": memberships,
+            "notices": notices,
+            "config": calendar_config(user, memberships, draft),
+        },
+    )

@@ -1,0 +1,124 @@
+"""One Reservation's page: what it is, why it was given, what it cost."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
+
+from reservations.domain.errors import hours_text, time_text
+from reservations.domain.lifecycle import State
+from reservations.forms import wall
+from reservations.models import LedgerEntry, Reservation, SitePolicy, User
+from reservations.views.access import steered_accounts, visible_reservations
+
+
+def _instant(text: object) -> datetime | None:
+    """Return a stored instant; None where the row is older than the field."""
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _quota_sentence(quota: dict[str, Any], own: str) -> str:
+    """Say how full the fullest 7 days were, with this Reservation in them."""
+    zone = timezone.get_current_timezone()
+    account = str(quota.get("account", ""))
+    whose = "your" if account in {"", own} else f"{account}’s"
+    since = _instant(quota.get("from"))
+    days = f"from {time_text(since, zone)}" if since else "that touch it"
+    return (
+        f"The fullest 7 days {days} then held "
+        f"{hours_text(int(quota['held_gpu_seconds']))} of {whose} "
+        f"{hours_text(int(quota['quota_gpu_seconds']))} weighted GPU-hours."
+    )
+
+
+def decision_words(reservation: Reservation) -> list[str]:
+    """Say why it is firm or flex, from what was stored when it was decided."""
+    decision = reservation.decision or {}
+    rule = str(decision.get("rule", ""))
+    own = str(reservation.membership)
+    words = []
+    if rule.startswith("1"):
+        words.append("Firm, because every 7 days that touch it stay within quota.")
+    elif rule.startswith("2"):
+        words.append("Flex, because firm quota was used up and the time was free.")
+    refused = decision.get("why_not_firm")
+    if isinstance(refused, dict) and "would_hold_gpu_seconds" in refused:
+        words.append(
+            f"As firm, 7 days would have held "
+            f"{hours_text(int(refused['would_hold_gpu_seconds']))} of "
+            f"{hours_text(int(refused['quota_gpu_seconds']))} weighted GPU-hours."
+        )
+    words += [_quota_sentence(quota, own) for quota in decision.get("quotas", [])]
+    return words or ["It was decided before the portal kept its reasons."]
+
+
+def can_edit(user: User, reservation: Reservation) -> bool:
+    """Say whether this reader's page offers actions (services decide again)."""
+    return reservation.user_id == user.pk and reservation.state in State.live()
+
+
+def reservation(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show one Reservation to its owner, its group, its heads and the operator."""
+    user = request.user
+    found = get_object_or_404(
+        Reservation.objects.filter(visible_reservations(user)).select_related(
+            "user", "membership__account", "membership__user"
+        ),
+        pk=pk,
+    )
+    allocations = list(found.allocations.select_related("gpu__node", "gpu__pool"))
+    own = found.user_id == user.pk
+    may_see_ledger = own or found.membership.account_id in steered_accounts(user)
+    now = timezone.now()
+    policy = SitePolicy.current()
+    freezes_at = found.start.timestamp() - policy.freeze_seconds
+    return render(
+        request,
+        "reservations/reservation_show.html",
+        {
+            "reservation": found,
+            "allocations": allocations,
+            "nodes": _by_node(allocations),
+            "own": own,
+            "editable": can_edit(user, found),
+            "ledger": _ledger(found) if may_see_ledger else None,
+            "words": decision_words(found) if may_see_ledger else [],
+            "length_seconds": int((found.end - found.start).total_seconds()),
+            "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
+            "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
+            "config": {
+                "id": found.pk,
+                "version": found.version,
+                "zone": settings.TIME_ZONE,
+                "start": wall(found.start),
+                "end": wall(found.end),
+                "grid_seconds": policy.grid_seconds,
+                "gpu_ids": [allocation.gpu_id for allocation in allocations],
+            },
+        },
+    )
+
+
+def _by_node(allocations: list[Any]) -> list[dict[str, Any]]:
+    """Return [{node, gpus}] in the order of the Allocations."""
+    nodes: dict[str, list[Any]] = {}
+    for allocation in allocations:
+        nodes.setdefault(allocation.gpu.node.name, []).append(allocation.gpu)
+    return [{"name": name, "gpus": gpus} for name, gpus in nodes.items()]
+
+
+def _ledger(found: Reservation) -> dict[str, Any]:
+    """Return the rows and what they add up to."""
+    rows = list(found.ledger.order_by("at", "pk"))
+    held = sum(row.gpu_seconds for row in rows if row.kind != LedgerEntry.Kind.CHARGE)
+    charged = sum(
+        row.gpu_seconds for row in rows if row.kind == LedgerEntry.Kind.CHARGE
+    )
+    return {"rows": rows, "held": held, "charged": charged}

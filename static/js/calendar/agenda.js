@@ -1,0 +1,113 @@
+// The calendar on a phone: one day, a line per GPU with its day as a strip, and
+// under it the bookings and the free times, each a button.
+import { el, setVars } from "../dom.js";
+import { duration, gib } from "../format.js";
+import { icon } from "../icons.js";
+import { barClasses, barSentence, isFrozen, owner } from "./bars.js";
+import { clockOf, shortClass } from "./words.js";
+import { addWall, ceilWall, toWall, wallSeconds } from "./zone.js";
+
+const DAY = 86400;
+
+export class Agenda {
+  /** on: {open(id), pick(gpuIds, start, end)} */
+  constructor(node, { store, zone, gridSeconds, nowWall, on }) {
+    Object.assign(this, { node, store, zone, gridSeconds, nowWall, on });
+    this.unfolded = new Set();
+  }
+
+  draw(date) {
+    this.date = date;
+    const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    this.node.replaceChildren(...this.store.groups().map((group) => el("section", { class: "agenda-group" },
+      el("h2", { class: "agenda-node" }, group.node,
+        el("span", { class: "muted", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}, ${gib(group.gpus[0].memory_total_bytes)}` })),
+      ...group.gpus.map((gpu) => this.#gpu(gpu)))));
+    if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus();
+  }
+
+  /** Bookings of one GPU on that day, by start, cut to the day. */
+  #entries(gpu) {
+    const [first, last] = [`${this.date}T00:00`, addWall(`${this.date}T00:00`, DAY)];
+    return this.store.visibleReservations()
+      .filter((r) => r.gpu_ids.includes(gpu.id))
+      .map((r) => ({ r, start: toWall(r.start, this.zone), end: toWall(r.end, this.zone) }))
+      .filter(({ start, end }) => start < last && end > first)
+      .map((entry) => ({ ...entry, start: entry.start < first ? first : entry.start, end: entry.end > last ? last : entry.end }))
+      .sort((a, b) => (a.start < b.start ? -1 : 1));
+  }
+
+  /** Free times from now on, at least one grid step long. */
+  #gaps(entries) {
+    const last = addWall(`${this.date}T00:00`, DAY);
+    const now = ceilWall(this.nowWall(), this.gridSeconds);
+    let from = now > `${this.date}T00:00` ? now : `${this.date}T00:00`;
+    const gaps = [];
+    for (const { start, end } of [...entries, { start: last, end: last }]) {
+      if (start > from && wallSeconds(from, start) >= this.gridSeconds) gaps.push({ start: from, end: start });
+      if (end > from) from = end;
+    }
+    return gaps;
+  }
+
+  #gpu(gpu) {
+    const entries = this.#entries(gpu);
+    const gaps = gpu.bookable ? this.#gaps(entries) : [];
+    const fold = el("details", { class: "agenda-gpu", open: this.unfolded.has(gpu.id) },
+      el("summary", { "data-key": `g${gpu.id}` },
+        el("span", { class: "agenda-index", text: `GPU ${gpu.index}` }),
+        el("span", { class: "agenda-note", text: this.#note(gpu, entries, gaps) }),
+        this.#strip(entries), icon("chevron-down")),
+      el("ul", { class: "agenda-list" }, ...[...entries, ...gaps]
+        .sort((a, b) => (a.start < b.start ? -1 : 1))
+        .map((item) => el("li", {}, item.r ? this.#booked(item) : this.#free(gpu, item)))));
+    fold.addEventListener("toggle", () => this.unfolded[fold.open ? "add" : "delete"](gpu.id));
+    return fold;
+  }
+
+  #note(gpu, entries, gaps) {
+    if (!gpu.bookable) return "closed";
+    const now = this.nowWall();
+    const holder = entries.find(({ start, end }) => start <= now && end > now);
+    if (holder) return `${owner(holder.r)} until ${this.#until(holder.end)}`;
+    if (!gaps.length) return this.date < now.slice(0, 10) ? "past" : "no free time";
+    const soon = gaps[0].start <= ceilWall(now, this.gridSeconds);
+    return soon ? `free until ${this.#until(gaps[0].end)}` : `free from ${clockOf(gaps[0].start)}`;
+  }
+
+  #until(wall) {
+    return clockOf(wall) === "00:00" ? "24:00" : clockOf(wall);
+  }
+
+  #strip(entries) {
+    const midnight = `${this.date}T00:00`;
+    const part = (start, end, className) => {
+      const bar = el("span", { class: className });
+      setVars(bar, { "--from": wallSeconds(midnight, start) / DAY, "--part": wallSeconds(start, end) / DAY });
+      return bar;
+    };
+    const strip = el("span", { class: "strip", "aria-hidden": "true" },
+      ...entries.map(({ r, start, end }) => part(start, end, `strip-bar ${barClasses(r).join(" ")}`)));
+    const now = this.nowWall();
+    if (now.startsWith(this.date)) strip.append(part(now, now, "strip-now"));
+    return strip;
+  }
+
+  #booked({ r, start, end }) {
+    const gpus = r.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
+    return el("button", {
+      type: "button", class: `agenda-item ${barClasses(r).join(" ")}`, "data-key": `r${r.id}`,
+      "aria-label": barSentence(r, gpus, this.zone, this.nowWall()), on: { click: () => this.on.open(r.id) },
+    }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
+    el("span", { class: "grow truncate", text: (r.mine && r.purpose) || owner(r) }),
+    isFrozen(r) ? icon("lock") : null, el("span", { class: "agenda-kind", text: r.kind }));
+  }
+
+  #free(gpu, { start, end }) {
+    return el("button", {
+      type: "button", class: "agenda-item agenda-free", "data-key": `f${gpu.id}${start}`,
+      on: { click: () => this.on.pick([gpu.id], start, end) },
+    }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
+    el("span", { class: "grow", text: `free for ${duration(wallSeconds(start, end))}` }), icon("plus"), "Book");
+  }
+}

@@ -1,0 +1,103 @@
+// What a reservation is, in the drawer, and what its owner can do with it.
+import { el, setVars } from "../dom.js";
+import { duration } from "../format.js";
+import { icon } from "../icons.js";
+import { toastProblem } from "../toast.js";
+import { isFrozen, owner } from "./bars.js";
+import { gpuWords, moment, span } from "./words.js";
+import { addWall, toWall, wallSeconds } from "./zone.js";
+
+export class Details {
+  constructor(node, { store, config, nowWall, actions, change, close }) {
+    Object.assign(this, { node, store, config, nowWall, actions, change, close });
+    this.shownId = null;
+    for (const type of ["loaded", "changed"]) {
+      store.addEventListener(type, () => this.shownId && this.#redraw());
+    }
+  }
+
+  show(id) {
+    this.shownId = id;
+    return this.#redraw();
+  }
+
+  /** Draw what the store holds now; false when it is gone. */
+  #redraw() {
+    const found = this.store.reservations.get(this.shownId);
+    if (!found) {
+      this.shownId = null;
+      if (!this.node.hidden) this.close();
+      return false;
+    }
+    const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+    this.node.replaceChildren(this.#head(found), this.#body(found), this.#foot(found));
+    if (focused) this.node.querySelector(`[data-act="${focused}"]`)?.focus();
+    return true;
+  }
+
+  #head(r) {
+    const avatar = el("span", { class: "avatar", "aria-hidden": "true", text: (r.mine ? this.config.me : owner(r)).slice(0, 1).toUpperCase() });
+    setVars(avatar, { "--hue": r.hue ?? 210 });
+    return el("div", { class: "drawer-head" }, avatar,
+      el("h2", { id: "details-title", tabindex: "-1", text: r.mine ? "Your reservation" : `${owner(r)}’s reservation` }),
+      el("button", { type: "button", class: "btn btn-quiet btn-icon", "aria-label": "Close", "data-close": true }, icon("close")));
+  }
+
+  #body(r) {
+    const gpus = r.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
+    const [start, end] = [r.start, r.end].map((at) => toWall(at, this.config.zone));
+    const facts = [
+      ["When", span(start, end, this.nowWall())], ["Length", duration(wallSeconds(start, end))],
+      ["GPUs", gpuWords(gpus)], ["Charged to", r.account], ["For", r.purpose],
+    ].filter(([, value]) => value);
+    return el("div", { class: "drawer-body stack" },
+      el("p", { class: "row" },
+        el("span", { class: `state state-${r.state}` }, icon(r.state), r.state), this.#kind(r, start)),
+      el("dl", { class: "details-facts" }, ...facts.map(([name, value]) =>
+        el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
+      el("p", { class: "hint", text: this.#kindWords(r, start) }));
+  }
+
+  #kind(r) {
+    const word = isFrozen(r) ? "flex, frozen" : r.kind;
+    return el("span", { class: `chip kind-chip is-${r.kind}` }, isFrozen(r) ? icon("lock") : null, word);
+  }
+
+  #kindWords(r, start) {
+    if (r.kind === "firm") return "Firm: nobody can take it.";
+    if (isFrozen(r)) return "Flex, and frozen: nobody can take it any more.";
+    const until = addWall(start, -this.config.freeze_seconds);
+    return `Flex: somebody worse served may take it until ${moment(until, this.nowWall())}.`;
+  }
+
+  #foot(r) {
+    const foot = el("div", { class: "drawer-foot" });
+    if (r.mine && r.editable) {
+      foot.append(this.#button("Change", "edit", () => this.change(r), "btn-primary"));
+      if (r.state === "confirmed") foot.append(this.#button("Cancel it", "trash", () => this.actions.cancel(r), "btn-danger"));
+      else foot.append(this.#button("Give back now", "released", () => this.actions.release(r), "btn-danger"));
+    }
+    if (r.mine || this.config.accounts.includes(r.account) || this.config.operator) {
+      foot.append(el("a", { class: "btn btn-quiet", href: this.config.urls.reservation.replace("/0/", `/${r.id}/`) },
+        "Open", icon("arrow-right")));
+    }
+    foot.hidden = !foot.childElementCount;
+    return foot;
+  }
+
+  #button(text, name, act, look) {
+    return el("button", {
+      type: "button", class: `btn ${look}`, "data-act": name,
+      on: { click: async (event) => {
+        const { currentTarget } = event;
+        currentTarget.disabled = true;
+        try {
+          await act();
+        } catch (error) {
+          toastProblem(error);
+        }
+        currentTarget.disabled = false;
+      } },
+    }, icon(name), text);
+  }
+}

@@ -1,0 +1,125 @@
+// The booking form in the drawer: everything that dragging does, by keyboard.
+import { el, setText } from "../dom.js";
+import { duration, gib } from "../format.js";
+import { gpus as gpuCount, shortClass } from "./words.js";
+import { addWall } from "./zone.js";
+
+const LENGTH_HOURS = [1, 2, 4, 8, 12, 24];
+
+export class Form {
+  constructor(form, { draft, store, config, nowWall, submit }) {
+    Object.assign(this, { form, draft, store, config, nowWall });
+    const part = (name) => form.querySelector(`[name=${name}]`);
+    [this.start, this.end, this.purpose, this.membership] = ["start", "end", "purpose", "membership"].map(part);
+    this.list = form.querySelector("#gpu-list");
+    this.count = form.querySelector("#gpu-count");
+    this.length = form.querySelector("#length");
+    this.#lengths(form.querySelector("#lengths"));
+    for (const input of [this.start, this.end]) input.step = String(Math.min(config.grid_seconds, 3600));
+    this.start.addEventListener("change", () => this.#startMoved());
+    this.end.addEventListener("change", () => draft.set({ end: this.end.value }, "form"));
+    this.purpose.addEventListener("input", () => draft.set({ purpose: this.purpose.value }, "form"));
+    this.membership?.addEventListener("change", () => draft.set({ membership: Number(this.membership.value) }, "form"));
+    this.list.addEventListener("change", ({ target }) => draft.toggleGpu(Number(target.value), target.checked, "form"));
+    form.querySelector("#more-gpus").addEventListener("click", () => this.#more());
+    form.querySelector("#fewer-gpus").addEventListener("click", () => this.#fewer());
+    form.querySelector("#start-now").addEventListener("click", () => this.#setStart(nowWall()));
+    form.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+    draft.addEventListener("change", () => this.draw());
+    for (const type of ["loaded", "changed"]) store.addEventListener(type, () => this.draft.open && this.#drawGpus());
+  }
+
+  #lengths(node) {
+    const longest = this.config.longest_seconds;
+    for (const seconds of LENGTH_HOURS.map((hours) => hours * 3600).filter((s) => s <= longest)) {
+      node.append(el("button", {
+        type: "button", class: "chip", text: duration(seconds), "data-seconds": seconds,
+        on: { click: () => this.draft.setLength(seconds, "form") },
+      }));
+    }
+  }
+
+  /** Moving the start keeps the length: that is what was chosen. */
+  #startMoved() {
+    if (this.start.value) this.#setStart(this.start.value);
+    else this.draft.set({ start: "" }, "form");
+  }
+
+  #setStart(start) {
+    this.draft.set({ start, end: addWall(start, this.draft.lastSeconds) }, "form");
+  }
+
+  /** One more like those chosen: same node first, then the same class, free ones only. */
+  #more() {
+    const chosen = this.draft.gpuIds.map((id) => this.store.gpu(id)).filter(Boolean);
+    const model = chosen.at(-1) ?? this.store.visibleGpus()[0];
+    if (!model) return;
+    const likeness = (gpu) => (gpu.gpu_class === model.gpu_class ? 0 : 4) + (gpu.node === model.node ? 0 : 1);
+    const found = this.store.gpus
+      .filter((gpu) => !this.draft.gpuIds.includes(gpu.id) && likeness(gpu) < 4 && this.#isFree(gpu))
+      .sort((a, b) => likeness(a) - likeness(b))[0];
+    if (found) this.draft.toggleGpu(found.id, true, "form");
+    else this.form.querySelector("#gpu-hint").textContent = `No other ${shortClass(model.gpu_class)} is free then.`;
+  }
+
+  #fewer() {
+    const last = this.draft.gpuIds.at(-1);
+    if (last !== undefined) this.draft.toggleGpu(last, false, "form");
+  }
+
+  #isFree(gpu) {
+    if (this.draft.seconds() <= 0) return gpu.bookable;
+    return this.store.isFree(gpu, this.draft.startAt(), this.draft.endAt(), this.draft.editing?.id);
+  }
+
+  draw() {
+    const { draft } = this;
+    if (!draft.open) return;
+    const put = (input, value) => { if (input && input.value !== value) input.value = value; };
+    put(this.start, draft.start);
+    put(this.end, draft.end);
+    put(this.purpose, draft.purpose);
+    if (draft.membership) put(this.membership, String(draft.membership));
+    const seconds = draft.seconds();
+    this.length.textContent = seconds > 0 ? duration(seconds) : "";
+    for (const chip of this.form.querySelectorAll("[data-seconds]")) {
+      chip.setAttribute("aria-pressed", String(Number(chip.dataset.seconds) === seconds));
+    }
+    this.form.querySelector("#book").textContent = draft.editing ? "Save the change" : "Book";
+    this.form.querySelector("#drawer-title").textContent = draft.editing ? "Change your reservation" : "New booking";
+    this.#drawGpus();
+  }
+
+  #drawGpus() {
+    const groups = this.store.groups(this.store.gpus);
+    const print = JSON.stringify(groups.map((group) => [group.key, group.gpus.map((gpu) => [gpu.id, gpu.bookable])]));
+    if (print !== this.shownGroups) {
+      this.list.replaceChildren(...groups.map((group) => this.#group(group)));
+      this.shownGroups = print;
+    }
+    for (const box of this.list.querySelectorAll("input")) {
+      const id = Number(box.value);
+      const gpu = this.store.gpu(id);
+      box.checked = this.draft.gpuIds.includes(id);
+      const taken = gpu.bookable && !this.#isFree(gpu);
+      const word = gpu.bookable ? (taken ? "booked then" : "") : "closed";
+      box.parentElement.classList.toggle("is-taken", taken);
+      box.parentElement.title = word;
+      setText(box.parentElement.querySelector(".visually-hidden"), [`GPU ${gpu.index}`, word].filter(Boolean).join(", "));
+    }
+    const n = this.draft.gpuIds.length;
+    this.count.textContent = n ? gpuCount(n) : "none";
+    this.form.querySelector("#fewer-gpus").disabled = !n;
+    this.form.querySelector("#gpu-hint").textContent = "";
+  }
+
+  #group(group) {
+    const memory = gib(group.gpus[0].memory_total_bytes);
+    return el("div", { class: "gpu-group", role: "group", "aria-label": `${group.node}, ${shortClass(group.gpuClass)}` },
+      el("p", { class: "gpu-group-name" }, el("strong", { text: group.node }), ` ${shortClass(group.gpuClass)}, ${memory}`),
+      el("div", { class: "gpu-chips" }, ...group.gpus.map((gpu) => el("label", { class: "gpu-chip" },
+        el("input", { type: "checkbox", name: "gpu", value: gpu.id, disabled: !gpu.bookable }),
+        el("span", { "aria-hidden": "true", text: gpu.index }),
+        el("span", { class: "visually-hidden" })))));
+  }
+}

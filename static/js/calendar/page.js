@@ -1,0 +1,138 @@
+// The calendar page: who hears whom. Each part lives in its own module.
+import { connect } from "../live.js";
+import { pageData } from "../dom.js";
+import { serverNow } from "../time.js";
+import { toast, toastProblem } from "../toast.js";
+import { Actions } from "./actions.js";
+import { readAddress, writeAddress } from "./address.js";
+import { Details } from "./details.js";
+import { Draft } from "./draft.js";
+import { Drawer } from "./drawer.js";
+import { Find } from "./find.js";
+import { Form } from "./form.js";
+import { Stage } from "./stage.js";
+import { Store } from "./store.js";
+import { Toolbar } from "./toolbar.js";
+import { Verdict } from "./verdict.js";
+import { addWall, fromWall, toWall } from "./zone.js";
+
+const config = pageData("calendar-config");
+const node = (id) => document.getElementById(id);
+const nowWall = () => toWall(new Date(serverNow()), config.zone);
+const today = () => nowWall().slice(0, 10);
+
+const store = new Store();
+const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null });
+const actions = new Actions({ store, zone: config.zone, nowWall });
+let shown = readAddress(today());
+store.filters = { gpuClass: shown.gpuClass, minGib: shown.minGib, mine: shown.mine };
+
+const drawer = new Drawer(node("drawer"), {
+  onClose: (part) => { if (part === "form") draft.close("drawer"); details.shownId = null; },
+});
+const details = new Details(node("details"), {
+  store, config, nowWall, actions, close: () => drawer.close(),
+  change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "[name=start]" }); },
+});
+const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => draft.set(slot, "slot") });
+new Form(node("booking"), { draft, store, config, nowWall, submit });
+const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });
+new Find(node("find"), { store, config, nowWall, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
+const stage = new Stage(node("timeline"), node("agenda"), {
+  store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
+  on: {
+    pick, open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
+    press: (gpuIds, start) => pick(gpuIds, start, addWall(start, draft.lastSeconds)),
+  },
+}, shown);
+
+/** These GPUs and this time become the draft; what was typed into it stays. */
+function pick(gpuIds, start, end, focus = null) {
+  if (!gpuIds.length) { toast("Those GPUs are closed: choose others."); return; }
+  const fields = { gpuIds, start, end };
+  if (draft.open && !draft.editing) draft.set(fields, "pointer");
+  else draft.begin(fields, "pointer");
+  drawer.open("form", { focus });
+  if (start.slice(0, 10) !== shown.date && shown.view === "day") change({ date: start.slice(0, 10) }, true);
+}
+
+function open(id) {
+  if (draft.open) draft.close("details");
+  if (details.show(id)) drawer.open("details", { focus: "#details-title" });
+}
+
+async function move(id, wanted) {
+  const before = store.reservations.get(id);
+  const body = {
+    start: fromWall(wanted.start, config.zone).toISOString(),
+    end: fromWall(wanted.end, config.zone).toISOString(),
+    gpu_ids: wanted.gpuIds, version: before.version,
+  };
+  try {
+    await actions.change(before, body);
+  } catch (error) {
+    // Put the bar back, and keep what was wanted in the form, with the reason.
+    stage.putBack(id);
+    if (error.name !== "Problem") throw error;
+    draft.edit(before, wanted, "refused");
+    drawer.open("form");
+    verdict.refused(error);
+  }
+}
+
+async function submit() {
+  const missing = draft.missing();
+  if (missing) { toast(missing, { bad: true }); return; }
+  const button = node("book");
+  button.disabled = true;
+  try {
+    const { editing, plan } = draft;
+    const body = draft.body();
+    const made = editing
+      ? await actions.change(editing, { ...body, version: editing.version })
+      : await actions.book(body);
+    if (plan) {
+      location.assign(`${config.urls.launch}?reservation=${made.id}&plan=${plan}`);
+      return;
+    }
+    drawer.close();
+  } catch (error) {
+    if (error.name !== "Problem") throw error;
+    verdict.refused(error);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function change(fields, step = false) {
+  shown = { ...shown, ...fields };
+  writeAddress(shown, today(), { step });
+  toolbar.draw(shown);
+  stage.show(shown, "date" in fields || "view" in fields);
+}
+
+addEventListener("popstate", () => change(readAddress(today())));
+node("new-booking").addEventListener("click", () => {
+  draft.begin({ start: shown.date > today() ? `${shown.date}T09:00` : "" });
+  drawer.open("form", { focus: "[name=start]" });
+});
+node("open-find").addEventListener("click", ({ currentTarget }) => {
+  const wanted = node("find").hidden;
+  node("find").hidden = !wanted;
+  currentTarget.setAttribute("aria-expanded", String(wanted));
+  if (wanted) node("find").querySelector("input, select").focus();
+});
+
+toolbar.draw(shown);
+await stage.load();
+// Whenever the socket opens, at first too, ask again: what happened between the
+// last answer and the moment of joining was told to nobody here.
+connect("/ws/calendar/", {
+  onJson: (message) => { if (message.type === "reservation.changed") store.hear(message.reservation, config.me); },
+  onState: ({ word }) => { if (word === "open") store.reload().catch(toastProblem); },
+});
+if (config.draft) {
+  const { gpu_ids: gpuIds, ...fields } = config.draft;
+  draft.begin({ ...Object.fromEntries(Object.entries(fields).filter(([, value]) => value)), gpuIds });
+  drawer.open("form", { focus: gpuIds.length ? "#book" : "[name=start]" });
+}

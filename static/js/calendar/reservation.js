@@ -1,0 +1,96 @@
+// One reservation's page: change it, give it back, cancel it with undo, keep it.
+import { api } from "../api.js";
+import { el, pageData } from "../dom.js";
+import { icon } from "../icons.js";
+import { connect } from "../live.js";
+import { writeTimes } from "../time.js";
+import { ask, toast, toastProblem } from "../toast.js";
+import { addWall, ceilWall, fromWall } from "./zone.js";
+
+let config = pageData("reservation-config");
+const path = () => `/reservations/${config.id}`;
+const form = () => document.getElementById("change");
+
+/** Fetch the page again and take its middle: the server's words, not ours. */
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok) { location.reload(); return; }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.getElementById("reservation").replaceWith(document.adoptNode(page.getElementById("reservation")));
+  config = pageData("reservation-config");
+  writeTimes();
+}
+
+function say(error) {
+  if (error.name !== "Problem") { toastProblem(error); return; }
+  const words = [error.message, ...Object.values(error.fields).flat()].join(" ");
+  const place = document.getElementById("said");
+  if (!place) { toastProblem(error); return; }
+  place.replaceChildren(el("p", { class: "notice notice-bad" }, icon("alert"), el("span", { text: words })));
+}
+
+const acts = {
+  async cancel() {
+    await api("POST", `${path()}/cancel`);
+    toast("Cancelled.", { undo: async () => { await api("POST", `${path()}/undo`); await refresh(); } });
+  },
+  async release() {
+    const sure = await ask({
+      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
+      text: `Reservation ${config.id} ends. Jobs that run there are stopped, and others may book the time at once.`,
+    });
+    if (!sure) return;
+    await api("POST", `${path()}/release`);
+    toast("Given back.");
+  },
+  async keep() {
+    await api("POST", `${path()}/keep`);
+    toast("Kept: idle time will not release this reservation again.");
+  },
+  async extend() {
+    const end = ceilWall(addWall(config.end, 3600), config.grid_seconds);
+    await save({ end });
+  },
+};
+
+async function save(fields = {}) {
+  const data = new FormData(form());
+  const boxes = [...form().querySelectorAll("[name=gpu]")];
+  const body = {
+    start: fromWall(fields.start ?? data.get("start") ?? config.start, config.zone).toISOString(),
+    end: fromWall(fields.end ?? data.get("end") ?? config.end, config.zone).toISOString(),
+    gpu_ids: boxes.length ? boxes.filter((box) => box.checked).map((box) => Number(box.value)) : config.gpu_ids,
+    version: config.version,
+  };
+  await api("PATCH", path(), body);
+  toast("Changed.");
+}
+
+async function run(act, button) {
+  button.disabled = true;
+  try {
+    await act();
+    await refresh();
+  } catch (error) {
+    say(error);
+  }
+  button.disabled = false;
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("#reservation [data-act]");
+  if (button) run(acts[button.dataset.act], button);
+});
+document.addEventListener("submit", (event) => {
+  if (event.target !== form()) return;
+  event.preventDefault();
+  run(() => save(), event.submitter ?? form().querySelector("[type=submit]"));
+});
+
+connect("/ws/calendar/", {
+  onJson: ({ type, reservation }) => {
+    const typing = form()?.contains(document.activeElement);
+    const other = reservation?.id === config.id && (reservation.gone || reservation.version !== config.version);
+    if (type === "reservation.changed" && other && !typing) refresh().catch(toastProblem);
+  },
+});

@@ -1,0 +1,61 @@
+// Day and week, back and forth, and which GPUs: what is in view.
+import { el } from "../dom.js";
+import { gib } from "../format.js";
+import { longDay, shortClass, weekOf } from "./words.js";
+import { addWall, wallMillis } from "./zone.js";
+
+const DAY = 86400;
+
+export class Toolbar {
+  /** shown: {view, date, gpuClass, minGib, mine}; change(fields, step) is told. */
+  constructor(node, { store, today, shown, change }) {
+    Object.assign(this, { node, store, today, shown, change });
+    const find = (selector) => node.querySelector(selector);
+    [this.title, this.date] = [find("#range-title"), find("#go-date")];
+    [this.classes, this.sizes, this.mine] = [find("#class"), find("#min-gib"), find("#mine")];
+    find("#back").addEventListener("click", () => this.#go(-1));
+    find("#forth").addEventListener("click", () => this.#go(1));
+    find("#today").addEventListener("click", () => change({ date: today() }, true));
+    this.date.addEventListener("change", () => this.date.value && change({ date: this.date.value }, true));
+    for (const radio of node.querySelectorAll("[name=view]")) {
+      radio.addEventListener("change", () => change({ view: radio.value }, true));
+    }
+    this.classes.addEventListener("change", () => change({ gpuClass: this.classes.value }));
+    this.sizes.addEventListener("change", () => change({ minGib: Number(this.sizes.value) }));
+    this.mine.addEventListener("click", () => change({ mine: !this.shown.mine }));
+    store.addEventListener("loaded", () => this.#choices());
+  }
+
+  #go(way) {
+    const days = this.shown.view === "week" ? 7 : 1;
+    this.change({ date: addWall(`${this.shown.date}T00:00`, way * days * DAY).slice(0, 10) }, true);
+  }
+
+  /** Offer the classes and sizes that exist. */
+  #choices() {
+    const fill = (select, choices) => {
+      const known = new Set([...select.options].map((option) => option.value));
+      for (const [value, text] of choices) {
+        if (!known.has(String(value))) select.append(el("option", { value, text }));
+      }
+    };
+    const sizes = [...new Set(this.store.gpus.map((gpu) => Math.floor(gpu.memory_total_bytes / 2 ** 30)))];
+    fill(this.classes, [...new Set(this.store.gpus.map((gpu) => gpu.gpu_class))].map((name) => [name, shortClass(name)]));
+    fill(this.sizes, sizes.sort((a, b) => a - b).map((size) => [size, `≥ ${gib(size * 2 ** 30)}`]));
+    this.draw(this.shown);
+  }
+
+  draw(shown) {
+    this.shown = shown;
+    const monday = addWall(`${shown.date}T00:00`, -((new Date(wallMillis(`${shown.date}T00:00`)).getUTCDay() + 6) % 7) * DAY);
+    this.title.textContent = shown.view === "week" ? weekOf(monday) : longDay(`${shown.date}T00:00`);
+    this.date.value = shown.date;
+    this.node.querySelector(`[name=view][value=${shown.view}]`).checked = true;
+    this.classes.value = shown.gpuClass;
+    this.sizes.value = shown.minGib ? String(shown.minGib) : "";
+    this.mine.setAttribute("aria-pressed", String(shown.mine));
+    const step = shown.view === "week" ? "week" : "day";
+    this.node.querySelector("#back").setAttribute("aria-label", `Previous ${step}`);
+    this.node.querySelector("#forth").setAttribute("aria-label", `Next ${step}`);
+  }
+}

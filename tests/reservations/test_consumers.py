@@ -1,0 +1,161 @@
+"""The calendar's socket: who hears what, and for how long."""
+
+import asyncio
+import json
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.test import Client
+
+from gpuportal.asgi import application
+from reservations import live
+from reservations.consumers import CalendarConsumer
+from reservations.models import SitePolicy
+from reservations.snapshots import site_policy
+from tests import factories
+from tests.sockets import WebsocketCommunicator
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOST = b"127.0.0.1"
+
+
+def signed_in(user) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def socket_of(
+    client: Client | None, *, origin: bytes = b"http://" + HOST
+) -> WebsocketCommunicator:
+    headers = [(b"host", HOST), (b"origin", origin)]
+    if client is not None:
+        cookie = f"sessionid={client.cookies['sessionid'].value}"
+        headers.append((b"cookie", cookie.encode()))
+    return WebsocketCommunicator(application, "/ws/calendar/", headers=headers)
+
+
+async def opened(user) -> tuple[WebsocketCommunicator, Client]:
+    client = await sync_to_async(signed_in)(user)
+    socket = socket_of(client)
+    connected, _ = await socket.connect()
+    assert connected
+    # Joining goes on after the handshake: wait until the group is there.
+    await asyncio.sleep(0.1)
+    return socket, client
+
+
+def publish(reservation, *, gone: bool = False) -> None:
+    gpu_ids = list(reservation.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(
+        reservation, gpu_ids=gpu_ids, policy=site_policy(), gone=gone
+    )
+
+
+async def heard_by(socket: WebsocketCommunicator) -> dict:
+    message = await socket.receive_output(timeout=3)
+    assert message["type"] == "websocket.send"
+    return json.loads(message["text"])
+
+
+async def closing_code(socket: WebsocketCommunicator) -> int:
+    message = await socket.receive_output(timeout=3)
+    assert message["type"] == "websocket.close"
+    return message["code"]
+
+
+async def test_a_new_reservation_reaches_everybody_who_looks(alice, carol):
+    carols, _ = await opened(carol)
+    made = await sync_to_async(factories.make_reservation)(alice)
+    await sync_to_async(publish)(made)
+    message = await heard_by(carols)
+    assert message["type"] == "reservation.changed"
+    assert message["reservation"]["id"] == made.pk
+    assert message["reservation"]["user"] == "Alice"
+    assert message["reservation"]["mine"] is False
+    await carols.disconnect()
+
+
+async def test_a_cancelled_reservation_is_told_as_gone(alice, bob):
+    bobs, _ = await opened(bob)
+    made = await sync_to_async(factories.make_reservation)(alice)
+    await sync_to_async(publish)(made, gone=True)
+    message = await heard_by(bobs)
+    assert message["reservation"] == {"id": made.pk, "gone": True}
+    await bobs.disconnect()
+
+
+async def test_where_names_are_hidden_only_the_operator_hears_them(alice, carol, omar):
+    await SitePolicy.objects.aupdate_or_create(pk=1, defaults={"names_visible": False})
+    carols, _ = await opened(carol)
+    omars, _ = await opened(omar)
+    made = await sync_to_async(factories.make_reservation)(alice, purpose="secret plan")
+    await sync_to_async(publish)(made)
+    heard = await heard_by(carols)
+    assert heard["reservation"]["user"] is None
+    assert "secret plan" not in str(heard)
+    assert "Alice" not in str(heard)
+    named = await heard_by(omars)
+    assert named["reservation"]["user"] == "Alice"
+    assert await carols.receive_nothing(timeout=0.2)
+    await carols.disconnect()
+    await omars.disconnect()
+
+
+async def test_a_socket_without_a_session_is_closed_with_4401(db):
+    socket = socket_of(None)
+    connected, _ = await socket.connect()
+    assert connected
+    assert await closing_code(socket) == 4401
+
+
+async def test_a_socket_from_another_site_is_refused(alice):
+    client = await sync_to_async(signed_in)(alice)
+    socket = socket_of(client, origin=b"http://evil.example")
+    connected, _ = await socket.connect()
+    assert not connected
+
+
+async def test_signing_out_closes_the_socket_at_the_next_check(alice, monkeypatch):
+    monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
+    socket, client = await opened(alice)
+    assert await socket.receive_nothing(timeout=0.4)
+    await sync_to_async(client.logout)()
+    assert await closing_code(socket) == 4401
+
+
+async def test_switching_a_user_off_closes_the_socket(alice, monkeypatch):
+    monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
+    socket, _ = await opened(alice)
+    alice.is_active = False
+    await alice.asave()
+    assert await closing_code(socket) == 4401
+
+
+async def test_hiding_names_moves_open_sockets_to_the_other_audience(
+    alice, carol, monkeypatch
+):
+    monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
+    socket, _ = await opened(carol)
+    await SitePolicy.objects.aupdate_or_create(pk=1, defaults={"names_visible": False})
+    await asyncio.sleep(0.6)
+    made = await sync_to_async(factories.make_reservation)(alice)
+    await sync_to_async(publish)(made)
+    heard = await heard_by(socket)
+    assert heard["reservation"]["user"] is None
+    assert await socket.receive_nothing(timeout=0.2)
+    await socket.disconnect()
+
+
+async def test_text_that_is_not_json_closes_the_socket_and_nothing_else(alice):
+    socket, _ = await opened(alice)
+    await socket.send_to(text_data="{oops")
+    assert await closing_code(socket) == 4400
+
+
+async def test_what_a_browser_says_is_ignored(alice):
+    socket, _ = await opened(alice)
+    await socket.send_json_to({"type": "reservation.changed", "reservation": {"id": 1}})
+    assert await socket.receive_nothing(timeout=0.3)
+    await socket.disconnect()
