@@ -8,6 +8,7 @@ its triggers.
 """
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper
 
 APPEND_ONLY = ("reservations_ledgerentry", "reservations_auditentry")
 
@@ -43,7 +44,7 @@ def install(using: str = "default", **_kwargs: object) -> None:
             _install_postgresql(cursor, tables)
 
 
-def _install_sqlite(cursor, tables: set[str]) -> None:
+def _install_sqlite(cursor: CursorWrapper, tables: set[str]) -> None:
     for when in ("INSERT", "UPDATE"):
         cursor.execute(f"DROP TRIGGER IF EXISTS allocation_no_overlap_{when}")
         if "reservations_allocation" in tables:
@@ -55,7 +56,7 @@ def _install_sqlite(cursor, tables: set[str]) -> None:
                 cursor.execute(_SQLITE_APPEND_ONLY.format(table=table, when=when))
 
 
-def _install_postgresql(cursor, tables: set[str]) -> None:
+def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
     cursor.execute(_POSTGRES_FUNCTION.replace("%%", "%"))
     for table in APPEND_ONLY:
         if table not in tables:

@@ -41,6 +41,8 @@ class CalendarGpu:
     weight: int
     """Cost of one second of it, in weighted GPU-seconds."""
     bookable: bool = True
+    name: str = ""
+    """Product name, as the driver tells it."""
 
     @property
     def label(self) -> str:

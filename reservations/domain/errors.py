@@ -23,26 +23,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.calendar import Slot
-from telemetry.domain.units import format_duration, gpu_hours
-
-
-def hours_text(gpu_seconds: int) -> str:
-    """Return weighted GPU-hours for a sentence: at most one decimal.
-
-    >>> hours_text(165_600), hours_text(5_400)
-    ('46', '1.5')
-    """
-    return f"{gpu_hours(gpu_seconds):.1f}".removesuffix(".0")
-
-
-def time_text(at: datetime, zone: tzinfo) -> str:
-    """Return an instant for a sentence, in the site's zone.
-
-    >>> time_text(datetime(2026, 3, 3, 9, tzinfo=UTC), UTC)
-    'Tue 3 Mar 09:00'
-    """
-    local = at.astimezone(zone)
-    return f"{local:%a} {local.day} {local:%b %H:%M}"
+from reservations.domain.words import hours_text, time_text
+from telemetry.domain.units import format_duration
 
 
 def json_ready(value: object) -> object:

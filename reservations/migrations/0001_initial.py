@@ -283,7 +283,7 @@ class Migration(migrations.Migration):
                 ('start', models.DateTimeField()),
                 ('end', models.DateTimeField()),
                 ('live', models.BooleanField(default=True)),
-                ('weight', models.PositiveIntegerField(default=1, help_text="The Pool's weight when it was booked.")),
+                ('weight', models.PositiveIntegerField(blank=True, help_text="The Pool's weight when it was booked; empty: the weight now.", null=True)),
                 ('gpu', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='telemetry.gpu')),
                 ('reservation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='reservations.reservation')),
             ],
@@ -343,6 +343,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='allocation',
             index=models.Index(fields=['gpu', 'live', 'end'], name='reservation_gpu_id_becfe0_idx'),
+        ),
+        migrations.AddIndex(
+            model_name='allocation',
+            index=models.Index(fields=['start', 'end'], name='reservation_start_f9866d_idx'),
+        ),
+        migrations.AddIndex(
+            model_name='allocation',
+            index=models.Index(fields=['live', 'end'], name='reservation_live_b9ed89_idx'),
         ),
         migrations.AddConstraint(
             model_name='allocation',

@@ -1,6 +1,7 @@
 """Reservations and the Allocations that the database keeps apart."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeBoundary
@@ -14,7 +15,7 @@ from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models.accounts import Membership, User
 
 
-class ReservationQuerySet(models.QuerySet):
+class ReservationQuerySet(models.QuerySet["Reservation"]):
     """Reads and moves of Reservations."""
 
     def live(self) -> "ReservationQuerySet":
@@ -133,25 +134,33 @@ class NoOverlap(ExclusionConstraint):
     ``reservations/triggers.py`` installs a trigger that raises the same name.
     """
 
-    def constraint_sql(self, model, schema_editor):  # type: ignore[override]
+    def constraint_sql(  # type: ignore[override]
+        self, model: Any, schema_editor: Any
+    ) -> str | None:
         """Return SQL on PostgreSQL only."""
         if schema_editor.connection.vendor != "postgresql":
             return None
         return super().constraint_sql(model, schema_editor)
 
-    def create_sql(self, model, schema_editor):  # type: ignore[override]
+    def create_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return SQL on PostgreSQL only."""
         if schema_editor.connection.vendor != "postgresql":
             return None
         return super().create_sql(model, schema_editor)
 
-    def remove_sql(self, model, schema_editor):  # type: ignore[override]
+    def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return SQL on PostgreSQL only."""
         if schema_editor.connection.vendor != "postgresql":
             return None
         return super().remove_sql(model, schema_editor)
 
-    def validate(self, model, instance, exclude=None, using="default"):  # type: ignore[override]
+    def validate(  # type: ignore[override]
+        self,
+        model: type["Allocation"],
+        instance: "Allocation",
+        exclude: Any = None,
+        using: str = "default",
+    ) -> None:
         """Refuse in forms what the database would refuse.
 
         Raises:
@@ -188,12 +197,18 @@ class Allocation(models.Model):
     end = models.DateTimeField()
     live = models.BooleanField(default=True)
     weight = models.PositiveIntegerField(
-        default=1, help_text="The Pool's weight when it was booked."
+        null=True,
+        blank=True,
+        help_text="The Pool's weight when it was booked; empty: the weight now.",
     )
 
     class Meta:
         ordering = ["gpu_id", "start"]
-        indexes = [models.Index(fields=["gpu", "live", "end"])]
+        indexes = [
+            models.Index(fields=["gpu", "live", "end"]),
+            models.Index(fields=["start", "end"]),
+            models.Index(fields=["live", "end"]),
+        ]
         constraints = [
             NoOverlap(
                 name="allocation_no_overlap",

@@ -1,0 +1,38 @@
+"""Every write of the first floor. Keyword-only; ``now`` is aware UTC; durable.
+
+Locks are taken in one order everywhere: Accounts with a quota (pk order), the
+User, the Gpus (pk order), the Reservation. A rule that says no raises a
+Refusal and nothing is written.
+"""
+
+from reservations.services.booking import book, preview
+from reservations.services.changing import change
+from reservations.services.giving import (
+    UNDO_SECONDS,
+    cancel,
+    release,
+    undo_cancel,
+)
+from reservations.services.presence import check_in, keep
+from reservations.services.search import find_slots
+from reservations.services.standing import Standing, standing
+from reservations.services.tick import tick
+from reservations.services.tokens import create_token, revoke_token
+
+__all__ = [
+    "UNDO_SECONDS",
+    "Standing",
+    "book",
+    "cancel",
+    "change",
+    "check_in",
+    "create_token",
+    "find_slots",
+    "keep",
+    "preview",
+    "release",
+    "revoke_token",
+    "standing",
+    "tick",
+    "undo_cancel",
+]

@@ -1,0 +1,140 @@
+"""Steps 3 and 4 of the tick: who came, who did not, who holds and idles."""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import DatabaseError, transaction
+
+from reservations.domain.absence import MinuteInfo, idle_seconds, watched
+from reservations.domain.errors import BookingError
+from reservations.domain.lifecycle import State
+from reservations.domain.policy import Policy
+from reservations.models import Allocation, Reservation
+from reservations.services import books, locking
+from reservations.services.giving import free_unused
+from reservations.services.presence import IDLE_WARNING, check_in
+from telemetry import services as telemetry
+from telemetry.models import SampleMinute
+
+log = logging.getLogger(__name__)
+_ERRORS = (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError)
+
+
+def check(now: datetime, policy: Policy) -> dict[str, int]:
+    """Check in, free no-shows, warn and free idle ones; how many of each."""
+    done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
+    running = list(
+        Reservation.objects.filter(
+            state=State.ACTIVE, start__lt=now, end__gt=now
+        ).order_by("pk")
+    )
+    gpus = _gpu_ids(running)
+    for row in running:
+        try:
+            if row.checked_in_at is None:
+                word = _absence(row, gpus.get(row.pk, []), now, policy)
+            elif policy.release_idle:
+                word = _idle(row, gpus.get(row.pk, []), now, policy)
+            else:
+                continue
+        except _ERRORS:
+            log.exception("reservation %s: looking for its holder failed", row.pk)
+            continue
+        if word:
+            done[word] += 1
+    return done
+
+
+def _gpu_ids(rows: Sequence[Reservation]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    pairs = Allocation.objects.filter(reservation__in=[row.pk for row in rows])
+    for pk, gpu in pairs.order_by().values_list("reservation_id", "gpu_id"):
+        found.setdefault(pk, []).append(gpu)
+    return found
+
+
+def _minutes(gpu_ids: Sequence[int], since: datetime) -> list[MinuteInfo]:
+    rows = SampleMinute.objects.filter(gpu_id__in=gpu_ids, minute_at__gte=since)
+    fields = ("gpu_id", "minute_at", "n", "process_n", "util_n", "util_sum_pct")
+    return [MinuteInfo(*row) for row in rows.order_by().values_list(*fields)]
+
+
+def _absence(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> str:
+    """Check the holder in, or free the Gpus that nobody came for."""
+    seen = watched(_minutes(gpu_ids, row.start), gpu_ids, start=row.start, now=now)
+    if seen.holder_came:
+        return "checked_in" if check_in(reservation_id=row.pk, now=now) else ""
+    if row.blind_seconds != seen.blind_seconds:
+        Reservation.objects.filter(pk=row.pk).update(blind_seconds=seen.blind_seconds)
+    if not policy.release_no_shows or seen.absent_seconds < policy.no_show_seconds:
+        return ""
+    # Somebody may have checked in by a job since the row was read.
+    if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
+        return ""
+    free_unused(reservation_id=row.pk, now=now, reason="nobody came")
+    return "no_shows"
+
+
+def _idle(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> str:
+    """Warn once; free what is still idle when the grace has been watched too."""
+    since = max(row.start, row.kept_at or row.start)
+    idle = idle_seconds(
+        _minutes(gpu_ids, since),
+        gpu_ids,
+        since=since,
+        now=now,
+        below_pct=policy.idle_util_pct,
+    )
+    if row.idle_warned_at is not None:
+        if idle < policy.idle_seconds:
+            _unwarn(row, gpu_ids, now)
+            return ""
+        _warn(row, gpu_ids, now, policy)
+        after = idle_seconds(
+            _minutes(gpu_ids, row.idle_warned_at),
+            gpu_ids,
+            since=row.idle_warned_at,
+            now=now,
+            below_pct=policy.idle_util_pct,
+        )
+        if after < policy.idle_grace_seconds:
+            return ""
+        free_unused(reservation_id=row.pk, now=now, reason="idle")
+        _close(gpu_ids, now)
+        return "idle_released"
+    if idle < policy.idle_seconds:
+        return ""
+    Reservation.objects.filter(pk=row.pk, state=State.ACTIVE).update(idle_warned_at=now)
+    _warn(row, gpu_ids, now, policy)
+    with transaction.atomic(durable=True):
+        fresh = locking.load_reservation(row.pk)
+        books.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
+    return "idle_warned"
+
+
+def _warn(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> None:
+    for gpu_id in gpu_ids:
+        telemetry.open_alert(
+            rule=IDLE_WARNING,
+            gpu_id=gpu_id,
+            now=now,
+            reservation_id=row.pk,
+            detail={"grace_seconds": policy.idle_grace_seconds},
+        )
+
+
+def _unwarn(row: Reservation, gpu_ids: Sequence[int], now: datetime) -> None:
+    Reservation.objects.filter(pk=row.pk).update(idle_warned_at=None)
+    _close(gpu_ids, now)
+
+
+def _close(gpu_ids: Sequence[int], now: datetime) -> None:
+    for gpu_id in gpu_ids:
+        telemetry.close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=now)

@@ -1,0 +1,118 @@
+"""Rows of the ledger and the audit log. Called inside a service's transaction."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import Sum
+
+from reservations.domain.ledger import Settlement, late_windows
+from reservations.domain.window import Window
+from reservations.models import (
+    Allocation,
+    AuditEntry,
+    LateReturn,
+    LedgerEntry,
+    Reservation,
+    User,
+)
+
+HOLD, RELEASE, CHARGE = LedgerEntry.Kind
+
+
+def hold(reservation: Reservation, *, now: datetime, reason: str) -> None:
+    """Write a HOLD of a Reservation's whole cost."""
+    LedgerEntry.objects.create(
+        membership_id=reservation.membership_id,
+        reservation=reservation,
+        kind=HOLD,
+        gpu_seconds=reservation.cost_gpu_seconds,
+        at=now,
+        reason=reason,
+    )
+
+
+def held_gpu_seconds(reservation: Reservation) -> int:
+    """Return what a Reservation holds now: the sum of HOLD and RELEASE."""
+    rows = LedgerEntry.objects.filter(reservation=reservation, kind__in=[HOLD, RELEASE])
+    return rows.aggregate(held=Sum("gpu_seconds"))["held"] or 0
+
+
+def settle(
+    reservation: Reservation, settlement: Settlement, *, at: datetime, reason: str
+) -> None:
+    """Write what ends a Reservation: RELEASE, CHARGE, the site's part."""
+    lines = (
+        (RELEASE, settlement.release_gpu_seconds, reservation.membership_id, reason),
+        (CHARGE, settlement.charge_gpu_seconds, reservation.membership_id, reason),
+        (CHARGE, settlement.site_gpu_seconds, None, f"{reason}: the site pays"),
+    )
+    LedgerEntry.objects.bulk_create(
+        LedgerEntry(
+            membership_id=membership,
+            reservation=reservation,
+            kind=kind,
+            gpu_seconds=amount,
+            at=at,
+            reason=why[:200],
+        )
+        for kind, amount, membership, why in lines
+        if amount
+    )
+
+
+def release_hold(reservation: Reservation, *, now: datetime, reason: str) -> None:
+    """Write the RELEASE of everything a Reservation holds."""
+    held = held_gpu_seconds(reservation)
+    settle(reservation, Settlement(-held, 0), at=now, reason=reason)
+
+
+def late_return(
+    reservation: Reservation,
+    returned: Iterable[tuple[Allocation, Window]],
+    *,
+    now: datetime,
+    permille: int,
+) -> None:
+    """Keep the hours that came back too late to be free (POLICY.md rule 6)."""
+    if not permille:
+        return
+    LateReturn.objects.bulk_create(
+        LateReturn(
+            reservation=reservation,
+            gpu_id=allocation.gpu_id,
+            start=late.start,
+            end=late.end,
+            weight=weight_of(allocation),
+            permille=permille,
+            returned_at=now,
+        )
+        for allocation, window in returned
+        for late in late_windows(window, at=now)
+    )
+
+
+def weight_of(allocation: Allocation) -> int:
+    """Return the weight an Allocation was booked with."""
+    if allocation.weight is None:
+        return allocation.gpu.pool.weight
+    return allocation.weight
+
+
+def audit(
+    verb: str,
+    reservation: Reservation,
+    *,
+    actor: User | None,
+    now: datetime,
+    reason: str = "",
+    **detail: object,
+) -> None:
+    """Write who did what to a Reservation; ``actor`` None: the portal."""
+    AuditEntry.objects.create(
+        at=now,
+        actor=actor,
+        verb=f"reservation.{verb}",
+        subject=f"reservation:{reservation.pk}",
+        reason=reason[:400],
+        detail=detail,
+    )

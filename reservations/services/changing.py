@@ -1,0 +1,241 @@
+"""Move, lengthen, shorten a Reservation, or give it other Gpus."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from reservations import live
+from reservations.domain.calendar import CalendarGpu
+from reservations.domain.decision import Decision, Request, check_gpus, check_window
+from reservations.domain.errors import (
+    InThePast,
+    NotChangeable,
+    Refusal,
+    StaleVersion,
+)
+from reservations.domain.ledger import cost_gpu_seconds
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.policy import Policy
+from reservations.domain.window import Window, whole_second, without
+from reservations.models import Allocation, Membership, Reservation, User
+from reservations.services import books, locking, search
+from reservations.services.booking import OVERLAP, _taken, judge
+from reservations.services.rights import check_may_change
+from reservations.snapshots.facts import load_membership, site_policy
+
+
+def change(
+    *,
+    reservation_id: int,
+    user: User,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    gpu_ids: Sequence[int] | None = None,
+    version: int,
+    now: datetime,
+    reason: str = "",
+) -> Reservation:
+    """Change what is booked; what is left out stays as it is.
+
+    What is given back is judged like any return (POLICY.md rule 6); what is
+    added is judged like a new request. One that runs can only change its end.
+
+    Args:
+        version: as it was shown; another one means somebody was faster.
+
+    Raises:
+        StaleVersion, NotChangeable, Refusal: and nothing is changed.
+        NotAllowed, NotFound.
+    """
+    now = whole_second(now)
+    policy = site_policy()
+    before = locking.load_reservation(reservation_id)
+    check_may_change(user, before, act="change", reason=reason)
+    wanted = sorted(set(gpu_ids)) if gpu_ids is not None else _gpu_ids(before)
+    refusal: Refusal
+    window = None
+    try:
+        with transaction.atomic(durable=True):
+            membership = load_membership(before.membership_id)
+            assert membership is not None
+            locked = locking.lock(membership, wanted)
+            row = locking.load_reservation(reservation_id, lock=True)
+            _check_row(row, version)
+            window = new_window(row, start, end, now=now)
+            if row.state == State.ACTIVE and wanted != _gpu_ids(row):
+                raise NotChangeable(state=row.state, act="moved to other GPUs")
+            request = Request(locked.gpus, window, now)
+            decision = _judge(row, request, locked, policy)
+            _apply(row, request, decision, user=user, reason=reason, policy=policy)
+            return row
+    except IntegrityError as error:
+        if OVERLAP not in str(error) or window is None:
+            raise
+        refusal = _taken(locked.gpus[0], window)
+    except Refusal as refused:
+        refusal = refused
+    if window is not None and before.state == State.CONFIRMED:
+        search.add_next_slot(
+            refusal,
+            before.user,
+            _membership(before),
+            wanted,
+            window.start,
+            window.end,
+            now=now,
+            policy=policy,
+            ignoring=before.pk,
+        )
+    raise refusal
+
+
+def _membership(reservation: Reservation) -> Membership:
+    return reservation.membership
+
+
+def _gpu_ids(reservation: Reservation) -> list[int]:
+    rows = reservation.allocations.order_by("gpu_id")
+    return list(rows.values_list("gpu_id", flat=True))
+
+
+def _check_row(row: Reservation, version: int) -> None:
+    """Refuse a row that changed since it was shown, or cannot change any more."""
+    if row.state not in State.live():
+        raise NotChangeable(state=row.state, act="changed")
+    if row.version != version:
+        raise StaleVersion(shown=version, stored=row.version)
+
+
+def new_window(
+    row: Reservation, start: datetime | None, end: datetime | None, *, now: datetime
+) -> Window:
+    """Return the Window that a Reservation would have.
+
+    Raises:
+        InThePast: it would end before it begins, or before now.
+        NotChangeable: the start of one that runs would move.
+    """
+    begin = whole_second(start) if start is not None else row.start
+    over = end if end is not None else row.end
+    if row.state == State.ACTIVE:
+        # A page sends the start back as it was shown; only a real move counts.
+        if begin != row.start and not (begin <= now and start is None):
+            raise NotChangeable(state=row.state, act="moved to another start")
+        begin = row.start
+    elif begin != row.start:
+        begin = max(begin, now)
+    if over <= max(begin, now):
+        raise InThePast(end=over, now=max(begin, now))
+    return Window(begin, over)
+
+
+def _judge(
+    row: Reservation, request: Request, locked: locking.Locked, policy: Policy
+) -> Decision:
+    """Judge what is new; only giving back needs no permission but the grid.
+
+    Raises:
+        Refusal: also where a firm Reservation could only go on as flex.
+    """
+    kind = Kind(row.kind)
+    same = {a.gpu_id for a in row.allocations.all()}
+    asked = {gpu.pk for gpu in request.gpus}
+    window = request.window
+    if asked <= same and asked and row.start <= window.start and window.end <= row.end:
+        if window.end != row.end or window.start != row.start:
+            check_window(window, now=request.now, policy=policy)
+        cost = cost_gpu_seconds(window, rate=request.rate)
+        return Decision(kind, cost)
+    check_gpus(request.gpus)
+    decision = judge(
+        request,
+        locked,
+        policy=policy,
+        names=policy.names_visible,
+        ignoring=row.pk,
+    )
+    if decision.refusal is not None:
+        raise decision.refusal
+    if kind is Kind.FIRM and decision.why_not_firm is not None:
+        raise decision.why_not_firm
+    return decision
+
+
+def _apply(
+    row: Reservation,
+    request: Request,
+    decision: Decision,
+    *,
+    user: User,
+    reason: str,
+    policy: Policy,
+) -> None:
+    """Write the new Window, Allocations, the RELEASE and HOLD pair, the audit."""
+    now, window = request.now, request.window
+    assert decision.kind is not None
+    was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
+    old = list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+    rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
+    books.release_hold(row, now=now, reason="changed")
+    row.start, row.end, row.booked_end = window.start, window.end, window.end
+    row.kind = decision.kind
+    row.cost_gpu_seconds = cost_gpu_seconds(window, rate=rate)
+    if decision.peaks or decision.why_not_firm:
+        row.decision = decision.to_json()
+    row.version += 1
+    if row.state == State.CONFIRMED and window.start <= now:
+        row.state = State.ACTIVE
+    row.save()
+    books.hold(row, now=now, reason=f"changed, {row.kind}")
+    gpu_ids = [gpu.pk for gpu in request.gpus]
+    books.audit(
+        "changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids, was=was
+    )
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)
+
+
+def _reallocate(
+    old: Sequence[Allocation],
+    gpus: Sequence[CalendarGpu],
+    row: Reservation,
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> int:
+    """Move the Allocations to the new Window and Gpus; return the new rate.
+
+    A Gpu that stays keeps the weight it was booked with.
+    """
+    asked = {gpu.pk: gpu for gpu in gpus}
+    before = Window(row.start, row.end)
+    returned: list[tuple[Allocation, Window]] = []
+    rate = 0
+    for allocation in old:
+        if allocation.gpu_id not in asked:
+            returned.append((allocation, before))
+            continue
+        asked.pop(allocation.gpu_id)
+        rate += books.weight_of(allocation)
+        returned += [(allocation, gone) for gone in without(before, [window])]
+    books.late_return(row, returned, now=now, permille=policy.late_return_permille)
+    kept = [a for a in old if a.gpu_id in {gpu.pk for gpu in gpus}]
+    dropped = [a.pk for a in old if a not in kept]
+    if dropped:
+        Allocation.objects.filter(pk__in=dropped).delete()
+    for allocation in kept:
+        Allocation.objects.filter(pk=allocation.pk).update(
+            start=window.start, end=window.end
+        )
+    Allocation.objects.bulk_create(
+        Allocation(
+            reservation=row,
+            gpu_id=gpu.pk,
+            start=window.start,
+            end=window.end,
+            weight=gpu.weight,
+        )
+        for gpu in sorted(asked.values(), key=lambda gpu: gpu.pk)
+    )
+    return rate + sum(gpu.weight for gpu in asked.values())

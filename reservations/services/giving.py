@@ -1,0 +1,209 @@
+"""Give back: cancel before the start (with undo), release while it runs."""
+
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+
+from reservations import live
+from reservations.domain.decision import Request, check_free, check_gpus
+from reservations.domain.errors import NotChangeable, Refusal, UndoOver
+from reservations.domain.ledger import FULL_PRICE_PERMILLE, settle
+from reservations.domain.lifecycle import State
+from reservations.domain.policy import Policy
+from reservations.domain.window import Window, unix, whole_second
+from reservations.models import Allocation, Reservation, User
+from reservations.services import books, locking
+from reservations.services.booking import OVERLAP, _taken
+from reservations.services.rights import check_may_change
+from reservations.snapshots.facts import calendar_of, load_membership, site_policy
+
+UNDO_SECONDS = 10
+_SLACK_SECONDS = 3
+"""On top, for the way from the browser: the button is shown for the ten."""
+
+
+def cancel(
+    *, reservation_id: int, user: User, now: datetime, reason: str = ""
+) -> Reservation:
+    """Give a Reservation back before its start.
+
+    Hours that begin within 24 h may still cost, see ``domain.ledger``.
+
+    Raises:
+        NotChangeable: it has begun, or is over.
+        NotAllowed, ReasonNeeded, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(reservation_id, lock=True)
+        check_may_change(user, row, act="cancel", reason=reason)
+        if row.state != State.CONFIRMED:
+            raise NotChangeable(state=row.state, act="cancelled")
+        allocations = _allocations(row)
+        Reservation.objects.move(
+            row.pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
+        )
+        Allocation.objects.filter(reservation=row).update(live=False)
+        books.release_hold(row, now=at, reason="cancelled")
+        whole = Window(row.start, row.end)
+        books.late_return(
+            row,
+            [(allocation, whole) for allocation in allocations],
+            now=at,
+            permille=policy.late_return_permille,
+        )
+        books.audit("cancelled", row, actor=user, now=at, reason=reason)
+        row.refresh_from_db(fields=["state", "version", "cancelled_at"])
+        _publish(row, allocations, policy, gone=True)
+    return row
+
+
+def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservation:
+    """Take a cancel back within ten seconds, if nobody took a Gpu meanwhile.
+
+    Raises:
+        UndoOver, NotChangeable, GpuTaken, GpuNotBookable.
+        NotAllowed, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    before = locking.load_reservation(reservation_id)
+    check_may_change(user, before, act="undo the cancel of", reason="undo")
+    gpu_ids = [a.gpu_id for a in _allocations(before)]
+    try:
+        with transaction.atomic(durable=True):
+            membership = load_membership(before.membership_id)
+            assert membership is not None
+            locked = locking.lock(membership, gpu_ids)
+            row = locking.load_reservation(reservation_id, lock=True)
+            _check_undo(row, now=at)
+            request = Request(locked.gpus, Window(row.start, row.end), at)
+            check_gpus(request.gpus)
+            check_free(
+                request,
+                calendar_of(
+                    request.gpus, row.start, row.end, names=policy.names_visible
+                ),
+            )
+            row.late_returns.all().delete()
+            Reservation.objects.move(
+                row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
+            )
+            Allocation.objects.filter(reservation=row).update(live=True)
+            books.hold(row, now=at, reason="cancel undone")
+            books.audit("cancel-undone", row, actor=user, now=at)
+            row.refresh_from_db(fields=["state", "version", "cancelled_at"])
+            _publish(row, _allocations(row), policy)
+            return row
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        refusal: Refusal = _taken(locked.gpus[0], Window(before.start, before.end))
+    raise refusal
+
+
+def _check_undo(row: Reservation, *, now: datetime) -> None:
+    if row.state != State.CANCELLED or row.cancelled_at is None:
+        raise NotChangeable(state=row.state, act="brought back")
+    limit = timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
+    charged = row.late_returns.exclude(charged_at=None).exists()
+    if now - row.cancelled_at > limit or row.end <= now or charged:
+        raise UndoOver(undo_seconds=UNDO_SECONDS)
+
+
+def release(
+    *,
+    reservation_id: int,
+    user: User | None,
+    now: datetime,
+    reason: str = "",
+    permille: int | None = None,
+) -> Reservation:
+    """Give a running Reservation back now; what was held is charged.
+
+    Args:
+        user: None: the portal itself (a no-show, an idle one).
+        permille: price of the late hours; default: the policy's lambda.
+
+    Raises:
+        NotChangeable: it does not run.
+        NotAllowed, ReasonNeeded, NotFound.
+    """
+    at = whole_second(now)
+    policy = site_policy()
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(reservation_id, lock=True)
+        if user is not None:
+            check_may_change(user, row, act="release", reason=reason)
+        if row.state != State.ACTIVE or row.end <= at:
+            state = State.ENDED if row.state == State.ACTIVE else State(row.state)
+            raise NotChangeable(state=state, act="released")
+        price = policy.late_return_permille if permille is None else permille
+        _release(row, user=user, at=at, reason=reason, permille=price, policy=policy)
+    return row
+
+
+def free_unused(*, reservation_id: int, now: datetime, reason: str) -> Reservation:
+    """Release for a no-show or for idleness: lambda is 1 (POLICY.md rule 6)."""
+    return release(
+        reservation_id=reservation_id,
+        user=None,
+        now=now,
+        reason=reason,
+        permille=FULL_PRICE_PERMILLE,
+    )
+
+
+def _release(
+    row: Reservation,
+    *,
+    user: User | None,
+    at: datetime,
+    reason: str,
+    permille: int,
+    policy: Policy,
+) -> None:
+    allocations = _allocations(row)
+    at = max(at, row.start)
+    used = Window(row.start, at) if at > row.start else None
+    rest = Window(at, row.end)
+    rate = rate_of(row)
+    settlement = settle(books.held_gpu_seconds(row), used=used, rate=rate)
+    cost = settlement.charge_gpu_seconds
+    Reservation.objects.move(
+        row.pk,
+        old=State.ACTIVE,
+        new=State.RELEASED,
+        end=at,
+        ended_at=at,
+        cost_gpu_seconds=cost,
+    )
+    Allocation.objects.filter(reservation=row).update(live=False, end=at)
+    why = f"released: {reason}" if reason else "released"
+    books.settle(row, settlement, at=at, reason=why)
+    books.late_return(row, [(a, rest) for a in allocations], now=at, permille=permille)
+    books.audit("released", row, actor=user, now=at, reason=reason)
+    row.refresh_from_db()
+    _publish(row, allocations, policy)
+
+
+def rate_of(row: Reservation) -> int:
+    """Return the weighted Gpus of a Reservation: the cost of one second."""
+    seconds = unix(row.end) - unix(row.start)
+    return row.cost_gpu_seconds // seconds if seconds else 0
+
+
+def _allocations(row: Reservation) -> list[Allocation]:
+    return list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+
+
+def _publish(
+    row: Reservation,
+    allocations: list[Allocation],
+    policy: Policy,
+    *,
+    gone: bool = False,
+) -> None:
+    gpu_ids = [allocation.gpu_id for allocation in allocations]
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=gone)

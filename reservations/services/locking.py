@@ -1,0 +1,113 @@
+"""Rows locked in one order, and what a request is about once they are.
+
+SQLite knows no row locks: its transactions begin IMMEDIATE, one writer at a
+time. On PostgreSQL the locks are FOR NO KEY UPDATE, so that a foreign key to a
+locked User (an audit row of somebody else's act) does not wait for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import connection
+
+from reservations.domain.calendar import CalendarGpu
+from reservations.domain.errors import MembershipNeeded, NotAllowed, NotFound
+from reservations.models import Account, Membership, Reservation, User
+from reservations.snapshots.facts import account_path, calendar_gpus, load_membership
+from telemetry.models import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What a booking holds while it decides."""
+
+    membership: Membership
+    path: tuple[Account, ...]
+    gpus: tuple[CalendarGpu, ...]
+
+
+def choose_membership(user: User, membership: Membership | None) -> Membership:
+    """Return the right that pays; with exactly one it need not be named.
+
+    Raises:
+        MembershipNeeded: none, or several and none named.
+        NotAllowed: not this User's, or switched off.
+    """
+    if membership is None:
+        own = list(user.memberships.filter(active=True).select_related("account")[:20])
+        if len(own) != 1:
+            raise MembershipNeeded(accounts=tuple(str(m.account) for m in own))
+        membership = own[0]
+    if membership.user_id != user.pk or not membership.active:
+        raise NotAllowed(act=f"book under {membership.account}")
+    # Again, with its User and the whole path to the root in one query.
+    loaded = load_membership(membership.pk)
+    if loaded is None or not loaded.active:
+        raise NotAllowed(act=f"book under {membership.account}")
+    if not loaded.user.is_active:
+        raise NotAllowed(act="book: the login is switched off")
+    return loaded
+
+
+def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+    """Return the same facts without locking anything, for a preview.
+
+    Raises:
+        NotFound: a Gpu that does not exist.
+    """
+    return _facts(membership, tuple(account_path(membership)), gpu_ids, lock=False)
+
+
+def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
+    """Lock Accounts, User, Gpus, in this order, and return them.
+
+    Raises:
+        NotFound: a Gpu that does not exist.
+    """
+    path = account_path(membership)
+    if connection.features.has_select_for_update:
+        limited = [a.pk for a in path if a.quota_gpu_seconds is not None]
+        if limited:
+            rows = Account.objects.filter(pk__in=limited).order_by("pk")
+            fresh = {a.pk: a for a in rows.select_for_update(no_key=True)}
+            path = [fresh.get(account.pk, account) for account in path]
+        list(
+            User.objects.filter(pk=membership.user_id)
+            .order_by("pk")
+            .select_for_update(no_key=True)
+            .values_list("pk")
+        )
+    return _facts(membership, tuple(path), gpu_ids, lock=True)
+
+
+def _facts(
+    membership: Membership,
+    path: tuple[Account, ...],
+    gpu_ids: Sequence[int],
+    *,
+    lock: bool,
+) -> Locked:
+    wanted = sorted(set(gpu_ids))
+    rows = Gpu.objects.filter(pk__in=wanted).order_by("pk")
+    if lock:
+        rows = rows.select_for_update(no_key=True, of=("self",))
+    gpus = calendar_gpus(rows)
+    if len(gpus) != len(wanted):
+        missing = set(wanted) - {gpu.pk for gpu in gpus}
+        raise NotFound(what=f"GPU with the number {min(missing)}")
+    return Locked(membership, path, tuple(gpus))
+
+
+def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
+    """Return one Reservation with its User and Account; locked, where asked.
+
+    Raises:
+        NotFound: there is none.
+    """
+    rows = Reservation.objects.select_related("user", "membership__account")
+    if lock:
+        rows = rows.select_for_update(no_key=True, of=("self",))
+    found = rows.filter(pk=pk).first()
+    if found is None:
+        raise NotFound(what=f"reservation #{pk}")
+    return found

@@ -1,0 +1,70 @@
+"""Signs of life: checking in, and keeping an idle Reservation."""
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F
+
+from reservations import live
+from reservations.domain.errors import KeepUsed, NotChangeable
+from reservations.domain.lifecycle import State
+from reservations.domain.window import whole_second
+from reservations.models import Reservation, User
+from reservations.services import books, locking
+from reservations.services.rights import check_may_change
+from reservations.snapshots.facts import site_policy
+from telemetry import services as telemetry
+
+IDLE_WARNING = "idle warning"
+"""Alert rule: the Reservation will be released unless it is used or kept."""
+
+
+@transaction.atomic(durable=True)
+def check_in(*, reservation_id: int, now: datetime, by: str = "process") -> bool:
+    """Note that the holder came; False: noted before, or not running.
+
+    Args:
+        by: "process" on the Gpu, a "job" of the portal, or a "click".
+    """
+    at = whole_second(now)
+    checked = Reservation.objects.filter(
+        pk=reservation_id, state=State.ACTIVE, checked_in_at=None
+    ).update(checked_in_at=at, version=F("version") + 1)
+    if checked:
+        row = locking.load_reservation(reservation_id)
+        books.audit("checked-in", row, actor=None, now=at, by=by)
+        _publish(row)
+    return checked == 1
+
+
+@transaction.atomic(durable=True)
+def keep(
+    *, reservation_id: int, user: User, now: datetime, reason: str = ""
+) -> Reservation:
+    """Press Keep: idle time counts from now again. Once per Reservation.
+
+    Raises:
+        KeepUsed, NotChangeable, NotAllowed, ReasonNeeded, NotFound.
+    """
+    at = whole_second(now)
+    row = locking.load_reservation(reservation_id, lock=True)
+    check_may_change(user, row, act="keep", reason=reason)
+    if row.state != State.ACTIVE:
+        raise NotChangeable(state=row.state, act="kept")
+    if row.keep_used:
+        raise KeepUsed
+    row.keep_used, row.kept_at, row.idle_warned_at = True, at, None
+    if row.checked_in_at is None:
+        row.checked_in_at = at
+    row.version += 1
+    row.save()
+    for gpu_id in row.allocations.values_list("gpu_id", flat=True):
+        telemetry.close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=at)
+    books.audit("kept", row, actor=user, now=at, reason=reason)
+    _publish(row)
+    return row
+
+
+def _publish(row: Reservation) -> None:
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=site_policy())

@@ -1,0 +1,29 @@
+"""Who may change whose Reservation."""
+
+from reservations.domain.errors import NotAllowed, ReasonNeeded
+from reservations.models import Reservation, User
+from reservations.snapshots.calendar import headed_accounts
+
+
+def may_change(user: User, reservation: Reservation) -> bool:
+    """Say whether it is the User's own, in a group they head, or they run the site."""
+    return (
+        reservation.user_id == user.pk
+        or user.is_operator
+        or reservation.membership.account_id in headed_accounts(user)
+    )
+
+
+def check_may_change(
+    user: User, reservation: Reservation, *, act: str, reason: str
+) -> None:
+    """Refuse strangers; ask a head or the operator for a reason.
+
+    Raises:
+        NotAllowed: it is not theirs to change.
+        ReasonNeeded: it is somebody else's, and no reason was given.
+    """
+    if not may_change(user, reservation):
+        raise NotAllowed(act=f"{act} somebody else's reservation")
+    if reservation.user_id != user.pk and not reason.strip():
+        raise ReasonNeeded

@@ -1,0 +1,207 @@
+"""The first slots that fit: for "find a slot", and after a refusal."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from reservations.domain.calendar import (
+    CalendarGpu,
+    Search,
+    Slot,
+    Wish,
+    first_slots,
+)
+from reservations.domain.decision import Decision, Request, Snapshot, decide
+from reservations.domain.errors import (
+    BeyondHorizon,
+    GpuNotBookable,
+    GpuTaken,
+    InThePast,
+    OffGrid,
+    QuotaExceeded,
+    Refusal,
+    TooLong,
+    TooManyFlex,
+    TooManyGpus,
+)
+from reservations.domain.lifecycle import Kind
+from reservations.domain.policy import Policy
+from reservations.domain.window import Window, unix, whole_second
+from reservations.models import Membership, User
+from reservations.services import locking
+from reservations.snapshots.facts import (
+    account_path,
+    calendar_gpus,
+    calendar_of,
+    own_holdings,
+    quota_infos,
+    site_policy,
+)
+
+# Another time or other Gpus can cure these; the rest needs another wish.
+CURABLE = (
+    BeyondHorizon,
+    GpuNotBookable,
+    GpuTaken,
+    InThePast,
+    OffGrid,
+    QuotaExceeded,
+    TooLong,
+    TooManyFlex,
+    TooManyGpus,
+)
+MOST_SLOTS = 20
+
+
+def find_slots(
+    *,
+    user: User,
+    membership: Membership | None,
+    count: int,
+    min_memory_bytes: int,
+    duration_seconds: int,
+    earliest: datetime | None = None,
+    latest: datetime | None = None,
+    gpu_class: str | None = None,
+    now: datetime,
+    limit: int = 3,
+) -> list[Slot]:
+    """Return the first slots that ``book`` would grant this User.
+
+    Args:
+        earliest: at or before ``now`` means at once.
+        latest: last instant of the slot's end; default and most: the horizon.
+
+    Raises:
+        Refusal: no slot can fit, at any time (too long, too many Gpus).
+        MembershipNeeded, NotAllowed.
+    """
+    now = whole_second(now)
+    policy = site_policy()
+    if duration_seconds > policy.longest_seconds:
+        raise TooLong(
+            asked_seconds=duration_seconds,
+            longest_seconds=policy.longest_seconds,
+            joined=False,
+        )
+    if count > policy.gpus_at_once:
+        raise TooManyGpus(asked=count, held=0, most=policy.gpus_at_once)
+    chosen = locking.choose_membership(user, membership)
+    wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class)
+    return _search(
+        chosen,
+        wish,
+        calendar_gpus(),
+        earliest=max(earliest or now, now),
+        latest_end=latest,
+        now=now,
+        policy=policy,
+        limit=min(limit, MOST_SLOTS),
+    )
+
+
+def _search(
+    membership: Membership,
+    wish: Wish,
+    gpus: Sequence[CalendarGpu],
+    *,
+    earliest: datetime,
+    latest_end: datetime | None,
+    now: datetime,
+    policy: Policy,
+    limit: int,
+    ignoring: int | None = None,
+) -> list[Slot]:
+    """Search the calendar with everything read once."""
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    latest = horizon
+    if latest_end is not None:
+        latest = min(horizon, latest_end - timedelta(seconds=wish.duration_seconds))
+    if latest < earliest:
+        return []
+    last_end = latest + timedelta(seconds=policy.longest_seconds)
+    fitting = [gpu for gpu in gpus if wish.fits(gpu)]
+    calendar = calendar_of(fitting, earliest, last_end, ignoring=ignoring)
+    facts = Snapshot(
+        policy=policy,
+        calendar=calendar,
+        own=own_holdings(membership.user_id, ignoring=ignoring),
+        quotas=quota_infos(
+            membership,
+            account_path(membership),
+            earliest,
+            last_end,
+            policy=policy,
+            ignoring=ignoring,
+        ),
+    )
+
+    def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:
+        decision: Decision = decide(Request(chosen, window, now), facts)
+        if latest_end is not None and window.end > latest_end:
+            return None
+        return decision.kind
+
+    search = Search(
+        earliest=_on_grid_or_now(earliest, now, policy),
+        latest=latest,
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=policy.longest_seconds,
+    )
+    return first_slots(calendar, wish, search, allowed=allowed, limit=limit)
+
+
+def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
+    """Return a start that may be booked: now itself, or on the grid."""
+    if at <= now:
+        return now
+    over = unix(at) % policy.grid_seconds
+    if not over and not at.microsecond:
+        return at
+    return at.replace(microsecond=0) + timedelta(seconds=policy.grid_seconds - over)
+
+
+def add_next_slot(
+    refusal: Refusal,
+    user: User,
+    membership: Membership | None,
+    gpu_ids: Sequence[int],
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+    ignoring: int | None = None,
+) -> None:
+    """Put the next slot that would work into a Refusal, where one can.
+
+    As many Gpus, of the same class where they are of one, at least as large as
+    the smallest of them, for as long (or as long as allowed), not earlier.
+    """
+    if not isinstance(refusal, CURABLE):
+        return
+    gpus = calendar_gpus()
+    asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
+    seconds = int((end - max(start, now)).total_seconds())
+    if not asked or len(asked) > policy.gpus_at_once:
+        return
+    if seconds <= 0:
+        seconds = int((end - start).total_seconds())
+    classes = {gpu.gpu_class for gpu in asked}
+    wish = Wish(
+        count=len(asked),
+        duration_seconds=max(min(seconds, policy.longest_seconds), 1),
+        min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
+        gpu_class=classes.pop() if len(classes) == 1 else None,
+    )
+    found = _search(
+        locking.choose_membership(user, membership),
+        wish,
+        gpus,
+        earliest=max(start, now),
+        latest_end=None,
+        now=now,
+        policy=policy,
+        limit=1,
+        ignoring=ignoring,
+    )
+    refusal.next_slot = found[0] if found else None

@@ -1,0 +1,261 @@
+"""The calendar's tick: small numbered steps, safe to run twice and by many.
+
+1. begin what is due: CONFIRMED -> ACTIVE
+2. watch over lost Gpus: note since when, refund what stays lost
+3. check in whoever runs something; free what nobody came for
+4. warn about idle Reservations and free them, where the site wants that
+5. end what is over: RELEASE and CHARGE
+6. charge hours that came back too late, once they have passed
+
+Every move is one compare-and-set on one locked row, so that a second worker in
+the same step finds nothing to do. A row that fails is logged and skipped. The
+order matters: who came in the last minute is checked in before the end.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Max
+
+from reservations import live
+from reservations.domain.errors import BookingError
+from reservations.domain.ledger import (
+    Settlement,
+    cost_gpu_seconds,
+    late_charge_gpu_seconds,
+    unheld,
+)
+from reservations.domain.ledger import settle as amounts
+from reservations.domain.lifecycle import State
+from reservations.domain.policy import Policy
+from reservations.domain.window import Window, whole_second
+from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
+from reservations.services import absence, books, locking
+from reservations.services.giving import rate_of
+from reservations.snapshots.facts import site_policy
+
+MOST_ROWS = 500
+"""Rows a step takes at most; the next tick takes the next ones."""
+log = logging.getLogger(__name__)
+
+
+def tick(now: datetime) -> dict[str, int]:
+    """Run every step; how many rows each one moved."""
+    at = whole_second(now)
+    policy = site_policy()
+    done = {
+        "started": _each(due_to_start(at), _start, at, policy),
+        "lost": _each(with_lost_gpus(at), _watch_lost, at, policy),
+    }
+    done |= absence.check(at, policy)
+    done["ended"] = _each(due_to_end(at), _end, at, policy)
+    done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
+    return done
+
+
+def _each(
+    pks: Iterable[int],
+    step: Callable[[int, datetime, Policy], bool],
+    now: datetime,
+    policy: Policy,
+) -> int:
+    """Run a step for each row in a transaction of its own."""
+    moved = 0
+    for pk in pks:
+        try:
+            with transaction.atomic(durable=True):
+                moved += step(pk, now, policy)
+        except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
+            log.exception("reservation %s: %s failed", pk, step.__name__)
+    return moved
+
+
+# --- 1. begin -------------------------------------------------------------------
+
+
+def due_to_start(now: datetime) -> list[int]:
+    """Return what is booked and has begun."""
+    rows = Reservation.objects.due_to_start(now).order_by("start", "pk")
+    return list(rows.values_list("pk", flat=True)[:MOST_ROWS])
+
+
+def _start(pk: int, now: datetime, policy: Policy) -> bool:
+    row = locking.load_reservation(pk, lock=True)
+    if row.state != State.CONFIRMED or not row.start <= now < row.end:
+        return False
+    Reservation.objects.move(pk, old=State.CONFIRMED, new=State.ACTIVE)
+    books.audit("started", row, actor=None, now=now)
+    _publish(row, policy)
+    return True
+
+
+# --- 2. lost Gpus ----------------------------------------------------------------
+
+
+def with_lost_gpus(now: datetime) -> list[int]:
+    """Return what runs on a lost Gpu, or did until now."""
+    running = Reservation.objects.filter(state=State.ACTIVE, end__gt=now)
+    broken = running.filter(allocations__gpu__lost=True)
+    missing = running.filter(allocations__gpu__present=False)
+    healed = running.exclude(lost_since=None)
+    found = (
+        set(broken.values_list("pk", flat=True))
+        | set(missing.values_list("pk", flat=True))
+        | set(healed.values_list("pk", flat=True))
+    )
+    return sorted(found)[:MOST_ROWS]
+
+
+def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
+    """Note since when a Gpu is lost; refund when it stays lost."""
+    row = locking.load_reservation(pk, lock=True)
+    if row.state != State.ACTIVE or row.end <= now:
+        return False
+    gpus = [a.gpu for a in row.allocations.select_related("gpu")]
+    lost = any(gpu.lost or not gpu.present for gpu in gpus)
+    if not lost:
+        row.lost_since = None
+        row.save(update_fields=["lost_since"])
+        return False
+    if row.lost_since is None:
+        row.lost_since = now
+        row.save(update_fields=["lost_since"])
+    if now - row.lost_since < timedelta(seconds=policy.lost_seconds):
+        return False
+    _refund(row, now=now, reason="a GPU was lost", policy=policy)
+    return True
+
+
+def _refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> None:
+    """Give everything back; the time that was held is the site's (rule 7)."""
+    over = min(max(now, row.start), row.end)
+    held = books.held_gpu_seconds(row)
+    used = Window(row.start, over) if over > row.start else None
+    site = cost_gpu_seconds(used, rate=rate_of(row)) if used else 0
+    moved = Reservation.objects.move(
+        row.pk,
+        old=State(row.state),
+        new=State.REFUNDED,
+        end=over,
+        ended_at=now,
+        cost_gpu_seconds=site,
+    )
+    if not moved:
+        return
+    Allocation.objects.filter(reservation=row).update(live=False, end=over)
+    books.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
+    books.audit("refunded", row, actor=None, now=now, reason=reason)
+    _publish(row, policy, gone=True)
+
+
+# --- 5. end ------------------------------------------------------------------------
+
+
+def due_to_end(now: datetime) -> list[int]:
+    """Return what is over but still live."""
+    rows = Reservation.objects.due_to_end(now).order_by("end", "pk")
+    return list(rows.values_list("pk", flat=True)[:MOST_ROWS])
+
+
+def _end(pk: int, now: datetime, policy: Policy) -> bool:
+    row = locking.load_reservation(pk, lock=True)
+    if row.state not in State.live() or row.end > now:
+        return False
+    if row.state == State.CONFIRMED:
+        # Nothing ever began it: the portal was down, which nobody pays for.
+        _refund(row, now=now, reason="the portal was down", policy=policy)
+        return True
+    used = Window(row.start, row.end) if row.end > row.start else None
+    lost = None
+    if row.lost_since is not None and row.lost_since < row.end:
+        lost = Window(max(row.lost_since, row.start), row.end)
+    settlement = amounts(
+        books.held_gpu_seconds(row), used=used, rate=rate_of(row), lost=lost
+    )
+    Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=now)
+    Allocation.objects.filter(reservation=row).update(live=False)
+    books.settle(row, settlement, at=row.end, reason="ended")
+    books.audit("ended", row, actor=None, now=now)
+    _publish(row, policy)
+    return True
+
+
+# --- 6. late returns -----------------------------------------------------------------
+
+
+def due_late_returns(now: datetime) -> list[int]:
+    """Return Reservations whose late hours have all passed."""
+    rows = (
+        LateReturn.objects.filter(charged_at=None)
+        .order_by()
+        .values("reservation_id")
+        .annotate(last=Max("end"))
+        .filter(last__lte=now)
+    )
+    return sorted(row["reservation_id"] for row in rows)[:MOST_ROWS]
+
+
+def _charge_late(pk: int, now: datetime, policy: Policy) -> bool:
+    """Charge the parts that nobody else then held; the rest costs nothing."""
+    row = locking.load_reservation(pk, lock=True)
+    owed = list(row.late_returns.filter(charged_at=None))
+    if not owed or any(part.end > now for part in owed):
+        return False
+    charge = 0
+    kept: list[LateReturn] = []
+    for part in owed:
+        whole = Window(part.start, part.end)
+        pieces = unheld(whole, taken=_held_by_others(part, row))
+        charge += late_charge_gpu_seconds(
+            pieces, weight=part.weight, permille=part.permille
+        )
+        kept += [_piece(part, piece, now) for piece in pieces]
+    row.late_returns.filter(charged_at=None).delete()
+    LateReturn.objects.bulk_create(kept)
+    if charge:
+        LedgerEntry.objects.create(
+            membership_id=row.membership_id,
+            reservation=row,
+            kind=books.CHARGE,
+            gpu_seconds=charge,
+            at=now,
+            reason="given back too late for others",
+        )
+    books.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=charge)
+    return True
+
+
+def _piece(part: LateReturn, piece: Window, now: datetime) -> LateReturn:
+    return LateReturn(
+        reservation_id=part.reservation_id,
+        gpu_id=part.gpu_id,
+        start=piece.start,
+        end=piece.end,
+        weight=part.weight,
+        permille=part.permille,
+        returned_at=part.returned_at,
+        charged_at=now,
+    )
+
+
+def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
+    """Return when somebody else really held the Gpu in those hours."""
+    rows = (
+        Allocation.objects.filter(
+            gpu_id=part.gpu_id,
+            start__lt=part.end,
+            end__gt=part.start,
+            reservation__state__in=State.holding(),
+        )
+        .exclude(reservation__user_id=row.user_id)
+        .values_list("start", "end")
+    )
+    return [Window(start, end) for start, end in rows if start < end]
+
+
+def _publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:
+    row.refresh_from_db()
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=gone)

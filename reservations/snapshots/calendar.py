@@ -1,0 +1,236 @@
+"""The calendar as pages and programs read it: few queries, plain values."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
+
+from reservations.domain.decision import is_frozen
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
+from reservations.models import Account, Allocation, Membership, Reservation, User
+from reservations.snapshots.facts import calendar_gpus
+
+SHOWN = (State.CONFIRMED, State.ACTIVE, State.ENDED, State.RELEASED)
+_FIELDS = (
+    "reservation_id",
+    "gpu_id",
+    "start",
+    "end",
+    "reservation__kind",
+    "reservation__state",
+    "reservation__version",
+    "reservation__purpose",
+    "reservation__user_id",
+    "reservation__user__display_name",
+    "reservation__user__username",
+    "reservation__membership__account_id",
+    "reservation__membership__account__name",
+    "reservation__membership__account__hue",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Whose eyes: decides about names and what may be changed."""
+
+    user_pk: int
+    is_operator: bool
+    headed: frozenset[int]
+    """Accounts that the reader is head of, everything below included."""
+    names: bool
+    """Whether the reader sees who holds a Gpu."""
+
+    @classmethod
+    def of(cls, user: User, policy: Policy) -> "Reader":
+        """Return what a User may see and do."""
+        return cls(
+            user_pk=user.pk,
+            is_operator=user.is_operator,
+            headed=headed_accounts(user),
+            names=policy.names_visible or user.is_operator,
+        )
+
+    def sees_name(self, user_pk: int, account_pk: int) -> bool:
+        """Say whether the reader sees who holds; one's own, always."""
+        return self.names or user_pk == self.user_pk or account_pk in self.headed
+
+    def may_edit(self, user_pk: int, account_pk: int) -> bool:
+        """Say whether the reader may change what this User holds."""
+        return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
+
+
+def headed_accounts(user: User) -> frozenset[int]:
+    """Return the Accounts that a User is head of, those below included."""
+    headed = set(
+        Membership.objects.filter(user=user, is_head=True, active=True)
+        .order_by()
+        .values_list("account_id", flat=True)
+    )
+    if not headed:
+        return frozenset()
+    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
+    found = set()
+    for pk in parents:
+        above: int | None = pk
+        while above is not None and above not in headed:
+            above = parents[above]
+        if above is not None:
+            found.add(pk)
+    return frozenset(found)
+
+
+def iso(at: datetime) -> str:
+    """Return an instant as ISO 8601 in UTC, to the second, with Z."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def calendar_entry(
+    reservation: Reservation,
+    *,
+    gpu_ids: Collection[int],
+    reader: Reader,
+    policy: Policy,
+    now: datetime,
+) -> dict[str, object]:
+    """Return one loaded Reservation as the calendar tells it."""
+    user, account = reservation.user, reservation.membership.account
+    return _entry(
+        (
+            reservation.pk,
+            None,
+            reservation.start,
+            reservation.end,
+            reservation.kind,
+            reservation.state,
+            reservation.version,
+            reservation.purpose,
+            user.pk,
+            user.display_name,
+            user.username,
+            account.pk,
+            account.name,
+            account.hue,
+        ),
+        gpu_ids=sorted(gpu_ids),
+        reader=reader,
+        freeze=timedelta(seconds=policy.freeze_seconds),
+        now=now,
+    )
+
+
+def _entry(
+    row: tuple,  # type: ignore[type-arg]
+    *,
+    gpu_ids: list[int],
+    reader: Reader,
+    freeze: timedelta,
+    now: datetime,
+) -> dict[str, object]:
+    (
+        pk, _gpu, start, end, kind, state, version, purpose,
+        user_pk, shown, login, account_pk, account, hue,
+    ) = row  # fmt: skip
+    mine = user_pk == reader.user_pk
+    named = reader.sees_name(user_pk, account_pk)
+    live = state in (State.CONFIRMED, State.ACTIVE)
+    return {
+        "id": pk,
+        "gpu_ids": gpu_ids,
+        "start": iso(start),
+        "end": iso(end),
+        "kind": kind,
+        "state": state,
+        "mine": mine,
+        "user": (shown or login) if named else None,
+        "account": account,
+        "hue": hue,
+        "purpose": purpose if named else "",
+        "frozen": kind == Kind.FLEX and start - now <= freeze,
+        "version": version,
+        "editable": live and reader.may_edit(user_pk, account_pk),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarPage:
+    """Everything the calendar shows between two instants."""
+
+    gpus: list[dict[str, object]]
+    reservations: list[dict[str, object]]
+    now: datetime
+    grid_seconds: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the API tells it."""
+        return {
+            "gpus": self.gpus,
+            "reservations": self.reservations,
+            "now": iso(self.now),
+            "grid_seconds": self.grid_seconds,
+            "timezone": settings.TIME_ZONE,
+        }
+
+
+def calendar_page(
+    start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
+) -> CalendarPage:
+    """Read the calendar between two instants, in two queries."""
+    gpus: list[dict[str, object]] = [
+        {
+            "id": gpu.pk,
+            "node": gpu.node,
+            "index": gpu.index,
+            "name": gpu.name,
+            "gpu_class": gpu.gpu_class,
+            "memory_total_bytes": gpu.memory_total_bytes,
+            "bookable": gpu.bookable,
+        }
+        for gpu in calendar_gpus()
+    ]
+    longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+    rows = (
+        Allocation.objects.filter(
+            start__lt=end,
+            start__gt=start - longest,
+            end__gt=start,
+            reservation__state__in=SHOWN,
+        )
+        .order_by("reservation_id", "gpu_id")
+        .values_list(*_FIELDS)
+    )
+    return CalendarPage(
+        gpus=gpus,
+        reservations=list(_grouped(rows, reader=reader, policy=policy, now=now)),
+        now=now,
+        grid_seconds=policy.grid_seconds,
+    )
+
+
+def _grouped(
+    rows: Iterable[tuple],  # type: ignore[type-arg]
+    *,
+    reader: Reader,
+    policy: Policy,
+    now: datetime,
+) -> Iterable[dict[str, object]]:
+    """Join the Allocations of one Reservation, which come one after another.
+
+    An entry may gain Gpus after it was yielded: read to the end before use.
+    """
+    freeze = timedelta(seconds=policy.freeze_seconds)
+    last: dict[str, object] = {}
+    gpu_ids: list[int] = []
+    for row in rows:
+        if last and last["id"] == row[0]:
+            gpu_ids.append(row[1])
+            continue
+        gpu_ids = [row[1]]
+        last = _entry(row, gpu_ids=gpu_ids, reader=reader, freeze=freeze, now=now)
+        yield last
+
+
+def frozen_at(reservation: Reservation, policy: Policy, now: datetime) -> bool:
+    """Say whether nobody can take a Reservation any more."""
+    return is_frozen(Kind(reservation.kind), reservation.start, now=now, policy=policy)

@@ -1,0 +1,128 @@
+"""Past charges and present commitments, as Fair Tree weighs them."""
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Max
+
+from reservations.domain.fairshare import (
+    AccountShares,
+    MemberShares,
+    Ranking,
+    rank_tree,
+    weight_at,
+)
+from reservations.domain.policy import Policy
+from reservations.domain.window import unix
+from reservations.models import Account, LedgerEntry, Membership
+from reservations.snapshots.facts import (
+    committed_gpu_seconds,
+    pending_late_gpu_seconds,
+)
+
+SMALL_LEDGER_ROWS = 20_000
+"""Up to here the sums are read anew each time, which takes milliseconds."""
+LOOK_AGAIN_SECONDS = 60
+"""POLICY.md section 2: sums of a larger ledger may be this old."""
+
+
+@dataclass
+class _Sums:
+    """Weighed charges of one database, as of an instant."""
+
+    read_at: int = 0
+    half_life_seconds: int = 0
+    by_membership: dict[int, int] = field(default_factory=dict)
+
+
+_kept: dict[str, _Sums] = {}
+_lock = threading.Lock()
+
+
+def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
+    """Return the weighed usage of every Membership that has any.
+
+    Decayed past charges plus undecayed commitments (POLICY.md section 2), in
+    the units of ``fairshare.weight_at``.
+    """
+    second = unix(now)
+    heavy = weight_at(second, policy.half_life_seconds)
+    usage = dict(_charges(second, policy.half_life_seconds))
+    for owed in (committed_gpu_seconds(), pending_late_gpu_seconds()):
+        for membership, cost in owed.items():
+            usage[membership] = usage.get(membership, 0) + cost * heavy
+    return usage
+
+
+def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
+    """Return weighed charges; those of a large ledger may be a minute old."""
+    rows = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
+    # pk and not COUNT(*): the count of a large table is a scan.
+    newest = LedgerEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
+    if newest <= SMALL_LEDGER_ROWS:
+        return _read_charges(rows, half_life_seconds)
+    name = str(connection.settings_dict["NAME"])
+    with _lock:
+        sums = _kept.get(name)
+    fresh = sums is not None and 0 <= second - sums.read_at < LOOK_AGAIN_SECONDS
+    if sums is None or not fresh or sums.half_life_seconds != half_life_seconds:
+        sums = _Sums(second, half_life_seconds, _read_charges(rows, half_life_seconds))
+        with _lock:
+            _kept[name] = sums
+    return sums.by_membership
+
+
+def _read_charges(rows, half_life_seconds: int) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    found: dict[int, int] = {}
+    lines = (
+        rows.exclude(membership=None)
+        .order_by()
+        .values_list("membership_id", "gpu_seconds", "at")
+    )
+    for membership, cost, at in lines.iterator(chunk_size=5000):
+        weighed = cost * weight_at(unix(at), half_life_seconds)
+        found[membership] = found.get(membership, 0) + weighed
+    return {membership: max(total, 0) for membership, total in found.items()}
+
+
+def ranking(
+    now: datetime, policy: Policy, *, extra: dict[int, int] | None = None
+) -> Ranking | None:
+    """Rank all active Memberships; None where there is no tree to rank.
+
+    Args:
+        extra: GPU-seconds by Membership to add as commitments ("what if").
+    """
+    return rank_with(usage_by_membership(now, policy), now, policy, extra=extra)
+
+
+def rank_with(
+    usage: dict[int, int],
+    now: datetime,
+    policy: Policy,
+    *,
+    extra: dict[int, int] | None = None,
+) -> Ranking | None:
+    """Rank with usage that was read before."""
+    accounts = list(Account.objects.order_by().values_list("pk", "parent_id", "shares"))
+    if not accounts:
+        return None
+    heavy = weight_at(unix(now), policy.half_life_seconds)
+    more = extra or {}
+    roots = [pk for pk, parent, _shares in accounts if parent is None]
+    tree = [AccountShares(*row) for row in accounts]
+    if len(roots) > 1:
+        # Groups that the operator left without a parent are siblings.
+        tree = [
+            AccountShares(pk, parent or 0, shares) for pk, parent, shares in accounts
+        ]
+        tree.append(AccountShares(0, None))
+    members = [
+        MemberShares(pk, account, shares, usage.get(pk, 0) + more.get(pk, 0) * heavy)
+        for pk, account, shares in Membership.objects.filter(active=True)
+        .order_by()
+        .values_list("pk", "account_id", "shares")
+    ]
+    return rank_tree(tree, members)
