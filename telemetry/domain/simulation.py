@@ -110,9 +110,11 @@ def heat_pct(loads: Sequence[Load], at: float) -> float:
     for load in loads:
         age_seconds = max(at - load.from_at, 0.0)
         gone_seconds = 0.0 if load.until_at is None else max(at - load.until_at, 0.0)
-        total += load.util_pct * (
+        # A window that ends before it begins never warmed anything.
+        total += load.util_pct * max(
             math.exp(-gone_seconds / HEAT_LAG_SECONDS)
-            - math.exp(-age_seconds / HEAT_LAG_SECONDS)
+            - math.exp(-age_seconds / HEAT_LAG_SECONDS),
+            0.0,
         )
     return min(total, 100.0)
 

@@ -309,7 +309,7 @@ def find_cards() -> tuple[list[Card], list[int]]:
             continue
         cards.append(card)
         for part in instances(card):
-            info = replace(_describe(index, part), mig_parent=card.info.uuid)
+            info = replace(_describe(index, part), mig=False, mig_parent=card.info.uuid)
             cards.append(Card(info, part))
     return cards[: hardware.MOST_GPUS], unnamed
 

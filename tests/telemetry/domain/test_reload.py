@@ -1,0 +1,60 @@
+"""Telling a reloaded driver from a broken Gpu."""
+
+import pytest
+
+from telemetry.domain.reload import BACK_OFF_SECONDS, ReloadWatch
+
+pytestmark = pytest.mark.pure
+
+BOTH = {"GPU-1", "GPU-2"}
+
+
+def test_one_gpu_that_fails_is_broken_and_not_a_reload() -> None:
+    watch = ReloadWatch()
+    watch.note("GPU-1", answered=False)
+    watch.note("GPU-2", answered=True)
+    watch.judge(BOTH)
+    assert not watch.stale
+
+
+def test_all_gpus_that_fail_at_once_are_a_reload() -> None:
+    watch = ReloadWatch()
+    watch.note("GPU-1", answered=False)
+    watch.note("GPU-2", answered=False)
+    watch.judge(BOTH)
+    assert watch.stale
+
+
+def test_failures_of_different_samples_do_not_add_up() -> None:
+    watch = ReloadWatch()
+    watch.note("GPU-1", answered=False)
+    watch.judge(BOTH)
+    watch.note("GPU-2", answered=False)
+    watch.judge(BOTH)
+    assert not watch.stale
+
+
+def test_a_node_without_readable_gpus_proves_nothing() -> None:
+    watch = ReloadWatch()
+    watch.judge(set())
+    assert not watch.stale
+
+
+def test_tries_wait_longer_and_longer_until_a_gpu_answers() -> None:
+    watch = ReloadWatch()
+    watch.note_proof()
+    at, waits = 0.0, []
+    for _ in range(8):
+        assert watch.due(at)
+        watch.note_try(at)
+        began_at = at
+        while not watch.due(at):
+            at += 0.5
+        waits.append(at - began_at)
+    assert waits == [*BACK_OFF_SECONDS, 30.0, 30.0]
+    watch.note_success()
+    assert not watch.stale
+    watch.note("GPU-1", answered=True)
+    watch.note_proof()
+    watch.note_try(at)
+    assert watch.due(at + 1.0)
