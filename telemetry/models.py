@@ -199,7 +199,12 @@ class Alert(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.rule} on {self.gpu}"
+        return f"{self.words} on {self.gpu}"
+
+    @property
+    def words(self) -> str:
+        """The rule as people read it: "missing after reboot"."""
+        return self.rule.replace("_", " ")
 
     @property
     def lasted(self) -> timedelta:

@@ -3,10 +3,17 @@
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 
+from redis import Redis
+
+from telemetry import live
+from telemetry.domain.frame import FrameRow, decode
+from telemetry.domain.rollup import MinuteTotals
+from telemetry.domain.series import Series, series, step_seconds_for
 from telemetry.live import Roster, RosterGpu, RosterNode
-from telemetry.models import Gpu, Node
+from telemetry.models import Gpu, Node, SampleMinute
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +120,41 @@ def _roster(gpus: list[RosterGpu], nodes: list[RosterNode]) -> tuple[int, bytes]
     content = json.dumps([gpus, nodes], separators=(",", ":")).encode()
     roster: Roster = {"roster_id": zlib.crc32(content), "gpus": gpus, "nodes": nodes}
     return roster["roster_id"], json.dumps(roster, separators=(",", ":")).encode()
+
+
+def load_history(gpu_id: int, *, start: int, end: int, points: int) -> Series:
+    """One Gpu's minutes of [start, end), Unix seconds, as a chart's columns."""
+    names = [field.name for field in fields(MinuteTotals)]
+    rows = SampleMinute.objects.filter(
+        gpu_id=gpu_id,
+        minute_at__gte=datetime.fromtimestamp(start, UTC),
+        minute_at__lt=datetime.fromtimestamp(end, UTC),
+    ).values_list("minute_at", *names)
+    return series(
+        ((int(at.timestamp()), MinuteTotals(*totals)) for at, *totals in rows),
+        start=start,
+        end=end,
+        step_seconds=step_seconds_for(end - start, points),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGpu:
+    """One Gpu as ingest told it last."""
+
+    tag: RosterGpu
+    row: FrameRow
+
+
+def read_live(client: Redis) -> tuple[float | None, list[LiveGpu]]:
+    """(Unix seconds of the newest frame, its Gpus); (None, []) where ingest has
+    told nothing, or roster and frame are of two different moments."""
+    data, names = client.mget(live.FRAME_LATEST, live.ROSTER)  # type: ignore[misc]
+    if data is None or names is None:
+        return None, []
+    frame, roster = decode(data), json.loads(names)
+    if roster["roster_id"] != frame.roster_id:
+        return None, []
+    return frame.server_at, [
+        LiveGpu(tag, row) for tag, row in zip(roster["gpus"], frame.rows, strict=True)
+    ]

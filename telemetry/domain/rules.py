@@ -1,26 +1,26 @@
-"""When does what one sees become a finding? The rules and their patience.
+"""When does what one sees become a finding, and when is it over?
 
-A state that lasts one sample is noise: every rule asks for it over some seconds
-before an Alert opens and over some more before it closes, so that nothing
-flickers. TELEMETRY.md section 4.
+What lasts one sample is noise: a finding opens when its cause stands for some
+seconds and closes when it was gone for some more, so that nothing flickers.
+TELEMETRY.md section 4. The rules that need the calendar are judged on the floor
+above (reservations/domain/watch.py), which counts its own seconds; here they
+only get their patience in closing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 from telemetry.domain.state import GpuState
 
-INTRUDER = "intruder"
-SQUATTER = "squatter"
-IDLE_HOG = "idle hog"
-THROTTLED = "throttled"
 LOST = "lost"
-SILENT = "no sample"
-MISSING = "missing after reboot"
-CLAIMED_ELSEWHERE = "claimed elsewhere"
+THROTTLED = "throttled"
+SILENT = "no_sample"
+MISSING = "missing_after_reboot"
+CLAIMED_ELSEWHERE = "claimed_elsewhere"
 
 STANDING = frozenset({MISSING, CLAIMED_ELSEWHERE, SILENT})
 """Rules that are told once and closed by their opposite, not by silence."""
@@ -31,29 +31,36 @@ REPEAT_SECONDS = 60.0
 UNSEEN_SECONDS = 4 * REPEAT_SECONDS
 """A finding that was not told again for so long has lost its finder."""
 
-
-@dataclass(frozen=True, slots=True)
-class StateRule:
-    """A state that becomes a finding when it lasts."""
-
-    name: str
-    opens_after_seconds: float
-    closes_after_seconds: float
-
-
-STATE_RULES: Mapping[GpuState, StateRule] = {
-    GpuState.INTRUDER: StateRule(INTRUDER, 5.0, 15.0),
-    GpuState.SQUATTER: StateRule(SQUATTER, 15.0, 15.0),
-    GpuState.IDLE: StateRule(IDLE_HOG, 60.0, 15.0),
-    GpuState.LOST: StateRule(LOST, 3.0, 5.0),
-    GpuState.THROTTLED: StateRule(THROTTLED, 300.0, 60.0),
+CAUSES: Mapping[GpuState, str] = {
+    GpuState.LOST: LOST,
+    GpuState.THROTTLED: THROTTLED,
 }
+"""States that are findings by themselves."""
+
+OPENS_AFTER_SECONDS: Mapping[str, float] = {LOST: 3.0, THROTTLED: 300.0}
+CLOSES_AFTER_SECONDS: Mapping[str, float] = {LOST: 5.0, THROTTLED: 60.0}
+OTHERS_CLOSE_AFTER_SECONDS = 15.0
 
 BLIND = frozenset({GpuState.STALE, GpuState.UNKNOWN})
 """States that say nothing: they neither open nor close anything."""
 
 
-class Step(Enum):
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an Alert should say of a Gpu."""
+
+    rule: str
+    reservation_id: int | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def own_finding(state: GpuState) -> Finding | None:
+    """The finding that a state is by itself."""
+    rule = CAUSES.get(state)
+    return Finding(rule) if rule else None
+
+
+class Act(Enum):
     """What to do about a finding."""
 
     OPEN = auto()
@@ -61,68 +68,87 @@ class Step(Enum):
     CLOSE = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do about one finding of one Gpu."""
+
+    act: Act
+    finding: Finding
+
+
 @dataclass(slots=True)
 class _Watch:
     """One rule on one Gpu. Times are a steady clock's seconds."""
 
-    since: float
-    """When the state that is seen now (the rule's, or not) began."""
+    finding: Finding
     seen: bool
+    since: float
+    """When what is seen now (the cause, or its absence) began."""
     told_at: float | None = None
     """When it was told last; None: no finding is open."""
 
 
-@dataclass(slots=True)
 class RuleClock:
-    """Turns states, one per Gpu and second, into steps. Holds one Watch per
-    rule that a Gpu has lately met, so it never grows beyond Gpus x rules."""
+    """Turns what stands, per Gpu and second, into steps.
 
-    _watches: dict[tuple[int, GpuState], _Watch] = field(default_factory=dict)
+    Holds one Watch per rule that a Gpu has lately met, so it never grows beyond
+    Gpus x rules, and costs nothing for a Gpu that is well.
+    """
+
+    def __init__(self) -> None:
+        self._watches: dict[int, dict[str, _Watch]] = {}
 
     def see(
-        self, gpu_id: int, state: GpuState, at: float
-    ) -> Iterator[tuple[Step, StateRule]]:
-        """What the state of a Gpu at a steady clock's instant asks for."""
-        if state in BLIND:
-            return
-        if state in STATE_RULES:
-            self._watches.setdefault((gpu_id, state), _Watch(since=at, seen=True))
-        for watched, rule in STATE_RULES.items():
-            watch = self._watches.get((gpu_id, watched))
-            if watch is None:
-                continue
-            step = _step(watch, rule, seen=watched is state, at=at)
-            if step is not None:
-                yield step, rule
-            if not watch.seen and watch.told_at is None:
-                del self._watches[gpu_id, watched]
+        self, gpu_id: int, standing: Iterable[Finding], *, at: float
+    ) -> Iterator[Step]:
+        """What the findings that stand on a Gpu at an instant ask for.
 
-    def adopt(self, gpu_id: int, rule_name: str, at: float) -> None:
+        Not to be called while the Gpu is blind: then nothing is known.
+        """
+        found = {finding.rule: finding for finding in standing}
+        watches = self._watches.get(gpu_id)
+        if watches is None:
+            if not found:
+                return
+            watches = self._watches[gpu_id] = {}
+        for rule, finding in found.items():
+            watch = watches.setdefault(rule, _Watch(finding, seen=True, since=at))
+            watch.finding = finding
+        for rule, watch in list(watches.items()):
+            act = _act(watch, seen=rule in found, at=at)
+            if act is not None:
+                yield Step(act, watch.finding)
+            if not watch.seen and watch.told_at is None:
+                del watches[rule]
+        if not watches:
+            self._watches.pop(gpu_id, None)
+
+    def adopt(self, gpu_id: int, rule: str, *, at: float) -> None:
         """Take over a finding that was open before this process began."""
-        for state, rule in STATE_RULES.items():
-            if rule.name == rule_name:
-                watch = _Watch(since=at, seen=True, told_at=at)
-                self._watches.setdefault((gpu_id, state), watch)
+        if rule not in STANDING:
+            watch = _Watch(Finding(rule), seen=True, since=at, told_at=at)
+            self._watches.setdefault(gpu_id, {}).setdefault(rule, watch)
 
     def keep_only(self, gpu_ids: set[int]) -> None:
         """Forget Gpus that are gone."""
-        for key in [key for key in self._watches if key[0] not in gpu_ids]:
-            del self._watches[key]
+        for gpu_id in self._watches.keys() - gpu_ids:
+            del self._watches[gpu_id]
 
 
-def _step(watch: _Watch, rule: StateRule, *, seen: bool, at: float) -> Step | None:
+def _act(watch: _Watch, *, seen: bool, at: float) -> Act | None:
     if watch.seen != seen:
         watch.seen, watch.since = seen, at
-    lasted_seconds = at - watch.since
-    if seen and watch.told_at is None and lasted_seconds >= rule.opens_after_seconds:
-        watch.told_at = at
-        return Step.OPEN
+    rule, lasted_seconds = watch.finding.rule, at - watch.since
     if watch.told_at is None:
+        if seen and lasted_seconds >= OPENS_AFTER_SECONDS.get(rule, 0.0):
+            watch.told_at = at
+            return Act.OPEN
         return None
-    if not seen and lasted_seconds >= rule.closes_after_seconds:
+    patience_seconds = CLOSES_AFTER_SECONDS.get(rule, OTHERS_CLOSE_AFTER_SECONDS)
+    if not seen and lasted_seconds >= patience_seconds:
         watch.told_at = None
-        return Step.CLOSE
+        return Act.CLOSE
     if seen and at - watch.told_at >= REPEAT_SECONDS:
         watch.told_at = at
-        return Step.REPEAT
+        return Act.REPEAT
     return None

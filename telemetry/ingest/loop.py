@@ -5,14 +5,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from redis import Redis, RedisError
 
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.judge import bare_state
-from telemetry.domain.rules import RuleClock
+from telemetry.domain.rules import BLIND, Finding, RuleClock, own_finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
 from telemetry.ingest.complaints import Complaints
@@ -50,6 +50,11 @@ def judge_bare(
     return bare_state(reading, age_seconds=age_seconds)
 
 
+def no_findings(_gpu_id: int) -> Iterable[Finding]:
+    """What is found where nobody knows the calendar: nothing."""
+    return ()
+
+
 class Ingest:
     """Wires the parts together. `run` blocks; `read` and `tick` are its pieces."""
 
@@ -58,6 +63,7 @@ class Ingest:
         redis: Redis,
         *,
         judge: Judge = judge_bare,
+        findings: Callable[[int], Iterable[Finding]] = no_findings,
         holder_present: HolderPresent = anybody_present,
         on_fact: Handler | None = None,
         on_log: Handler | None = None,
@@ -66,6 +72,7 @@ class Ingest:
         self._redis = redis
         self._steady = steady
         self._judge = judge
+        self._findings = findings
         self.complaints = Complaints(logger)
         self.lease = Lease(redis)
         self.writer = Writer(redis, complaints=self.complaints, steady=steady)
@@ -76,6 +83,8 @@ class Ingest:
             steady=steady,
         )
         self._clocks = RuleClock()
+        self._judged: set[int] = set()
+        """Gpus whose state in this tick is the judge's; not maintenance, missing."""
         self.readers = [
             GroupReader(
                 redis, prefix=prefix, handler=handler, complaints=self.complaints
@@ -157,6 +166,7 @@ class Ingest:
         now, steady = datetime.now(UTC), self._steady()
         leads = self.lease.take()
         self._follow()
+        self._judged.clear()
         rows = list(
             frame_rows(
                 self.intake.cluster,
@@ -182,13 +192,14 @@ class Ingest:
         self.intake.follow(cluster)
         self._clocks.keep_only({gpu.pk for gpu in cluster.gpus})
         for gpu_id, rule in self.writer.open_alerts:
-            self._clocks.adopt(gpu_id, rule, self._steady())
+            self._clocks.adopt(gpu_id, rule, at=self._steady())
         self.writer.open_alerts = []
 
     def _state(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
     ) -> GpuState:
         """Judge; one Gpu that cannot be judged does not cost the others a frame."""
+        self._judged.add(gpu_id)
         try:
             return self._judge(gpu_id, reading, age_seconds, now)
         except Exception as error:
@@ -197,8 +208,14 @@ class Ingest:
 
     def _watch(self, rows: list[tuple[ClusterGpu, FrameRow]], steady: float) -> None:
         for gpu, row in rows:
-            for step, rule in self._clocks.see(gpu.pk, row.state, steady):
-                self.writer.leave_step(gpu.pk, rule, step)
+            if row.state in BLIND:
+                continue
+            standing: list[Finding] = []
+            if gpu.pk in self._judged:
+                standing.extend(self._findings(gpu.pk))
+                standing.extend(filter(None, [own_finding(row.state)]))
+            for step in self._clocks.see(gpu.pk, standing, at=steady):
+                self.writer.leave_step(gpu.pk, step)
 
     def _publish(
         self, rows: list[tuple[ClusterGpu, FrameRow]], now: datetime, steady: float

@@ -23,7 +23,7 @@ from telemetry import services
 from telemetry.domain.errors import TelemetryError
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.rollup import MinuteTotals
-from telemetry.domain.rules import LOST, StateRule, Step
+from telemetry.domain.rules import LOST, Act, Step
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import Alert
@@ -57,7 +57,7 @@ class Writer:
         self._lock = threading.Lock()
         self._rosters: dict[str, NodeInfo] = {}
         self._applied: dict[str, tuple[NodeInfo, float]] = {}
-        self._steps: dict[tuple[int, StateRule], Step] = {}
+        self._steps: dict[tuple[int, str], Step] = {}
         self._minutes: dict[int, dict[int, MinuteTotals]] = {}
         self._seen: dict[str, datetime] = {}
         self._seen_written = self._loaded = float("-inf")
@@ -75,10 +75,10 @@ class Writer:
             if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
                 self._rosters[info.node] = info
 
-    def leave_step(self, gpu_id: int, rule: StateRule, step: Step) -> None:
+    def leave_step(self, gpu_id: int, step: Step) -> None:
         """Keep the newest step of a rule on a Gpu."""
         with self._lock:
-            self._steps[gpu_id, rule] = step
+            self._steps[gpu_id, step.finding.rule] = step
 
     def leave_minute(self, minute: int, totals: dict[int, MinuteTotals]) -> None:
         """Keep a minute that is over."""
@@ -166,12 +166,18 @@ class Writer:
             steps = dict(self._steps)
         now = timezone.now()
         for (gpu_id, rule), step in steps.items():
-            if step is Step.CLOSE:
-                services.close_alert(rule=rule.name, gpu_id=gpu_id, now=now)
+            if step.act is Act.CLOSE:
+                services.close_alert(rule=rule, gpu_id=gpu_id, now=now)
             else:
-                services.open_alert(rule=rule.name, gpu_id=gpu_id, now=now)
-            if rule.name == LOST and step is not Step.REPEAT:
-                services.set_lost(gpu_ids=[gpu_id], lost=step is Step.OPEN)
+                services.open_alert(
+                    rule=rule,
+                    gpu_id=gpu_id,
+                    now=now,
+                    detail=dict(step.finding.detail),
+                    reservation_id=step.finding.reservation_id,
+                )
+            if rule == LOST and step.act is not Act.REPEAT:
+                services.set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
             with self._lock:
                 if self._steps.get((gpu_id, rule)) is step:
                     del self._steps[gpu_id, rule]

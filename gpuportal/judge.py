@@ -1,0 +1,183 @@
+"""Ingest's judge: readings joined with the calendar.
+
+Three floors meet: telemetry reads, the calendar says who holds, Jobs say whose a
+process is. Judging happens a thousand times a second and never asks the database;
+it looks at a Picture that a thread of its own keeps fresh: on every change of the
+calendar, and every five seconds.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
+from redis import Redis, RedisError
+
+from placement.models import Job
+from reservations.domain import watch
+from reservations.domain.watch import HoldingInfo, Owners, Watcher, WatchPolicy
+from reservations.models import SitePolicy, User
+from reservations.snapshots import (
+    current_holdings,
+    next_holdings,
+    recent_holdings,
+)
+from telemetry.domain.judge import bare_state
+from telemetry.domain.rules import Finding
+from telemetry.domain.sample import GpuReading
+from telemetry.domain.state import GpuState
+from telemetry.live import CALENDAR_CHANGED
+
+REFRESH_SECONDS = 5.0
+LOGINS_SECONDS = 60.0
+RECENT_SECONDS = 30 * 60
+"""How long after its end a holder's process counts as an overrun."""
+ENDED_JOBS_SECONDS = 10 * 60
+"""How long after its end a Job still has an owner: its last processes linger."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Who holds what around one instant, and how processes lead to people."""
+
+    holdings: dict[int, tuple[HoldingInfo, ...]] = field(default_factory=dict)
+    """By Gpu: the one that ended lately, the one that runs, the next one."""
+    owners: Owners = field(default_factory=Owners)
+    policy: WatchPolicy = field(default_factory=WatchPolicy)
+
+    def at(
+        self, gpu_id: int, now: datetime
+    ) -> tuple[HoldingInfo | None, HoldingInfo | None]:
+        """(who holds the Gpu at an instant, who held it last before that)."""
+        holder = before = None
+        for info in self.holdings.get(gpu_id, ()):
+            if info.end <= now:
+                before = info
+            elif info.start <= now:
+                holder = info
+        return holder, before
+
+
+def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
+    """Read the calendar and the live Jobs: five queries."""
+    recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
+    parts = (recent, current_holdings(now), next_holdings(now))
+    gpu_ids = {gpu_id for part in parts for gpu_id in part}
+    since = now - timedelta(seconds=ENDED_JOBS_SECONDS)
+    jobs = Job.objects.live() | Job.objects.filter(ended_at__gte=since)
+    policy = SitePolicy.current()
+    return Picture(
+        holdings={
+            gpu_id: tuple(part[gpu_id] for part in parts if gpu_id in part)
+            for gpu_id in gpu_ids
+        },
+        owners=Owners(jobs=dict(jobs.values_list("pk", "owner_id")), logins=logins),
+        policy=WatchPolicy(
+            idle_util_pct=policy.idle_util_pct,
+            idle_seconds=policy.idle_seconds,
+            no_show_seconds=policy.no_show_seconds,
+            grace_seconds=policy.stop_grace_seconds,
+        ),
+    )
+
+
+def load_logins() -> dict[str, int]:
+    """Users by Unix login; by portal name where the operator gave no login."""
+    rows = list(User.objects.order_by().values_list("pk", "username", "unix_user"))
+    by_name = {username: pk for pk, username, unix_user in rows if not unix_user}
+    return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
+
+
+class CalendarJudge:
+    """The judge, the findings and the holder's presence, for Ingest to ask."""
+
+    def __init__(self) -> None:
+        self._picture: Picture | None = None
+        self._logins: dict[str, int] = {}
+        self._logins_at: datetime | None = None
+        self._watcher = Watcher(WatchPolicy())
+        self._findings: dict[int, tuple[watch.Finding, ...]] = {}
+
+    # --- what Ingest asks ---------------------------------------------------------
+
+    def judge(
+        self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
+    ) -> GpuState:
+        """The word for a Gpu; what is wrong with it is kept for `findings`."""
+        picture = self._picture
+        if picture is None:
+            # Without the calendar nobody is called an intruder or a squatter.
+            return bare_state(reading, age_seconds=age_seconds)
+        self._watcher.policy = picture.policy
+        holding, before = picture.at(gpu_id, now)
+        verdict = self._watcher.judge(
+            gpu_id,
+            reading,
+            age_seconds=age_seconds,
+            now=now,
+            facts=watch.GpuFacts(),
+            owners=picture.owners,
+            holding=holding,
+            before=before,
+        )
+        self._findings[gpu_id] = verdict.findings
+        return verdict.state
+
+    def findings(self, gpu_id: int) -> Iterable[Finding]:
+        """What stands on a Gpu since it was last judged."""
+        for found in self._findings.get(gpu_id, ()):
+            detail = {"users": list(found.users)} if found.users else {}
+            yield Finding(found.rule.value, found.reservation_pk, detail)
+
+    def holder_present(self, gpu_id: int, reading: GpuReading, now: datetime) -> bool:
+        """Whether whoever held the Gpu at that instant runs something on it."""
+        picture = self._picture
+        if picture is None:
+            return False
+        holding, _before = picture.at(gpu_id, now)
+        return watch.holder_present(reading, holding, picture.owners)
+
+    # --- the thread that keeps it fresh ---------------------------------------------
+
+    def refresh(self, now: datetime) -> None:
+        """Read the picture anew."""
+        age = now - self._logins_at if self._logins_at else None
+        if age is None or age.total_seconds() > LOGINS_SECONDS:
+            self._logins, self._logins_at = load_logins(), now
+        self._picture = load_picture(now, self._logins)
+
+    def run(self, stop: threading.Event, connect: Callable[[], Redis]) -> None:
+        """Refresh on each change of the calendar, and regularly."""
+        while not stop.is_set():
+            try:
+                with connect() as client, client.pubsub() as pubsub:
+                    pubsub.subscribe(CALENDAR_CHANGED)
+                    self._follow(stop, pubsub)
+            except RedisError as error:
+                logger.warning("the calendar's changes are not heard: %s", error)
+                self._try_refresh()
+                stop.wait(REFRESH_SECONDS)
+        close_old_connections()
+
+    def _follow(self, stop: threading.Event, pubsub) -> None:  # type: ignore[no-untyped-def]
+        left_seconds = 0.0
+        while not stop.is_set():
+            if left_seconds <= 0:
+                self._try_refresh()
+                left_seconds = REFRESH_SECONDS
+            # Short waits, so that a stop is not kept waiting.
+            message = pubsub.get_message(ignore_subscribe_messages=True, timeout=0.5)
+            left_seconds = 0.0 if message else left_seconds - 0.5
+
+    def _try_refresh(self) -> None:
+        close_old_connections()
+        try:
+            self.refresh(datetime.now(UTC))
+        except DatabaseError as error:
+            # The last picture goes on: nothing can be booked either.
+            logger.warning("the calendar cannot be read: %s", error)

@@ -1,0 +1,58 @@
+"""`manage.py ingest`: the only writer of facts from nodes.
+
+Here the floors are joined: telemetry's loop, the calendar's judge, placement's
+facts and logs. More than one may run; one of them leads.
+"""
+
+import signal
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from redis import Redis
+
+from gpuportal.judge import CalendarJudge
+from placement import live as placement_live
+from placement import services as placement
+from telemetry.ingest import Ingest
+
+SOCKET_TIMEOUT_SECONDS = 5.0
+"""A broker that does not answer for so long is away; the loop comes back."""
+
+
+def connect() -> Redis:
+    """A client of the broker whose waits end."""
+    return Redis.from_url(
+        settings.REDIS_URL,
+        socket_timeout=SOCKET_TIMEOUT_SECONDS,
+        socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
+    )
+
+
+class Command(BaseCommand):
+    """Runs until SIGTERM or Ctrl-C."""
+
+    help = "Turn what nodes tell into live frames, minutes, Alerts and Job states."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Wire, start, wait."""
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        judge = CalendarJudge()
+        ingest = Ingest(
+            connect(),
+            judge=judge.judge,
+            findings=judge.findings,
+            holder_present=judge.holder_present,
+            on_fact=placement.record_fact,
+            on_log=placement_live.publish_log,
+        )
+        watcher = threading.Thread(target=judge.run, args=(stop, connect))
+        watcher.start()
+        try:
+            ingest.run(stop)
+        finally:
+            stop.set()
+            watcher.join()

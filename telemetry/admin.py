@@ -1,0 +1,155 @@
+"""What the operator sees and sets of nodes and Gpus.
+
+Facts that nodes tell are read-only here; a node is made by `enroll_node`, which
+gives it its token. Changes are in Django's own log of the admin, bulk ones too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from telemetry import services
+from telemetry.models import Alert, Gpu, Node, Pool
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+@admin.action(description="Maintenance: nobody can book")
+def begin_maintenance(
+    page: admin.ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any]
+) -> None:
+    """Take the chosen rows out of booking."""
+    _set_maintenance(page, request, chosen, on=True)
+
+
+@admin.action(description="End maintenance")
+def end_maintenance(
+    page: admin.ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any]
+) -> None:
+    """Let the chosen rows be booked again."""
+    _set_maintenance(page, request, chosen, on=False)
+
+
+def _set_maintenance(
+    page: admin.ModelAdmin[Any],
+    request: HttpRequest,
+    chosen: QuerySet[Any],
+    *,
+    on: bool,
+) -> None:
+    changed = list(chosen.filter(maintenance=not on))
+    for row in changed:
+        row.maintenance = on
+        row.save(update_fields=["maintenance"])
+        page.log_change(request, row, [{"changed": {"fields": ["maintenance"]}}])
+    page.message_user(request, f"{len(changed)} changed.")
+
+
+class FactsAdmin(_ModelAdmin):
+    """Rows that telemetry makes by itself: none are added by hand."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody."""
+        return False
+
+
+@admin.register(Node)
+class NodeAdmin(FactsAdmin):
+    """Machines. New ones come with `manage.py enroll_node`."""
+
+    list_display = [
+        "name",
+        "simulated",
+        "maintenance",
+        "isolation",
+        "driver_version",
+        "last_seen_at",
+    ]
+    list_filter = ["simulated", "maintenance", "isolation"]
+    search_fields = ["name"]
+    actions = [begin_maintenance, end_maintenance]
+    readonly_fields = [
+        "name",
+        "simulated",
+        "isolation",
+        "driver_version",
+        "cuda_version",
+        "fast_links",
+        "enrolled_at",
+        "last_seen_at",
+    ]
+
+
+@admin.register(Pool)
+class PoolAdmin(_ModelAdmin):
+    """What a class of Gpus costs."""
+
+    list_display = ["gpu_class", "weight", "peak_flops"]
+    search_fields = ["gpu_class"]
+
+
+@admin.register(Gpu)
+class GpuAdmin(FactsAdmin):
+    """Cards. Node and Pool can be set: a card may move to another machine."""
+
+    list_display = [
+        "__str__",
+        "pool",
+        "uuid",
+        "present",
+        "lost",
+        "maintenance",
+        "retired",
+    ]
+    list_filter = ["node", "pool", "present", "lost", "maintenance", "retired"]
+    list_select_related = ["node", "pool"]
+    search_fields = ["uuid", "node__name", "serial", "pci_bus_id"]
+    actions = [begin_maintenance, end_maintenance]
+    readonly_fields = [
+        "uuid",
+        "index",
+        "name",
+        "memory_total_bytes",
+        "power_limit_watts",
+        "slowdown_celsius",
+        "sm_clock_max_mhz",
+        "compute_capability",
+        "pci_bus_id",
+        "serial",
+        "mig",
+        "present",
+        "lost",
+    ]
+
+
+@admin.register(Alert)
+class AlertAdmin(FactsAdmin):
+    """Findings. They close by themselves; an operator may close one earlier."""
+
+    list_display = ["rule", "gpu", "opened_at", "last_seen_at", "closed_at"]
+    list_filter = ["rule", ("closed_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["gpu__node"]
+    date_hierarchy = "opened_at"
+    actions = ["close"]
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: Alert | None = None
+    ) -> bool:
+        """A finding is what was found; only looking and closing."""
+        return obj is None and super().has_change_permission(request, obj)
+
+    @admin.action(description="Close")
+    def close(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
+        """Close the chosen findings; they open again if they are seen again."""
+        now = timezone.now()
+        for alert in chosen.filter(closed_at=None):
+            services.close_alert(rule=alert.rule, gpu_id=alert.gpu_id, now=now)
+            self.log_change(request, alert, "Closed.")

@@ -1,0 +1,62 @@
+"""`manage.py enroll_node NAME`: let a machine speak for its Gpus."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from telemetry.domain.errors import TelemetryError
+from telemetry.services import enroll_node, renew_token
+
+
+class Command(BaseCommand):
+    """Makes the node's row and its token, and says where the token is."""
+
+    help = "Enrol a node and write its token to a file of mode 600."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name, and what it is."""
+        parser.add_argument("name", help="letters, digits, - and _; at most 63")
+        parser.add_argument(
+            "--simulated", action="store_true", help="its Gpus are simulated"
+        )
+        parser.add_argument(
+            "--renew", action="store_true", help="a new token for an enrolled node"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Enrol or renew; one line on failure."""
+        name, simulated = options["name"], options["simulated"]
+        if simulated and not settings.ALLOW_SIMULATED_GPUS:
+            raise CommandError(
+                "this site takes no simulated Gpus; ALLOW_SIMULATED_GPUS=1 allows them"
+            )
+        try:
+            if options["renew"]:
+                _node, token = renew_token(name=name)
+            else:
+                now = timezone.now()
+                _node, token = enroll_node(name=name, simulated=simulated, now=now)
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from error
+        except TelemetryError as error:
+            raise CommandError(str(error)) from error
+        path = write_token(Path(settings.VAR_DIR) / "secret", name, token)
+        self.stdout.write(f"{name} is enrolled; its token: {path}")
+
+
+def write_token(folder: Path, name: str, token: str) -> Path:
+    """Put a token into a file that only its owner reads; an old one is replaced."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"node-{name}.token"
+    draft = folder / f".{path.name}.{secrets.token_hex(4)}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(token)
+    draft.replace(path)
+    return path

@@ -1,0 +1,76 @@
+"""Telemetry's tick: what has to be done once a minute, whoever does it."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import redis
+from celery import shared_task
+from django.conf import settings
+from django.db import close_old_connections
+from django.utils import timezone
+
+from telemetry import services
+from telemetry.domain.errors import FrameRefused
+from telemetry.domain.frame import decode
+from telemetry.domain.rules import UNSEEN_SECONDS
+from telemetry.live import FRAME_LATEST
+
+KEEP_MINUTES_DAYS = 30
+BLIND_AFTER_SECONDS = 30.0
+"""Without a frame for so long ingest is not running, and nobody listens."""
+
+logger = logging.getLogger(__name__)
+
+
+def sees(now: float) -> bool:
+    """Whether ingest works. While it does not, silence is ours and not a node's."""
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
+        data = client.get(FRAME_LATEST)
+    if not isinstance(data, bytes):
+        return False
+    try:
+        return now - decode(data).server_at < BLIND_AFTER_SECONDS
+    except FrameRefused:
+        return False
+
+
+@shared_task(name="telemetry.tasks.tick")
+def tick() -> dict[str, int]:
+    """Run each step; one that fails is logged and does not stop the next.
+
+    1. close Alerts whose finder no longer sees their cause
+    2. open Alerts for Gpus of nodes that are silent for long, and close them
+    3. delete minutes older than 30 days
+
+    Safe to run twice and at the same time: every step is a compare-and-set.
+    Steps 1 and 2 wait while ingest is down: we are blind then.
+    """
+    now = timezone.now()
+    close_old_connections()
+    done: dict[str, int] = {}
+    steps: list[tuple[str, Callable[[datetime], int]]] = [
+        ("minutes_deleted", _prune),
+    ]
+    if sees(time.time()):
+        steps = [("alerts_closed", _close), ("nodes_silent", _mark), *steps]
+    for name, step in steps:
+        try:
+            done[name] = step(now)
+        except Exception:
+            logger.exception("telemetry tick: %s failed", name)
+    return done
+
+
+def _close(now: datetime) -> int:
+    return services.close_unseen_alerts(now=now, unseen_seconds=UNSEEN_SECONDS)
+
+
+def _mark(now: datetime) -> int:
+    opened, _closed = services.mark_silent_nodes(now=now)
+    return opened
+
+
+def _prune(now: datetime) -> int:
+    return services.prune_minutes(now=now, keep_days=KEEP_MINUTES_DAYS)

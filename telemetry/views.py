@@ -1,0 +1,41 @@
+"""Pages about one Gpu. Who holds it comes over the board's socket: the calendar
+is another floor's."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_safe
+
+from telemetry.models import Alert, Gpu
+
+ALERTS_SHOWN = 20
+
+
+@require_safe
+def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
+    """Facts of one Gpu, its last day, and what runs on it now."""
+    gpu = get_object_or_404(Gpu.objects.select_related("node", "pool"), pk=pk)
+    alerts = Alert.objects.filter(gpu=gpu).order_by("-opened_at")
+    return render(
+        request,
+        "telemetry/gpu_show.html",
+        {
+            "gpu": gpu,
+            "alerts": alerts[:ALERTS_SHOWN],
+            "fast_with": _fast_neighbours(gpu),
+            "page": {
+                "gpu": gpu.pk,
+                "uuid": gpu.uuid,
+                "node": gpu.node.name,
+                "memory_total_bytes": gpu.memory_total_bytes,
+                "power_limit_watts": gpu.power_limit_watts,
+                "history": f"/gpus/{gpu.pk}/history?hours=24",
+            },
+        },
+    )
+
+
+def _fast_neighbours(gpu: Gpu) -> list[Gpu]:
+    """Gpus of the node that are joined with this one by NVLink."""
+    pairs = [pair for pair in gpu.node.fast_links if gpu.uuid in pair]
+    uuids = {uuid for pair in pairs for uuid in pair} - {gpu.uuid}
+    return list(gpu.node.gpus.filter(uuid__in=uuids).select_related("node"))
