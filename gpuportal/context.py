@@ -130,5 +130,5 @@ def frame_age_seconds() -> float | None:
 
 
 def site(request: HttpRequest) -> dict[str, object]:
-    """Return the site as every template sees it."""
-    return {"site": Site(request)}
+    """Return the site as every template sees it (LoginView takes "site")."""
+    return {"portal": Site(request)}

@@ -6,7 +6,7 @@ import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
-import { holderWords, isBookable, isHeld, nextWords, noteWords } from "./words.js";
+import { isBookable, isHeld, noteWords, untilWords, whoWords } from "./words.js";
 
 const PROCESSES_SHOWN = 2;
 
@@ -25,7 +25,7 @@ export function drawStateChip(chip, state) {
 function makeFigure(label, withMeter) {
   const value = el("span", { class: "fig-value" });
   const meter = withMeter ? el("span", { class: "fig-meter" }, el("i")) : null;
-  return { root: el("div", { class: "fig" }, el("span", { class: "fig-label", text: label }), value, meter), value, meter };
+  return { root: el("div", { class: "fig" }, el("span", { class: "visually-hidden", text: label }), value, meter), value, meter };
 }
 
 function drawFigure(figure, text, part = null, title = null) {
@@ -55,11 +55,13 @@ export class GpuCard {
     this.processes = el("ul", { class: "gpu-procs" });
     this.holder = el("a", { class: "gpu-holder truncate" });
     this.next = el("span", { class: "gpu-next truncate" });
+    this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: "Details", "aria-label": `Details of ${name}: ${info.gpu_class}` });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: "Book", "aria-label": `Book ${name}` });
     this.root.append(
       el("header", { class: "gpu-head" },
         el("span", { class: "gpu-index", text: info.index }),
-        el("h3", { class: "gpu-class truncate", text: info.gpu_class, title: `${info.name}, ${info.uuid}` }),
+        el("h3", { class: "gpu-class truncate", title: `${info.name}, ${info.uuid}` },
+          el("a", { href: `/gpus/${id}/`, text: info.gpu_class, "aria-label": `Details of ${name}, ${info.gpu_class}` })),
         this.chip.root),
       el("div", { class: "gpu-load" }, this.util, this.spark),
       this.memory.root,
@@ -67,8 +69,7 @@ export class GpuCard {
       this.note, this.processes,
       el("footer", { class: "gpu-foot" },
         el("div", { class: "gpu-booking" }, this.holder, this.next),
-        el("a", { class: "btn btn-s btn-quiet", href: `/gpus/${id}/`, text: "Details", "aria-label": `Details of ${name}` }),
-        this.book));
+        this.details, this.book));
   }
 
   paint() {
@@ -117,10 +118,13 @@ export class GpuCard {
 
   paintBooking() {
     const { cell } = this;
-    setText(this.holder, holderWords(cell));
+    setText(this.holder, whoWords(cell));
     setAttr(this.holder, "href", isHeld(cell) && cell.holder.reservation ? `/reservations/${cell.holder.reservation}/` : null);
-    setText(this.next, nextWords(cell));
-    this.book.hidden = !isBookable(cell);
+    const until = untilWords(cell);
+    setText(this.next, until);
+    setAttr(this.next, "title", until || null);
+    this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
+    this.details.hidden = !this.book.hidden;
     setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);
   }
 }

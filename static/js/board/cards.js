@@ -5,6 +5,9 @@ import { icon } from "../icons.js";
 import { GpuCard } from "./card.js";
 import { Visible } from "./watch.js";
 
+// So few are painted all, seen or not: scrolling and printing show no blanks.
+const PAINT_ALL = 64;
+
 export class CardsView {
   constructor(root, board) {
     Object.assign(this, { root, board });
@@ -23,6 +26,7 @@ export class CardsView {
       return section.root;
     });
     place(this.root, sections);
+    if (cells.length <= PAINT_ALL) for (const cell of cells) this.card(cell).paint();
     this.paint();
   }
 

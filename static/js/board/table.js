@@ -5,8 +5,9 @@ import { UNKNOWN, gibFigure, pct } from "../format.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawStateChip, makeStateChip } from "./card.js";
 import { Visible } from "./watch.js";
-import { holderWords, nextWords, noteWords } from "./words.js";
+import { holderWords, isBookable, nextWords, noteWords, runners } from "./words.js";
 
+const RESORT_MS = 5000;
 const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
 const low = (value) => value ?? -1;
 
@@ -19,6 +20,7 @@ export const COLUMNS = [
   ["memory", "Memory, GiB", "num", (cell) => low(cell.row?.memoryUsedBytes)],
   ["heat", "Temp.", "num", (cell) => low(cell.row?.temperatureCelsius)],
   ["power", "Power", "num", (cell) => low(cell.row?.powerWatts)],
+  ["running", "Running", "", (cell) => runners(cell).join() || "~"],
   ["holder", "Held by", "", (cell) => holderWords(cell) || "~"],
   ["next", "Then", "", (cell) => nextWords(cell) || "~"],
 ];
@@ -38,13 +40,15 @@ class Row {
     this.util = el("span", { class: "row-util" });
     this.meter = el("span", { class: "meter" }, el("span", { class: "meter-fill" }));
     this.texts = Object.fromEntries(["memory", "heat", "power"].map((key) => [key, el("td", { class: "num" })]));
+    this.running = el("td", { class: "truncate row-running" });
     this.holder = el("td", { class: "truncate row-holder" });
     this.next = el("td", { class: "nowrap" });
+    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: "Book", "aria-label": `Book ${cell.name}` });
     const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
     this.root = el("tr", {},
       el("th", { scope: "row" }, link), el("td", { class: "nowrap", text: cell.info.gpu_class }),
       el("td", {}, this.chip.root), el("td", {}, el("div", { class: "row-load" }, this.util, this.meter)),
-      ...Object.values(this.texts), this.holder, this.next);
+      ...Object.values(this.texts), this.running, this.holder, this.next, el("td", { class: "num" }, this.book));
   }
 
   paint() {
@@ -57,6 +61,8 @@ class Row {
     setText(this.texts.memory, `${gibFigure(row.memoryUsedBytes)} / ${gibFigure(cell.info.memory_total_bytes)}`);
     setText(this.texts.heat, figure(row.temperatureCelsius, " °C"));
     setText(this.texts.power, figure(row.powerWatts, " W"));
+    setText(this.running, runners(cell).join(", "));
+    this.book.hidden = !isBookable(cell);
     const holder = holderWords(cell);
     setText(this.holder, holder || noteWords(cell));
     setAttr(this.holder, "title", noteWords(cell) || null);
@@ -75,7 +81,7 @@ export class TableView {
     this.body = el("tbody");
     this.table = el("table", { class: "table table-dense board-table" },
       el("caption", { class: "visually-hidden", text: "Every GPU that the filter shows" }),
-      el("thead", {}, el("tr", {}, ...this.heads)), this.body);
+      el("thead", {}, el("tr", {}, ...this.heads, el("td"))), this.body);
     this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": "GPUs as a table" }, this.table);
   }
 
@@ -85,6 +91,8 @@ export class TableView {
   }
 
   layout(cells) {
+    this.cells = cells;
+    this.sortedAt = performance.now();
     const asked = this.filters.get("sort") || "gpu";
     const descending = asked.startsWith("-");
     const key = asked.replace(/^-/, "");
@@ -105,7 +113,14 @@ export class TableView {
     return row;
   }
 
+  /** Rows take their new places now and then, and never under the pointer. */
   paint() {
+    const due = performance.now() - this.sortedAt > RESORT_MS || !this.hadFrame;
+    if (due && this.board.frameAt !== null && !this.body.matches(":hover, :focus-within")) {
+      this.hadFrame = true;
+      this.layout(this.cells);
+      return;
+    }
     for (const row of this.visible.items) row.paint();
   }
 

@@ -51,7 +51,7 @@ export class WallView {
     Object.assign(this, { root, board, filters });
     this.tiles = new Map();
     this.grid = el("div", { class: "wall-grid" });
-    addEventListener("resize", () => this.fit());
+    new ResizeObserver(() => this.fit()).observe(root);
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.shown && !document.fullscreenElement) filters.set({ view: "" });
     });
@@ -73,10 +73,9 @@ export class WallView {
 
   fit() {
     if (!this.shown) return;
-    const box = this.grid.getBoundingClientRect();
-    const { columns, size } = bestColumns(this.shown.length || 1, box.width, innerHeight - box.top - 12);
+    const { columns, size } = bestColumns(this.shown.length || 1, this.root.clientWidth, this.root.clientHeight);
     const rows = Math.ceil(this.shown.length / columns) || 1;
-    setVars(this.grid, { "--columns": columns, "--rows": rows, "--tile-size": `${size}px`, "--wall-top": `${box.top}px` });
+    setVars(this.grid, { "--columns": columns, "--rows": rows, "--tile-size": `${size}px` });
   }
 
   paint() {

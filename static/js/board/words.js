@@ -8,14 +8,22 @@ const who = (name, account) => [name, account].filter(Boolean).join(", ") || "so
 /** Whether somebody holds it now. */
 export const isHeld = (cell) => Boolean(cell.holder?.until);
 
-/** "Alice, vision until 14:00" or "". */
-export function holderWords(cell) {
-  if (!isHeld(cell)) return "";
-  const { user, account, until, mine } = cell.holder;
-  return `${mine ? who("You", account) : who(user, account)} until ${clock(until)}`;
+/** "Alice, vision" or "". */
+export function whoWords(cell) {
+  return isHeld(cell) ? who(cell.holder.mine ? "You" : cell.holder.user, cell.holder.account) : "";
 }
 
-/** "then Bo from 15:00", "free to 18:00", "free from 14:00". */
+/** "Alice, vision until 14:00" or "". */
+export function holderWords(cell) {
+  return isHeld(cell) ? `${whoWords(cell)} until ${clock(cell.holder.until)}` : "";
+}
+
+/** "until 14:00, then free to 18:00", "free to 18:00", "free, nothing booked". */
+export function untilWords(cell) {
+  return isHeld(cell) ? `until ${clock(cell.holder.until)}, ${nextWords(cell)}` : nextWords(cell);
+}
+
+/** "then Bo", "then free to 18:00", "free from 14:00". */
 export function nextWords(cell) {
   const next = cell.holder?.next;
   const freeFrom = cell.holder?.free_from;
