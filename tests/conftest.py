@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import redis
 from django.conf import settings as django_settings
-from django.db.backends.sqlite3.operations import DatabaseOperations
+from django.db.backends.sqlite3.base import DatabaseOperations
 
 from tests import early
 

@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 # Only DATABASE_URL is kept: it chooses which database the suite runs on.
 for _name in [
@@ -23,6 +24,8 @@ for _name in [
 # Short on purpose: Unix sockets below it may have 107 bytes.
 VAR = tempfile.mkdtemp(prefix="gpt-")
 os.environ["GPUPORTAL_VAR"] = VAR
+# WhiteNoise warns of a missing folder, even an unused one.
+(Path(VAR) / "static").mkdir()
 os.environ["OMP_NUM_THREADS"] = "1"
 # Playwright's sync interface keeps an event loop running in the test thread.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
