@@ -23,7 +23,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.calendar import Slot
-from reservations.domain.words import hours_text, time_text
+from reservations.domain.words import hours_text as hours_text
+from reservations.domain.words import time_text as time_text
 from telemetry.domain.units import format_duration
 
 
