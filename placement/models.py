@@ -101,6 +101,9 @@ class Job(models.Model):
     order_nonce = models.CharField(
         max_length=64, blank=True, help_text="Of the last order that was sent."
     )
+    told_end = models.DateTimeField(
+        null=True, blank=True, help_text="Reservation end that its node knows."
+    )
     seen_at = models.DateTimeField(
         null=True, blank=True, help_text="When its node last said that it runs."
     )
