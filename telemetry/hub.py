@@ -178,7 +178,8 @@ class Hub:
         """Make the server's list of channels ours; join first, then fetch."""
         self._changed.clear()
         wanted = set(self._boxes)
-        for channel in wanted - self._subscribed:
+        # Backwards by name, so that a roster comes before the frames it names.
+        for channel in sorted(wanted - self._subscribed, reverse=True):
             if channel == DETAIL_ALL:
                 await pubsub.psubscribe(channel)
             else:
@@ -194,6 +195,8 @@ class Hub:
     async def _fetch(self, channel: str) -> None:
         """Deliver what was published last, for those who come between two."""
         if channel == CALENDAR_CHANGED:
+            # What was said before we listened is lost: look again.
+            self._deliver(channel, b"")
             return
         if channel == DETAIL_ALL:
             names = [key async for key in self._redis.scan_iter(DETAIL_ALL, count=500)]
