@@ -11,7 +11,7 @@ from django.urls import NoReverseMatch, reverse
 
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
-from telemetry.live import FRAME_LATEST
+from telemetry.live import FRAME_MINUTE
 from telemetry.models import Alert, Node
 
 THEMES = ("light", "dark")
@@ -110,23 +110,29 @@ class Site:
 
 
 def frame_age_seconds() -> float | None:
-    """Seconds since ingest made the newest frame; None: there is none to read.
+    """Seconds since ingest made the newest frame; None: there is none to read."""
+    frames = read_frames(1)
+    if not frames:
+        return None
+    try:
+        return max(0.0, time.time() - decode(frames[0]).server_at)
+    except FrameRefused:
+        return None
 
-    A broker that does not answer has no frame either: pages must open without it.
+
+def read_frames(most: int) -> list[bytes]:
+    """The newest live frames, newest first.
+
+    None from a broker that does not answer: pages must open without it.
     """
     try:
         with redis.Redis.from_url(
             settings.REDIS_URL, socket_timeout=0.5, socket_connect_timeout=0.5
         ) as client:
-            data = client.get(FRAME_LATEST)
+            found = client.lrange(FRAME_MINUTE, 0, most - 1)
     except redis.RedisError:
-        return None
-    if not isinstance(data, bytes):
-        return None
-    try:
-        return max(0.0, time.time() - decode(data).server_at)
-    except FrameRefused:
-        return None
+        return []
+    return list(found)  # type: ignore[arg-type]
 
 
 def site(request: HttpRequest) -> dict[str, object]:

@@ -2,13 +2,14 @@
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
-from django.urls import path
+from django.urls import include, path
 
 from gpuportal import views
 from gpuportal.health import healthz
 
 urlpatterns = [
     path("", views.board, name="board"),
+    path("board/minute", views.board_minute, name="board-minute"),
     path("search", views.search, name="search"),
     path("me/", views.me, name="me"),
     path("me/tokens/", views.token_create, name="token-create"),
@@ -16,6 +17,8 @@ urlpatterns = [
     path("login/", views.SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", healthz, name="healthz"),
+    path("", include("telemetry.urls")),
+    path("", include("reservations.urls")),
     path("admin/", admin.site.urls),
 ]
 

@@ -10,10 +10,12 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from gpuportal.context import read_frames
 from gpuportal.find import as_json, find
 from gpuportal.forms import TokenForm
 from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
+from telemetry.live import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
 
 
@@ -38,6 +40,14 @@ def board(request: HttpRequest) -> HttpResponse:
         "has_gpus": bool(counts),
     }
     return render(request, "gpuportal/board.html", page)
+
+
+@require_safe
+@never_cache
+def board_minute(request: HttpRequest) -> HttpResponse:
+    """The last minute's frames, oldest first: what sparklines start from."""
+    frames = reversed(read_frames(MINUTE_FRAMES))
+    return HttpResponse(b"".join(frames), content_type="application/octet-stream")
 
 
 @require_safe

@@ -7,6 +7,7 @@ that a process that joins late starts with the present state.
 | channel and key           | what                                  | when        |
 | ------------------------- | ------------------------------------- | ----------- |
 | telemetry.frame(.latest)  | live frame, binary, domain/frame.py   | each second |
+| telemetry.frame.minute    | list: the last 60 frames, newest 1st  | each second |
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
 """
@@ -17,6 +18,9 @@ from redis.client import Pipeline
 
 FRAME = "telemetry.frame"
 FRAME_LATEST = "telemetry.frame.latest"
+FRAME_MINUTE = "telemetry.frame.minute"
+MINUTE_FRAMES = 60
+"""A page that opens draws its sparklines from these, not from an empty start."""
 ROSTER = "telemetry.roster"
 DETAIL = "telemetry.detail."
 DETAIL_ALL = "telemetry.detail.*"
@@ -98,6 +102,8 @@ class Detail(TypedDict):
 def publish_frame(pipe: Pipeline, frame: bytes) -> None:
     """Queue a frame."""
     pipe.set(FRAME_LATEST, frame)
+    pipe.lpush(FRAME_MINUTE, frame)
+    pipe.ltrim(FRAME_MINUTE, 0, MINUTE_FRAMES - 1)
     pipe.publish(FRAME, frame)
 
 

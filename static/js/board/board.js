@@ -2,6 +2,7 @@
 
 import { setAttr } from "../dom.js";
 import { connect } from "../live.js";
+import { split } from "../telemetry/frame.js";
 import { Announcer } from "./announce.js";
 import { CardsView } from "./cards.js";
 import { Filters, fillSelect } from "./filters.js";
@@ -84,15 +85,27 @@ function soon() {
   painting ||= requestAnimationFrame(paint);
 }
 
+/** Sparklines start with the minute before the page was opened. */
+async function takePast() {
+  const answer = await fetch("/board/minute").catch(() => null); // they start empty then
+  if (!answer?.ok) return;
+  board.takePast(split(await answer.arrayBuffer()));
+  soon();
+}
+
 const handlers = {
-  roster: (message) => { board.takeRoster(message); layout(); },
+  roster: (message) => {
+    board.takeRoster(message);
+    takePast();
+    layout();
+  },
   holders: (message) => { board.takeHolders(message.holders); layout(); },
   detail: (message) => { board.takeDetail(message); soon(); },
 };
 
 const socket = connect("/ws/board/", {
   onJson: (message) => handlers[message.type]?.(message),
-  // Frames that queue up (a burst at the start is the last minute) all count as history.
+  // Frames that queue up while the page does not paint count as history.
   onBinary: (buffer) => {
     if (frameWaiting) board.takeFrame(frameWaiting);
     frameWaiting = buffer;

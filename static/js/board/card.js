@@ -6,7 +6,7 @@ import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
-import { isBookable, isHeld, noteWords, untilWords, whoWords } from "./words.js";
+import { isBookable, isHeld, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 
 const PROCESSES_SHOWN = 2;
 
@@ -108,7 +108,7 @@ export class GpuCard {
     this.processesShown = key;
     const lines = all.slice(0, PROCESSES_SHOWN).map((p) =>
       el("li", { title: `pid ${p.pid}: ${p.command}` },
-        el("span", { class: "proc-user", text: p.user ?? "unknown" }),
+        el("span", { class: "proc-user", text: ownerOf(p) }),
         p.job ? el("a", { class: "proc-command truncate", href: `/jobs/${p.job}/`, text: `job #${p.job}` })
           : el("span", { class: "proc-command truncate mono", text: p.command || `pid ${p.pid}` }),
         el("span", { class: "proc-memory", text: bytes(p.memory_bytes) })));

@@ -3,6 +3,7 @@
 
 import { el, setAttr, setClass, setText, setVars } from "../dom.js";
 import { gib, gibFigure } from "../format.js";
+import { ownerOf } from "./words.js";
 
 const TONES = 5;
 
@@ -16,8 +17,9 @@ export function makeMemory() {
 /** [{name, bytes, tone}] by owner, the largest first. */
 export function byOwner(processes) {
   const sums = new Map();
-  for (const { user, memory_bytes: bytes } of processes ?? []) {
-    if (bytes) sums.set(user ?? "unknown", (sums.get(user ?? "unknown") ?? 0) + bytes);
+  for (const process of processes ?? []) {
+    const [name, bytes] = [ownerOf(process), process.memory_bytes ?? 0];
+    if (bytes) sums.set(name, (sums.get(name) ?? 0) + bytes);
   }
   return [...sums].map(([name, bytes]) => ({ name, bytes })).sort((a, b) => b.bytes - a.bytes);
 }

@@ -16,6 +16,7 @@ class Cell {
     this.detail = null;
     this.history = new Uint8Array(HISTORY_SECONDS).fill(UNKNOWN);
     this.historyAt = 0;
+    this.noted = 0; // counts changes of the history
     this.seenAt = null;
     this.info = info;
   }
@@ -24,10 +25,11 @@ class Cell {
   note(row, second) {
     const gap = Math.min(Math.max(second - this.historyAt, 0), HISTORY_SECONDS);
     for (let i = 0; i < gap; i++) this.history[(second - i) % HISTORY_SECONDS] = UNKNOWN;
-    if (second < this.historyAt - HISTORY_SECONDS) return;
+    if (second <= this.historyAt - HISTORY_SECONDS) return;
     const fresh = row.ageSeconds !== null && row.ageSeconds < 3;
     if (fresh && row.utilPct !== null) this.history[second % HISTORY_SECONDS] = row.utilPct;
     this.historyAt = Math.max(this.historyAt, second);
+    this.noted += 1;
   }
 
   /** Utilization `ago` seconds before the newest second; null is a hole. */
@@ -95,6 +97,14 @@ export class Board {
     });
     this.frameAt = performance.now();
     return changed;
+  }
+
+  /** Takes frames from before the page was opened: history only. */
+  takePast(buffers) {
+    for (const frame of buffers.map(decode)) {
+      if (frame.rosterId !== this.rosterId || frame.rows.length !== this.cells.length) continue;
+      frame.rows.forEach((row, i) => this.cells[i].note(row, Math.floor(frame.serverAt)));
+    }
   }
 
   /** Seconds since the newest frame came; null before the first. */

@@ -34,8 +34,8 @@ function runs(cell) {
 }
 
 export function drawSparkline(svg, cell) {
-  if (svg.drawnAt === cell.historyAt) return;
-  svg.drawnAt = cell.historyAt;
+  if (svg.drawnAt === cell.noted) return;
+  svg.drawnAt = cell.noted;
   let line = "";
   let area = "";
   for (const run of runs(cell)) {

@@ -31,15 +31,17 @@ export function nextWords(cell) {
     if (cell.state.key !== "free" && cell.state.key !== "squatter") return "";
     return next ? `free to ${clock(next.start)}` : "free, nothing booked";
   }
-  if (next && next.start === cell.holder.until) return `then ${next.user ?? "booked again"}`;
+  if (next && next.start === cell.holder.until) return `then ${next.mine ? "you" : next.user ?? next.account ?? "booked again"}`;
   if (next) return `then free to ${clock(next.start)}`;
   return freeFrom && freeFrom !== cell.holder.until ? `free from ${clock(freeFrom)}` : "then free";
 }
 
+/** Whose process it is, as far as the reader may know. */
+export const ownerOf = (process) => process.user ?? (process.mine ? "you" : "somebody");
+
 /** People who run something there, without repeats. */
 export function runners(cell) {
-  const users = (cell.detail?.processes ?? []).map((process) => process.user ?? "unknown");
-  return [...new Set(users)];
+  return [...new Set((cell.detail?.processes ?? []).map(ownerOf))];
 }
 
 /** The one line that explains an unusual state; "" when all is well. */

@@ -24,6 +24,18 @@ export function decode(buffer) {
   return { rosterId: view.getUint32(2, true), serverAt: view.getFloat64(6, true), rows };
 }
 
+/** Frames one after the other in one ArrayBuffer -> [ArrayBuffer, ...]. */
+export function split(buffer) {
+  const view = new DataView(buffer);
+  const frames = [];
+  for (let at = 0; at + HEADER_BYTES <= buffer.byteLength;) {
+    const end = at + HEADER_BYTES + view.getUint16(at + 14, true) * ROW_BYTES;
+    frames.push(buffer.slice(at, end));
+    at = end;
+  }
+  return frames;
+}
+
 function row(view, at) {
   const util = view.getUint8(at + 1);
   const memory = known(view.getUint32(at + 2, true), 0xffffffff);
