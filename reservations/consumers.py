@@ -41,7 +41,7 @@ def calendar_audience(user: User) -> str:
     return live.PLAIN
 
 
-class SessionConsumer(AsyncJsonWebsocketConsumer):
+class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     """A socket that lives no longer than its session.
 
     Subclasses answer `admit` (which groups this User may hear; None: none at

@@ -63,8 +63,7 @@ class LedgerForm(forms.Form):
     membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     kind = forms.ChoiceField(
         required=False,
-        choices=[("", "all"), ("hold", "hold"), ("release", "release")]
-        + [("charge", "charge")],
+        choices=[(word, word) for word in ("", "hold", "release", "charge")],
     )
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 

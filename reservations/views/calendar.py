@@ -7,6 +7,7 @@ from django.urls import reverse
 
 from reservations.forms import read_draft
 from reservations.models import Membership, SitePolicy, User
+from reservations.views.access import reader
 
 
 def calendar_config(
@@ -39,7 +40,7 @@ def calendar_config(
 
 def calendar(request: HttpRequest) -> HttpResponse:
     """Show the frame of the calendar; `?gpu=`, `?gpus=` and so on fill a draft."""
-    user = request.user
+    user = reader(request)
     memberships = list(
         Membership.objects.filter(user=user, active=True).select_related("account")
     )

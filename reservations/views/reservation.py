@@ -12,7 +12,7 @@ from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
 from reservations.models import LedgerEntry, Reservation, SitePolicy, User
-from reservations.views.access import steered_accounts, visible_reservations
+from reservations.views.access import reader, steered_accounts, visible_reservations
 
 
 def _instant(text: object) -> datetime | None:
@@ -66,7 +66,7 @@ def can_edit(user: User, reservation: Reservation) -> bool:
 
 def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one Reservation to its owner, its group, its heads and the operator."""
-    user = request.user
+    user = reader(request)
     found = get_object_or_404(
         Reservation.objects.filter(visible_reservations(user)).select_related(
             "user", "membership__account", "membership__user"

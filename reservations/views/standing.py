@@ -1,0 +1,177 @@
+"""One's standing: rank, path, quota ahead, the group, the ledger."""
+
+import csv
+from dataclasses import dataclass
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+
+from reservations import services
+from reservations.forms import LedgerForm, read
+from reservations.models import Account, LedgerEntry, Membership, User
+from reservations.services.standing import MembershipStanding
+from reservations.views import standing_words as words
+from reservations.views.access import reader, steered_accounts
+from reservations.views.group import group_of
+
+ROWS_PER_PAGE = 25
+CSV_ROWS = 100_000
+"""More than anybody reads; an answer is built in memory."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose standing a reader asked for, and may see."""
+
+    account: Account | None
+    """A whole Account; None: a Membership (or, with none, only the ledger)."""
+    membership: Membership | None
+    notices: list[str]
+    kind: str
+    page: int
+
+
+def _asked(request: HttpRequest) -> Asked:
+    """Read the address and refuse what is not the reader's to see.
+
+    Raises:
+        Http404: a stranger's Membership or Account.
+    """
+    user = reader(request)
+    form = read(LedgerForm, request.GET)
+    values = form.values
+    account = membership = None
+    if values.get("account"):
+        account = Account.objects.filter(pk=values["account"]).first()
+        if account is None or account.pk not in steered_accounts(user):
+            raise Http404
+    if values.get("membership"):
+        membership = (
+            Membership.objects.filter(pk=values["membership"])
+            .select_related("user", "account")
+            .first()
+        )
+        own = membership is not None and membership.user_id == user.pk
+        if membership is None or not (
+            own or membership.account_id in steered_accounts(user)
+        ):
+            raise Http404
+    return Asked(
+        account=account,
+        membership=membership,
+        notices=form.notices,
+        kind=values.get("kind") or "",
+        page=values.get("page") or 1,
+    )
+
+
+def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]:
+    """Return the ledger rows that were asked for, newest first."""
+    rows = LedgerEntry.objects.order_by("-at", "-pk")
+    if asked.account is not None:
+        rows = rows.filter(membership__account_id__in=accounts)
+    elif asked.membership is not None:
+        rows = rows.filter(membership=asked.membership)
+    else:
+        rows = rows.filter(membership__user=user)
+    return rows.filter(kind=asked.kind) if asked.kind else rows
+
+
+def _chosen(
+    asked: Asked, user: User
+) -> tuple[MembershipStanding | None, tuple[MembershipStanding, ...]]:
+    """Return the standing to show and those to choose from."""
+    subject = asked.membership.user if asked.membership else user
+    found = services.standing(user=subject, now=timezone.now()).memberships
+    wanted = asked.membership.pk if asked.membership else None
+    shown = next((one for one in found if one.membership.pk == wanted), None)
+    shown = shown or (found[0] if found else None)
+    # A head sees how a member stands here, not in which other groups they are.
+    own = subject.pk == user.pk
+    return shown, (found if own else ())
+
+
+def standing(request: HttpRequest) -> HttpResponse:
+    """Show how one stands; heads and the operator may choose whose."""
+    user = reader(request)
+    asked = _asked(request)
+    group = group_of(asked.account) if asked.account else None
+    shown, choices = (None, ()) if group else _chosen(asked, user)
+    below = set(group.account_pks) if group else set()
+    rows = _rows(asked, user, below).select_related(
+        "reservation", "membership__user", "membership__account"
+    )
+    if group is None and shown is not None:
+        group = group_of(shown.membership.account)
+    own = shown is not None and shown.membership.user_id == user.pk
+    query = request.GET.copy()
+    query.pop("page", None)
+    return render(
+        request,
+        "reservations/standing_show.html",
+        {
+            "asked": asked,
+            "shown": shown,
+            "choices": choices,
+            "own": own,
+            "group": group,
+            "names": user.is_operator or words.names_visible(),
+            "sentence": words.sentence(shown, own=own)
+            if shown
+            else words.group_sentence(group),
+            "advice": words.advice(shown, own=own) if shown else [],
+            "levels": words.levels(
+                shown.path if shown else group.path if group else ()
+            ),
+            "quotas": words.quota_days(shown.quotas if shown else ()),
+            "steered": Account.objects.filter(pk__in=steered_accounts(user)),
+            "page": Paginator(rows, ROWS_PER_PAGE).get_page(asked.page),
+            "query": query.urlencode(),
+        },
+    )
+
+
+def tame(text: object) -> str:
+    """Keep a spreadsheet from running a cell as a formula.
+
+    >>> tame("=1+1"), tame("node-a"), tame(-5)
+    ("'=1+1", 'node-a', '-5')
+    """
+    shown = str(text)
+    if not isinstance(text, int) and shown[:1] in "=+-@\t\r" and shown:
+        return "'" + shown
+    return shown
+
+
+def ledger_csv(request: HttpRequest) -> HttpResponse:
+    """Send the same rows as the page, the newest `CSV_ROWS` of them, as CSV."""
+    user = reader(request)
+    asked = _asked(request)
+    below = set(group_of(asked.account).account_pks) if asked.account else set()
+    rows = _rows(asked, user, below).select_related(
+        "membership__user", "membership__account"
+    )
+    answer = HttpResponse(content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = 'attachment; filename="ledger.csv"'
+    writer = csv.writer(answer)
+    writer.writerow(
+        ["at", "kind", "weighted_gpu_seconds", "reservation", "user", "account", "why"]
+    )
+    for row in rows[:CSV_ROWS].iterator(chunk_size=2000):
+        member = row.membership
+        writer.writerow(
+            tame(cell)
+            for cell in (
+                row.at.isoformat(timespec="seconds"),
+                row.kind,
+                row.gpu_seconds,
+                row.reservation_id,
+                member.user.username if member else "",
+                member.account.name if member else "",
+                row.reason,
+            )
+        )
+    return answer
