@@ -7,3 +7,7 @@ class PlacementConfig(AppConfig):
     """ModelSpecs, Plans and Jobs."""
 
     name = "placement"
+
+    def ready(self) -> None:
+        """Register the checks."""
+        from placement import checks  # noqa: F401

@@ -9,6 +9,7 @@ PlacementError
 │   └── LaunchInvalid      a Job's form
 ├── PlanInvalid            a Plan that breaks its own promises: never the person's fault
 ├── OrderRefused           a node does not do what an order says (code, detail)
+├── FactRefused            a node's message about Jobs that is none
 └── LogConflict, LogTooLarge   a piece of log that cannot be appended
 
 Every error has a stable `code`; its text is made from its fields. Refusals of the
@@ -124,3 +125,14 @@ class LogTooLarge(PlacementError):
     """The stored log would grow over its ceiling."""
 
     code = "log_too_large"
+
+
+class FactRefused(PlacementError):
+    """A node's message about Jobs is not what it must be."""
+
+    code = "fact_refused"
+
+    def __init__(self, field: str, why: str) -> None:
+        self.field = field
+        self.why = why
+        super().__init__(f"{field}: {why}")

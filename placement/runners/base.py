@@ -4,6 +4,7 @@
         order.json     the order, as it was signed
         shim.json      {"pid", "start_ticks", "pgid", "leader_start_ticks"}
         status.json    what the shim knows: started, ended, how and why
+        deadline.json  the Reservation's end, when it has moved since the order
         stop.json      why it is to stop (written before the shim gets TERM)
         reported.json  what the web has heard of it
         lock           held by the shim as long as it lives

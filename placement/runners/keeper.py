@@ -69,6 +69,14 @@ class Kept:
         """Whether nothing of the Job runs any more."""
         return self.status.get("event") in ENDS
 
+    def deadline_at(self) -> float | None:
+        """Return the Reservation's end as it is known here."""
+        for name in ("deadline", "order"):
+            known = self.folder.read(name).get("deadline_at")
+            if known is not None:
+                return float(known)
+        return None
+
     def report(self, **what: bool) -> None:
         """Remember, over restarts too, what the web has been told."""
         self.reported |= what
@@ -211,6 +219,7 @@ class JobKeeper:
                         "job": kept.folder.job,
                         "attempt": kept.folder.attempt,
                         "started_at": kept.status.get("started_at"),
+                        "deadline_at": kept.deadline_at(),
                     }
                 )
             elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:

@@ -58,6 +58,7 @@ class LocalRunner:
         order_json = {
             "payload": payload,
             "nonce": order.nonce,
+            "deadline_at": order.deadline_at,
             "accepted_at": time.time(),
         }
         self._make(folder, order_json, None)

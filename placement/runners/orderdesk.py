@@ -23,7 +23,7 @@ from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, OrderKind, check_order, parse_order
 from placement.domain.recipes import RECIPES, checked_settings
 from placement.runners import accounts
-from placement.runners.base import NodeView
+from placement.runners.base import JobFolder, NodeView
 from placement.runners.local import LocalRunner
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,9 @@ class OrderDesk:
         if order.kind is OrderKind.STOP:
             self._stop(order, now)
             return
-        if self.runner.folder(order.job, order.attempt).path.is_dir():
+        folder = self.runner.folder(order.job, order.attempt)
+        if folder.path.is_dir():
+            self._follow(folder, order)
             return
         self._check(order)
         self.runner.accept(order, payload)
@@ -133,6 +135,15 @@ class OrderDesk:
         if RECIPES[order.recipe].needs_torch and not importlib.util.find_spec("torch"):
             raise OrderRefused(
                 "recipe", f"recipe {order.recipe} needs torch, which this node lacks"
+            )
+
+    def _follow(self, folder: JobFolder, order: Order) -> None:
+        """Take over the Reservation's end, which may have moved."""
+        known = folder.read("deadline").get("issued_at", 0.0)
+        if order.issued_at > float(known):
+            folder.write(
+                "deadline",
+                {"deadline_at": order.deadline_at, "issued_at": order.issued_at},
             )
 
     def _stop(self, order: Order, now: float) -> None:

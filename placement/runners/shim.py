@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import signal
@@ -30,7 +31,7 @@ from pathlib import Path
 from types import FrameType
 
 from placement.domain.errors import OrderRefused
-from placement.domain.orders import Order, parse_order
+from placement.domain.orders import Order, parse_order, remaining_seconds
 from placement.runners import accounts, leader, processes
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
@@ -61,8 +62,9 @@ class Shim:
     def __init__(self, folder: JobFolder, order: Order) -> None:
         self.folder = folder
         self.order = order
-        remaining = order.remaining_seconds(time.time())
-        self.deadline = time.monotonic() + remaining
+        self.deadline = 0.0
+        self.deadline_read_ns = 0
+        self._set_deadline(order.deadline_at, order.issued_at)
         self.ending: Ending | None = None
         # An order to stop may have come before this process.
         self.asked = bool(folder.read("stop"))
@@ -101,13 +103,16 @@ class Shim:
         accounts.own_folder(self.folder.work, identity)
         script = self.folder.work / "script"
         if self.order.recipe is None:
-            self._fetch(script, identity)
+            self._put(script, self._fetch(), identity, mode=0o700)
+        if self.order.plan:
+            plan = json.dumps(dict(self.order.plan), indent=1).encode()
+            self._put(self.folder.work / "plan.json", plan, identity, mode=0o600)
         return leader.command(self.order, script)
 
-    def _fetch(self, script: Path, identity: Identity | None) -> None:
+    def _fetch(self) -> bytes:
         from placement.runners import webchannel
 
-        body = webchannel.download_script(
+        return webchannel.download_script(
             web_url=os.environ["GPUPORTAL_WEB_URL"],
             node=self.order.node,
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
@@ -116,10 +121,13 @@ class Shim:
             until=self.order.expires_at,
             given_up=lambda: self.asked,
         )
-        handle = os.open(
-            script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700
-        )
-        with os.fdopen(handle, "wb") as file:
+
+    def _put(
+        self, path: Path, body: bytes, identity: Identity | None, *, mode: int
+    ) -> None:
+        """Write a file of the Job's user into its folder."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, mode), "wb") as file:
             file.write(body)
             if identity is not None:
                 os.fchown(file.fileno(), identity.uid, identity.gid)
@@ -213,8 +221,25 @@ class Shim:
                     SUPERVISOR_GONE, grace_seconds=ORPHAN_GRACE_SECONDS, lost=True
                 )
 
+    def _set_deadline(self, deadline_at: float, issued_at: float) -> None:
+        """Count down by the monotonic clock: the wall's may jump."""
+        remaining = remaining_seconds(deadline_at, issued_at, time.time())
+        self.deadline = time.monotonic() + remaining
+
+    def _reread_deadline(self) -> None:
+        """Take over a Reservation's end that has moved."""
+        try:
+            changed_ns = (self.folder.path / "deadline.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns != self.deadline_read_ns:
+            self.deadline_read_ns = changed_ns
+            moved = self.folder.read("deadline")
+            self._set_deadline(float(moved["deadline_at"]), float(moved["issued_at"]))
+
     def _decide(self, now: float, log: int) -> None:
         """Begin the end where it is time to."""
+        self._reread_deadline()
         if self.asked:
             self.asked = False
             # Without a word it was no order: the machine or the portal goes down.

@@ -1,0 +1,138 @@
+"""Placement's part of the JSON API: Jobs."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Router, Schema, Status
+
+from placement import logs, services, snapshots
+from placement.domain.lifecycle import JobState
+from placement.models import Job
+from reservations.domain.errors import NotFound
+from reservations.models import User
+
+MOST_ROWS = 200
+router = Router(tags=["placement"])
+
+
+class NewJob(Schema):
+    """A Job to launch into one's own Reservation."""
+
+    reservation: int
+    name: str
+    kind: str = Job.Kind.RECIPE.value
+    recipe: str = ""
+    recipe_settings: dict[str, Any] = {}
+    script: str = ""
+    arguments: list[str] = []
+    plan: int | None = None
+    node: str = ""
+
+
+class StopReason(Schema):
+    """Why a Job is stopped."""
+
+    reason: str = ""
+
+
+@router.get("/jobs")
+def job_list(
+    request: HttpRequest,
+    state: JobState | None = None,
+    reservation: int | None = None,
+    limit: int = Query(50, ge=1, le=MOST_ROWS),
+    offset: int = Query(0, ge=0, le=10**9),
+) -> dict[str, Any]:
+    """Jobs that one may see, newest first."""
+    rows = _visible(request)
+    if state is not None:
+        rows = rows.filter(state=state)
+    if reservation is not None:
+        rows = rows.filter(reservation_id=reservation)
+    page = rows.prefetch_related("events")[offset : offset + limit]
+    return {"count": rows.count(), "jobs": [snapshots.job_facts(job) for job in page]}
+
+
+@router.get("/jobs/{int:job_id}")
+def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """One Job with its moves and its last lines."""
+    job = _one(request, job_id)
+    return snapshots.job_facts(job) | {
+        "events": snapshots.job_events(job),
+        "last_lines": logs.last_lines(job, 20),
+    }
+
+
+@router.get("/jobs/{int:job_id}/log")
+def job_log(
+    request: HttpRequest,
+    job_id: int,
+    offset: int = Query(0, ge=-(2**40), le=2**40),
+    length: int = Query(65_536, ge=0, le=logs.MOST_READ_BYTES),
+) -> dict[str, Any]:
+    """A range of the stored log; a negative offset counts from the end."""
+    piece = logs.read(_one(request, job_id), offset=offset, length=length)
+    return {
+        "offset": piece.offset,
+        "bytes": piece.bytes,
+        "data": piece.data,
+        "size": piece.size,
+    }
+
+
+@router.get("/jobs/{int:job_id}/numbers")
+def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """The numbers that the log carries, thinned for a chart."""
+    return {"rows": logs.numbers(_one(request, job_id))}
+
+
+@router.post("/jobs", response={201: dict[str, Any]})
+def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
+    """Launch a Job; it begins when its Reservation does."""
+    job = services.launch(
+        user=_user(request),
+        reservation_id=body.reservation,
+        name=body.name,
+        kind=body.kind,
+        recipe=body.recipe,
+        recipe_settings=body.recipe_settings,
+        script=body.script,
+        arguments=body.arguments,
+        plan_id=body.plan,
+        node=body.node,
+        now=timezone.now(),
+    )
+    return Status(201, snapshots.job_facts(_one(request, job.pk)))
+
+
+@router.post("/jobs/{int:job_id}/stop")
+def job_stop(
+    request: HttpRequest, job_id: int, body: StopReason | None = None
+) -> dict[str, Any]:
+    """Stop a Job: TERM, the grace, KILL."""
+    job = services.stop(
+        job_id=job_id,
+        user=_user(request),
+        reason=body.reason if body else "",
+        now=timezone.now(),
+    )
+    return snapshots.job_facts(job)
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user
+
+
+def _visible(request: HttpRequest):  # type: ignore[no-untyped-def]
+    return Job.objects.visible_to(_user(request)).select_related(
+        "owner", "node", "reservation"
+    )
+
+
+def _one(request: HttpRequest, job_id: int) -> Job:
+    job: Job | None = _visible(request).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(what=f"job #{job_id}")
+    return job

@@ -1,0 +1,110 @@
+"""The web's side of the HTTPS channel: scripts down to nodes, logs up.
+
+Every request carries the node's own token. A node sees its own Jobs only;
+another's is not found, whether it exists or not.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import wraps
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_http_methods
+
+from placement import logs
+from placement.domain.errors import LogConflict, LogTooLarge
+from placement.models import Job
+from telemetry.models import Node
+
+MOST_PIECE_BYTES = 2**20
+
+View = Callable[..., HttpResponse]
+
+
+def for_nodes(*methods: str) -> Callable[[View], View]:
+    """Admit a node that shows its token; ``view(request, node, ...)``."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @login_not_required
+        @require_http_methods(methods)
+        @wraps(view)
+        def admitted(request: HttpRequest, **kwargs: object) -> HttpResponse:
+            node = node_of(request)
+            if node is None:
+                answer = problem(401, "no such node, or not its token")
+                answer["WWW-Authenticate"] = "Node"
+                return answer
+            return view(request, node, **kwargs)
+
+        return admitted
+
+    return decorate
+
+
+def node_of(request: HttpRequest) -> Node | None:
+    """Return the node that a request's token belongs to."""
+    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    name, colon, token = rest.partition(":")
+    if scheme != "Node" or not colon or len(rest) > 512:
+        return None
+    node = Node.objects.filter(name=name).first()
+    return node if node is not None and node.accepts(token) else None
+
+
+def problem(status: int, detail: str, **fields: object) -> JsonResponse:
+    """Return a refusal for a program."""
+    return JsonResponse(
+        {"status": status, "detail": detail, **fields},
+        status=status,
+        content_type="application/problem+json",
+    )
+
+
+@for_nodes("GET")
+def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send a Job's script; its sha256 stands in the signed order too."""
+    job = Job.objects.filter(pk=pk, node=node, kind=Job.Kind.SCRIPT).first()
+    if job is None:
+        return problem(404, "no script of such a job here")
+    body = job.script.encode()
+    return HttpResponse(
+        body,
+        content_type="application/octet-stream",
+        headers={"X-Sha256": hashlib.sha256(body).hexdigest()},
+    )
+
+
+@for_nodes("PUT")
+def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Append a piece of log at its byte offset; 409 says where to go on."""
+    attempt = _number(request, "attempt")
+    offset = _number(request, "offset")
+    if attempt is None or offset is None:
+        return problem(422, "attempt and offset must be whole numbers")
+    job = Job.objects.filter(pk=pk, node=node).first()
+    if job is None or not 1 <= attempt <= job.attempt:
+        return problem(404, "no such job here")
+    length = request.headers.get("Content-Length", "")
+    if not length.isdecimal():
+        return problem(411, "the length must be known")
+    if int(length) > MOST_PIECE_BYTES:
+        return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request")
+    try:
+        size = logs.append(job, attempt=attempt, offset=offset, data=request.body)
+    except LogConflict as conflict:
+        return problem(409, str(conflict), size=conflict.size_bytes)
+    except LogTooLarge as error:
+        return problem(413, str(error))
+    except OSError as error:
+        return problem(507, f"the log cannot be stored: {error.strerror}")
+    if attempt == job.attempt:
+        Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
+    return JsonResponse({"size": size})
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    text = request.GET.get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= 18 else None

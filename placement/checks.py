@@ -1,0 +1,39 @@
+"""Mistakes in the settings that would show only when a Job runs."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import Error, Tags, Warning, register
+
+from gpuportal import paths
+from placement.signing import PRIVATE
+
+
+@register(Tags.security, deploy=True)
+def scripts_without_isolation(**_kwargs: Any) -> list[Warning]:
+    """Warn where scripts run as the node worker's own user."""
+    if not settings.ALLOW_UNISOLATED_SCRIPTS:
+        return []
+    return [
+        Warning(
+            "ALLOW_UNISOLATED_SCRIPTS lets students' scripts run as the node "
+            "worker's own user",
+            hint="set a Unix user for each person and run the node worker as root",
+            id="placement.W001",
+        )
+    ]
+
+
+@register(Tags.security)
+def order_key_is_private(**_kwargs: Any) -> list[Error]:
+    """Refuse a signing key that others may read."""
+    path = paths.secret_file(PRIVATE)
+    if not path.exists() or not path.stat().st_mode & 0o077:
+        return []
+    return [
+        Error(
+            f"{path} may be read by others: with it anybody could order the nodes",
+            hint=f"chmod 600 {path}",
+            id="placement.E001",
+        )
+    ]

@@ -1,0 +1,90 @@
+"""Text from a student's program: made harmless to show, and read for numbers.
+
+Both are linear in the text whatever it holds: no pattern here can backtrack
+over more than the bounded piece that it names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+LONGEST_LINE = 64 * 1024
+MOST_NUMBERS_A_LINE = 16
+LONGEST_NUMBER_LINE = 2000
+
+# ECMA-48. Kept: SGR (colours), tab, line feed, carriage return. Dropped: every
+# other control sequence (cursor, titles, links, device queries), lone escapes,
+# other control characters, and bidirectional overrides, which reorder a line.
+_CONTROL = re.compile(
+    r"(?P<sgr>\x1b\[[0-9;:]{0,64}m)"
+    r"|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?"
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]{0,8}[0-~]?"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"
+)
+_LONG = re.compile(rf"[^\n]{{{LONGEST_LINE}}}(?=[^\n])")
+_PAIR = re.compile(
+    r"(?<![A-Za-z0-9_./-])([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?"
+    r"(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)"
+)
+
+
+def clean(text: str) -> str:
+    """Return text with colours kept and every other control sequence dropped.
+
+    Lines longer than 64 KiB are broken.
+
+    >>> clean("\\x1b[31mred\\x1b[0m \\x1b[2J\\x1b]0;title\\x07end")
+    '\\x1b[31mred\\x1b[0m end'
+    """
+    kept = _CONTROL.sub(lambda found: found["sgr"] or "", text)
+    return _LONG.sub(lambda found: found[0] + "\n", kept)
+
+
+def numbers_of(line: str) -> dict[str, float] | None:
+    """Return the numbers of one log line, or None where it carries none.
+
+    Either pairs (``step=10 loss=3.2``, ``loss: 3.2``) or one JSON object. A line
+    counts when it names a step and something else.
+
+    >>> numbers_of("step=10 loss=3.25 tokens_per_s=1200")
+    {'step': 10.0, 'loss': 3.25, 'tokens_per_s': 1200.0}
+    >>> numbers_of('{"step": 3, "loss": 2.5, "note": "x"}')
+    {'step': 3.0, 'loss': 2.5}
+    """
+    if len(line) > LONGEST_NUMBER_LINE:
+        return None
+    stripped = line.strip()
+    if stripped.startswith("{") and stripped.endswith("}"):
+        return _named(_from_json(stripped))
+    if "=" not in line and ":" not in line:
+        return None
+    pairs: dict[str, float] = {}
+    for name, value in _PAIR.findall(line):
+        if len(pairs) < MOST_NUMBERS_A_LINE:
+            pairs[name.lower()] = float(value)
+    return _named(pairs)
+
+
+def _from_json(text: str) -> dict[str, float]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(body, dict):
+        return {}
+    pairs = {}
+    for name, value in body.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and len(name) <= 31 and len(pairs) < MOST_NUMBERS_A_LINE:
+            pairs[name.lower()] = float(value) if abs(value) < 1e300 else math.inf
+    return pairs
+
+
+def _named(pairs: Mapping[str, float]) -> dict[str, float] | None:
+    finite = {name: value for name, value in pairs.items() if math.isfinite(value)}
+    return finite if "step" in finite and len(finite) > 1 else None

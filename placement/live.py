@@ -1,0 +1,157 @@
+"""What pages of Jobs are told. Group names, messages and senders, once here.
+
+| group              | message     | handler     | when                        |
+| ------------------ | ----------- | ----------- | --------------------------- |
+| placement.job.<id> | job.changed | job_changed | after each move, on commit  |
+| placement.job.<id> | job.log     | job_log     | as the node sends log lines |
+
+A group per Job: who may hear it is asked when a page joins, never per message.
+"""
+
+import logging
+import time
+from typing import Any, Literal, TypedDict
+
+import redis
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+
+from placement.domain.logtext import clean
+from placement.models import Job
+
+MOST_LOG_BYTES = 64 * 1024
+CACHE_SECONDS = 10.0
+MOST_CACHED = 2000
+
+logger = logging.getLogger(__name__)
+_OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+
+class JobChanged(TypedDict):
+    """A Job moved; the page asks for what it shows of it."""
+
+    type: Literal["job.changed"]
+    job: dict[str, object]
+
+
+class JobLog(TypedDict):
+    """A piece of a Job's log at a byte offset of the file."""
+
+    type: Literal["job.log"]
+    attempt: int
+    offset: int
+    bytes: int
+    data: str
+
+
+def group_of(job_id: int) -> str:
+    """Return the name of a Job's group."""
+    return f"placement.job.{job_id}"
+
+
+def job_message(job: Job) -> JobChanged:
+    """Return the message that says where a Job stands."""
+    return JobChanged(
+        type="job.changed",
+        job={
+            "id": job.pk,
+            "name": job.name,
+            "state": job.state,
+            "reason": job.reason,
+            "attempt": job.attempt,
+            "exit_code": job.exit_code,
+            "exit_signal": job.exit_signal,
+            "started_at": _iso(job.started_at),
+            "stop_at": _iso(job.stop_at),
+            "ended_at": _iso(job.ended_at),
+            "log_bytes": job.log_bytes,
+        },
+    )
+
+
+def publish_job(job_id: int) -> None:
+    """Tell a Job's pages where it stands once the transaction is committed."""
+
+    def send() -> None:
+        job = Job.objects.filter(pk=job_id).first()
+        if job is not None:
+            _send(job_id, dict(job_message(job)))
+
+    transaction.on_commit(send, robust=True)
+
+
+class LogGate:
+    """Passes on log pieces of a node's own Jobs, and of no other's.
+
+    Remembers for ten seconds which attempt of a Job runs where, so that a busy
+    log costs no query a piece.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, str, int]] = {}
+
+    def publish(self, node: str, message: dict[str, Any]) -> bool:
+        """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
+        try:
+            job, attempt = _whole(message, "job"), _whole(message, "attempt")
+            offset, size = _whole(message, "offset"), _whole(message, "bytes")
+            data = message["data"]
+            if not isinstance(data, str) or size > MOST_LOG_BYTES:
+                raise ValueError("data")
+        except (KeyError, ValueError) as error:
+            logger.warning("log message of %s refused: %s", node, error)
+            return False
+        if self._place_of(job) != (node, attempt):
+            logger.warning("%s sent log of job %s, which is not its own", node, job)
+            return False
+        piece = JobLog(
+            type="job.log",
+            attempt=attempt,
+            offset=offset,
+            bytes=size,
+            data=clean(data[:MOST_LOG_BYTES]),
+        )
+        _send(job, dict(piece))
+        return True
+
+    def _place_of(self, job: int) -> tuple[str, int] | None:
+        now = time.monotonic()
+        known = self._known.get(job)
+        if known is None or now - known[0] > CACHE_SECONDS:
+            row = (
+                Job.objects.filter(pk=job).values_list("node__name", "attempt").first()
+            )
+            if row is None:
+                return None
+            if len(self._known) >= MOST_CACHED:
+                self._known.clear()
+            known = self._known[job] = (now, *row)
+        return known[1], known[2]
+
+
+_gate = LogGate()
+
+
+def publish_log(node: str, message: dict[str, Any]) -> bool:
+    """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
+    return _gate.publish(node, message)
+
+
+def _whole(message: dict[str, Any], name: str) -> int:
+    value = message[name]
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(name)
+    return value
+
+
+def _iso(at: Any) -> str | None:
+    return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def _send(job_id: int, message: dict[str, Any]) -> None:
+    try:
+        async_to_sync(get_channel_layer().group_send)(group_of(job_id), message)
+    except _OUTAGES as error:
+        # Pages read the state again when their socket comes back.
+        logger.warning("job %s: nobody was told: %s", job_id, error)

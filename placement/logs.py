@@ -1,0 +1,157 @@
+"""Stored logs: appended by the nodes' uploads, read by pages.
+
+One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>.log``, the same bytes as
+on the node. What is read out is cleaned; the file itself is not changed.
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from placement.domain.errors import LogConflict, LogTooLarge
+from placement.domain.logtext import clean, numbers_of
+from placement.models import Job
+
+MOST_BYTES = 2**30
+"""Ceiling of one stored log: as much as a shim lets a Job write."""
+TAIL_BYTES = 64 * 1024
+MOST_READ_BYTES = 2**20
+MOST_POINTS = 1000
+SCAN_BYTES = 32 * 2**20
+"""How much of a log one look for numbers reads; the next look goes on."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a log: raw bytes [offset, offset + bytes) as clean text."""
+
+    offset: int
+    bytes: int
+    data: str
+    size: int
+    """Of the whole file."""
+
+
+def path_of(job: Job, attempt: int | None = None) -> Path:
+    """Return where the log of an attempt (the last one) is stored."""
+    number = job.attempt if attempt is None else attempt
+    return Path(settings.MEDIA_ROOT) / "logs" / f"{job.pk}-{number}.log"
+
+
+def size(job: Job) -> int:
+    """Return how many bytes of the log are stored."""
+    try:
+        return path_of(job).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def append(job: Job, *, attempt: int, offset: int, data: bytes) -> int:
+    """Append what a node sent; return the new size.
+
+    Raises:
+        LogConflict: it does not start where the stored part ends.
+        LogTooLarge: the log would grow over its ceiling.
+    """
+    path = path_of(job, attempt)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with os.fdopen(handle, "ab") as file:
+        # Two web processes may hold pieces of one log: a retry after a time-out.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        have = os.fstat(file.fileno()).st_size
+        if offset != have:
+            raise LogConflict(have)
+        if have + len(data) > MOST_BYTES:
+            raise LogTooLarge(f"a log may have {MOST_BYTES} bytes")
+        file.write(data)
+        file.flush()
+        return have + len(data)
+
+
+def read(job: Job, *, offset: int, length: int = TAIL_BYTES) -> Piece:
+    """Return a range of the log, at most 1 MiB; negative offset: from the end."""
+    total = size(job)
+    start = max(0, total + offset) if offset < 0 else min(offset, total)
+    data = _bytes(job, start, min(length, MOST_READ_BYTES))
+    return Piece(start, len(data), clean(data.decode(errors="replace")), total)
+
+
+def tail(job: Job, length: int = TAIL_BYTES) -> Piece:
+    """Return the end of the log, from the start of a line where there is one."""
+    piece = read(job, offset=-length, length=length)
+    if piece.offset == 0:
+        return piece
+    data = _bytes(job, piece.offset, piece.bytes)
+    head = data.find(b"\n") + 1
+    text = clean(data[head:].decode(errors="replace"))
+    return Piece(piece.offset + head, len(data) - head, text, piece.size)
+
+
+def last_lines(job: Job, count: int) -> list[str]:
+    """Return the last lines: of the stored log, or as the node told them."""
+    if size(job):
+        return tail(job, 16 * 1024).data.splitlines()[-count:]
+    return [clean(line) for line in job.last_lines][-count:]
+
+
+def numbers(job: Job) -> list[dict[str, float]]:
+    """Return the numbers that the log carries, thinned for a chart.
+
+    What was read before is kept beside the log, so that a look at a long log
+    reads only what is new. When there are too many points every second one goes.
+    """
+    path = path_of(job)
+    if not path.is_file():
+        return []
+    kept = path.with_suffix(".numbers.json")
+    state = _state(kept)
+    total = size(job)
+    if state["offset"] > total:
+        state = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+    if state["offset"] < total:
+        data = _bytes(job, state["offset"], SCAN_BYTES)
+        # Half a line waits for its rest.
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) == SCAN_BYTES else 0)
+        for line in data[:end].decode(errors="replace").splitlines():
+            found = numbers_of(line)
+            if found is not None:
+                _keep(state, found)
+        state["offset"] += end
+        draft = kept.with_suffix(f".{os.getpid()}.part")
+        draft.write_text(json.dumps(state))
+        draft.replace(kept)
+    rows: list[dict[str, float]] = state["rows"]
+    return rows
+
+
+def _keep(state: dict[str, Any], row: dict[str, float]) -> None:
+    if state["seen"] % state["stride"] == 0:
+        state["rows"].append(row)
+    state["seen"] += 1
+    if len(state["rows"]) > MOST_POINTS:
+        state["rows"] = state["rows"][::2]
+        state["stride"] *= 2
+
+
+def _state(path: Path) -> dict[str, Any]:
+    fresh = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
+    try:
+        state = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return fresh
+    return state if set(state) == set(fresh) else fresh
+
+
+def _bytes(job: Job, offset: int, length: int) -> bytes:
+    try:
+        with path_of(job).open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except FileNotFoundError:
+        return b""

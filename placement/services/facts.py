@@ -1,0 +1,212 @@
+"""What nodes say of their Jobs, believed as far as it is theirs to say.
+
+A fact about a Job of another node, of another attempt, or of no Job at all is
+logged and ignored. Every fact may come twice: a move is a compare-and-set from
+the table of legal moves, so the second one finds nothing to do.
+"""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from signal import Signals
+from typing import Any
+
+from django.db import transaction
+
+from placement.domain.errors import FactRefused
+from placement.domain.facts import Belief, Event, JobFact, Running, parse_fact
+from placement.domain.lifecycle import JobState
+from placement.models import Job, JobQuerySet
+from placement.services.moves import instant, move
+from reservations import services as reservations
+
+ABSENT_SECONDS = 15.0
+REPLAYED = "replayed"
+
+logger = logging.getLogger(__name__)
+
+
+def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
+    """Take one message of ``facts.<node_name>``; whether it moved anything."""
+    try:
+        said = parse_fact(fact)
+    except FactRefused as refusal:
+        logger.warning("fact of %s refused: %s", node_name, refusal)
+        return False
+    if isinstance(said, Belief):
+        return _take_belief(node_name, said, now)
+    job = _jobs().filter(pk=said.job).first()
+    if job is None or job.node.name != node_name or job.attempt != said.attempt:
+        logger.warning(
+            "fact of %s about job %s attempt %s, which is not its own, ignored",
+            node_name,
+            said.job,
+            said.attempt,
+        )
+        return False
+    return _take(job, said, now)
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.select_related("node", "reservation")
+
+
+def _take(job: Job, fact: JobFact, now: datetime) -> bool:
+    """Apply one fact of the Job's own node."""
+    if job.state not in JobState.live():
+        return False
+    if fact.event is Event.REFUSED and not _believable(job, fact):
+        return False
+    started_at = fact.started_at or (fact.at if fact.event is Event.STARTED else None)
+    fields: dict[str, object] = {"seen_at": now}
+    if started_at is not None and job.started_at is None:
+        fields["started_at"] = instant(started_at, earliest=job.created_at, now=now)
+    with transaction.atomic():
+        if fact.event is Event.STARTED:
+            moved = move(
+                job,
+                JobState.RUNNING,
+                now=now,
+                actor=job.node.name,
+                **fields,
+            )
+            if not moved and len(fields) > 1:
+                Job.objects.filter(pk=job.pk).update(**fields)
+        else:
+            moved = _end(job, fact, now, fields)
+    if started_at is not None:
+        _check_in(job, now)
+    return moved
+
+
+def _believable(job: Job, fact: JobFact) -> bool:
+    """Say whether a refusal is of the order that was sent last.
+
+    Anybody who can write into a node's queue can make the node refuse an order
+    of theirs; that must not end a Job. (A refusal by the shim has no code.)
+    """
+    if not fact.code:
+        return True
+    if fact.code == REPLAYED or fact.nonce != job.order_nonce:
+        logger.warning(
+            "job %s: %s refused an order that is not the last one: %s",
+            job.pk,
+            job.node.name,
+            fact.reason,
+        )
+        return False
+    return True
+
+
+def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, object]) -> bool:
+    stopped = job.state == JobState.STOPPING
+    if fact.event is Event.LOST:
+        new = JobState.LOST
+    elif stopped or fact.stopped:
+        new = JobState.STOPPED
+    elif fact.event is Event.EXITED and fact.exit_code == 0 and fact.signal is None:
+        new = JobState.DONE
+    else:
+        new = JobState.FAILED
+    started = job.started_at or fields.get("started_at") or job.created_at
+    return move(
+        job,
+        new,
+        now=now,
+        actor=job.node.name,
+        reason=(job.reason if stopped else "") or fact.reason or _words(fact),
+        exit_code=fact.exit_code,
+        exit_signal=fact.signal,
+        last_lines=list(fact.last_lines),
+        log_bytes=max(job.log_bytes, fact.log_bytes),
+        ended_at=instant(fact.at, earliest=started, now=now),  # type: ignore[arg-type]
+        **fields,
+    )
+
+
+def _words(fact: JobFact) -> str:
+    if fact.signal is not None:
+        try:
+            return f"ended by {Signals(fact.signal).name}"
+        except ValueError:
+            return f"ended by signal {fact.signal}"
+    return f"exit code {fact.exit_code}" if fact.exit_code else ""
+
+
+def _check_in(job: Job, now: datetime) -> None:
+    """A Job that runs is its holder's presence."""
+    if job.reservation.checked_in_at is None:
+        reservations.check_in(reservation_id=job.reservation_id, now=now, by="job")
+
+
+# --- what a node believes ---------------------------------------------------------
+
+
+def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
+    """Compare what a node says that runs with what should be there."""
+    moved = False
+    known = {job.pk: job for job in _of_node(node_name, belief)}
+    for fact in belief.ended:
+        job = known.get(fact.job)
+        if job is not None and job.attempt == fact.attempt:
+            moved |= _take(job, fact, now)
+    running = {(item.job, item.attempt): item for item in belief.running}
+    seen = []
+    for job in known.values():
+        item = running.get((job.pk, job.attempt))
+        if item is not None:
+            # Of an ended Job too: the tick then stops what should not run.
+            seen.append(job.pk)
+            moved |= _see(job, item, now)
+        elif job.state in {JobState.RUNNING, JobState.STOPPING}:
+            moved |= _miss(job, belief, now)
+    Job.objects.filter(pk__in=seen).update(seen_at=now)
+    return moved
+
+
+def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
+    named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
+    own = _jobs().filter(node__name=node_name)
+    return own.filter(pk__in=named) | own.filter(
+        state__in=[JobState.RUNNING, JobState.STOPPING]
+    )
+
+
+def _see(job: Job, item: Running, now: datetime) -> bool:
+    """A Job runs there; its start may have been lost on the way."""
+    if job.state not in JobState.live():
+        return False
+    end = job.reservation.end.timestamp()
+    if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
+        # The node does not know the Reservation's end: the tick tells it again.
+        Job.objects.filter(pk=job.pk).update(told_end=None)
+    if item.started_at is None:
+        return False
+    if job.state == JobState.STARTING:
+        started = JobFact(
+            job=job.pk, attempt=job.attempt, event=Event.STARTED, at=item.started_at
+        )
+        return _take(job, started, now)
+    _check_in(job, now)
+    return False
+
+
+def _miss(job: Job, belief: Belief, now: datetime) -> bool:
+    """A Job that ran there is not named: after 15 s of that it is lost.
+
+    Only a belief from after its start counts: one from before may be read late.
+    """
+    if job.seen_at is None or job.started_at is None:
+        return False
+    if belief.at < job.started_at.timestamp():
+        return False
+    if now - job.seen_at < timedelta(seconds=ABSENT_SECONDS):
+        return False
+    lost = JobFact(
+        job=job.pk,
+        attempt=job.attempt,
+        event=Event.LOST,
+        at=now.timestamp(),
+        reason=f"{job.node.name} does not know of it any more",
+    )
+    return _take(job, lost, now)

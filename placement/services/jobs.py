@@ -1,0 +1,248 @@
+"""What people do with Jobs: launch and stop. Nothing is sent to a node here.
+
+What should run is derived from the database by the tick, so that a broker that
+forgets loses nothing.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+
+from placement import live
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.domain.recipes import RUNNABLE_STRATEGIES, checked_settings
+from placement.domain.refusals import (
+    JobOver,
+    ReservationNotUsable,
+    ScriptsNotAllowed,
+    SpansNodes,
+    StrategyNotRunnable,
+    TooManyJobs,
+)
+from placement.models import Job, JobEvent, StoredPlan
+from placement.services.moves import move
+from reservations.domain.errors import NotAllowed, NotFound
+from reservations.domain.lifecycle import State
+from reservations.models import Reservation, User
+from telemetry.models import Node
+
+MOST_SCRIPT_BYTES = 256 * 1024
+MOST_ARGUMENTS = 64
+MOST_ARGUMENT_CHARACTERS = 1024
+MOST_LIVE_JOBS = 8
+"""Jobs that wait or run in one Reservation."""
+
+
+@transaction.atomic(durable=True)
+def launch(
+    *,
+    user: User,
+    reservation_id: int,
+    name: str,
+    kind: str,
+    recipe: str = "",
+    recipe_settings: Mapping[str, object] | None = None,
+    script: str = "",
+    arguments: Sequence[str] = (),
+    plan_id: int | None = None,
+    node: str = "",
+    now: datetime,
+) -> Job:
+    """Put a Job into one's own Reservation; it begins when that does.
+
+    Args:
+        node: which node, where the Reservation has Gpus on several.
+
+    Raises:
+        LaunchInvalid: fields that cannot be used.
+        NotFound: no such Reservation or Plan of this User.
+        JobRefusal: the rules say no.
+    """
+    checked = _checked_form(
+        name, kind, recipe, recipe_settings or {}, script, arguments
+    )
+    # The row lock makes the count of live Jobs a promise.
+    reservation = (
+        Reservation.objects.select_for_update()
+        .filter(pk=reservation_id, user=user)
+        .first()
+    )
+    if reservation is None:
+        raise NotFound(what=f"reservation #{reservation_id} of yours")
+    if reservation.state not in State.live() or reservation.end <= now:
+        raise ReservationNotUsable(
+            reservation=reservation.pk, state=reservation.state, end=reservation.end
+        )
+    count = reservation.jobs.live().count()
+    if count >= MOST_LIVE_JOBS:
+        raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
+    where = _node_of(reservation, node)
+    if kind == Job.Kind.SCRIPT:
+        _check_isolation(where, user)
+    plan = _plan_of(user, plan_id, kind)
+    job = Job.objects.create(
+        reservation=reservation,
+        owner=user,
+        plan=plan,
+        node=where,
+        created_at=now,
+        **checked,
+    )
+    JobEvent.objects.create(
+        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
+    )
+    live.publish_job(job.pk)
+    return job
+
+
+@transaction.atomic(durable=True)
+def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
+    """Stop a Job: TERM, the grace, KILL. Asking twice is asking once.
+
+    Raises:
+        NotFound: no such Job, or not for this User's eyes.
+        NotAllowed: a group head may look, not stop.
+        JobOver: it has ended.
+    """
+    job = (
+        Job.objects.visible_to(user)
+        .select_related("node", "owner", "reservation")
+        .filter(pk=job_id)
+        .first()
+    )
+    if job is None:
+        raise NotFound(what=f"job #{job_id}")
+    if job.owner_id != user.pk and not user.is_operator:
+        raise NotAllowed(act=f"stop job #{job_id} of {job.owner}")
+    words = reason.strip() or (
+        "stopped by its owner" if job.owner_id == user.pk else "stopped by the operator"
+    )
+    if job.state == JobState.STOPPING:
+        return job
+    moved = (
+        move(
+            job,
+            JobState.STOPPED,
+            now=now,
+            actor=user.username,
+            reason=words,
+            ended_at=now,
+        )
+        if job.state == JobState.QUEUED
+        else move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=user.username,
+            reason=words,
+            stop_at=now,
+            ordered_at=None,
+        )
+    )
+    if not moved:
+        job.refresh_from_db()
+        if job.state not in JobState.live():
+            raise JobOver(job=job.pk, state=job.state)
+    return job
+
+
+def _checked_form(
+    name: str,
+    kind: str,
+    recipe: str,
+    recipe_settings: Mapping[str, object],
+    script: str,
+    arguments: Sequence[str],
+) -> dict[str, object]:
+    """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
+    problems: dict[str, str] = {}
+    name = name.strip()
+    if not 1 <= len(name) <= 120 or not name.isprintable():
+        problems["name"] = "must be 1 to 120 printable characters"
+    checked: dict[str, object] = {"name": name, "kind": kind}
+    if kind == Job.Kind.RECIPE:
+        if script:
+            problems["script"] = "a ready recipe takes no script"
+        try:
+            settings_given = checked_settings(recipe, recipe_settings)
+            checked |= {"recipe": recipe, "recipe_settings": settings_given}
+        except LaunchInvalid as error:
+            problems |= error.problems
+    elif kind == Job.Kind.SCRIPT:
+        problems |= _script_problems(script, arguments)
+        checked |= {"script": script, "arguments": list(arguments)}
+    else:
+        problems["kind"] = f"must be one of {', '.join(Job.Kind.values)}"
+    if problems:
+        raise LaunchInvalid(problems)
+    return checked
+
+
+def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
+    problems = {}
+    if not script.strip():
+        problems["script"] = "is empty"
+    elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
+        problems["script"] = (
+            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put more "
+            "into your own folder and call it from here"
+        )
+    if len(arguments) > MOST_ARGUMENTS or not all(
+        isinstance(word, str)
+        and len(word) <= MOST_ARGUMENT_CHARACTERS
+        and "\0" not in word
+        for word in arguments
+    ):
+        problems["arguments"] = (
+            f"must be at most {MOST_ARGUMENTS} words of at most "
+            f"{MOST_ARGUMENT_CHARACTERS} characters"
+        )
+    return problems
+
+
+def _node_of(reservation: Reservation, asked: str) -> Node:
+    """Return the one node that the Job runs on."""
+    held = reservation.allocations.filter(live=True).select_related("gpu__node")
+    nodes = {row.gpu.node.name: row.gpu.node for row in held}
+    if asked in nodes:
+        return nodes[asked]
+    if len(nodes) == 1 and not asked:
+        return next(iter(nodes.values()))
+    counts = Counter(row.gpu.node.name for row in held)
+    raise SpansNodes(
+        reservation=reservation.pk,
+        nodes=tuple(f"{name}: {count}" for name, count in sorted(counts.items())),
+        asked=asked,
+    )
+
+
+def _check_isolation(node: Node, user: User) -> None:
+    if settings.ALLOW_UNISOLATED_SCRIPTS:
+        return
+    if node.isolation == Node.Isolation.NONE:
+        raise ScriptsNotAllowed(
+            node=node.name, why="its worker cannot run jobs as another Unix user"
+        )
+    if not user.unix_user:
+        raise ScriptsNotAllowed(
+            node=node.name, why="no Unix user is set for you in the portal"
+        )
+
+
+def _plan_of(user: User, plan_id: int | None, kind: str) -> StoredPlan | None:
+    if plan_id is None:
+        return None
+    plan = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
+    if plan is None:
+        raise NotFound(what=f"plan #{plan_id} of yours")
+    strategy = str(plan.plan.get("strategy", ""))
+    if kind == Job.Kind.RECIPE and strategy not in RUNNABLE_STRATEGIES:
+        raise StrategyNotRunnable(
+            strategy=strategy or "a plan without a strategy",
+            runnable=RUNNABLE_STRATEGIES,
+        )
+    return plan

@@ -1,0 +1,52 @@
+"""One move of one Job: legal by the table, compare-and-set, written down, told."""
+
+from datetime import UTC, datetime
+
+from placement import live
+from placement.domain.lifecycle import NEXT, JobState
+from placement.models import Job, JobEvent
+
+MOST_REASON = 400
+
+
+def move(
+    job: Job,
+    new: JobState,
+    *,
+    now: datetime,
+    actor: str,
+    reason: str = "",
+    **fields: object,
+) -> bool:
+    """Move a Job on; False: another worker was first, or the move is not legal.
+
+    To be called in a transaction; the Job's pages are told on commit. The row
+    that was passed in follows.
+    """
+    old = JobState(job.state)
+    if new not in NEXT[old]:
+        return False
+    reason = reason[:MOST_REASON]
+    if not Job.objects.move(job.pk, old=old, new=new, reason=reason, **fields):
+        return False
+    for name, value in {**fields, "state": new, "reason": reason}.items():
+        setattr(job, name, value)
+    JobEvent.objects.create(
+        job=job, at=now, old=old, new=new, actor=actor, reason=reason
+    )
+    live.publish_job(job.pk)
+    return True
+
+
+def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetime:
+    """Return a node's time as ours: never in the future, never before a cause.
+
+    A node's clock may be wrong; the order of what happened must not be.
+    """
+    if unix is None:
+        return now
+    try:
+        at = datetime.fromtimestamp(unix, UTC)
+    except (OverflowError, OSError, ValueError):
+        return now
+    return min(max(at, earliest), now)

@@ -1,0 +1,125 @@
+"""From a Job's row to a signed order in its node's queue."""
+
+import hashlib
+import json
+import logging
+import secrets
+from datetime import datetime
+from typing import Any
+
+import kombu.exceptions
+from celery import current_app
+
+from placement import signing
+from placement.domain.orders import Order, OrderKind
+from placement.domain.recipes import RECIPES, claim_bytes
+from placement.models import Job
+from reservations.models import SitePolicy
+
+ORDER_SECONDS = 60.0
+"""An order older than this is stale; the tick sends another one by then."""
+STOP_SECONDS = 60.0
+SCRIPT_CLAIM_BYTES = 4 * 2**30
+SCRIPT_CLAIM_PCT = 60.0
+MOST_PLAN_CHARACTERS = 16 * 1024
+
+logger = logging.getLogger(__name__)
+OUTAGES = (kombu.exceptions.OperationalError, ConnectionError, TimeoutError)
+
+
+def new_nonce() -> str:
+    """Return a nonce for one order."""
+    return secrets.token_hex(16)
+
+
+def start_order(job: Job, *, now: datetime) -> Order:
+    """Return the order that starts a Job (or tells its shim a new end)."""
+    reservation = job.reservation
+    issued_at, deadline_at = now.timestamp(), reservation.end.timestamp()
+    gpus = [
+        row.gpu
+        for row in reservation.allocations.filter(live=True, gpu__node=job.node)
+        .select_related("gpu")
+        .order_by("gpu__index")
+    ]
+    script = job.kind == Job.Kind.SCRIPT
+    sha256 = hashlib.sha256(job.script.encode()).hexdigest() if script else ""
+    return Order(
+        kind=OrderKind.START,
+        node=job.node.name,
+        job=job.pk,
+        attempt=job.attempt,
+        nonce=job.order_nonce,
+        issued_at=issued_at,
+        expires_at=min(issued_at + ORDER_SECONDS, deadline_at),
+        deadline_at=deadline_at,
+        grace_seconds=float(SitePolicy.current().stop_grace_seconds),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus),
+        gpu_indexes=tuple(gpu.index for gpu in gpus),
+        user=job.owner.username,
+        unix_user=job.owner.unix_user,
+        argv=tuple(job.arguments) if script else None,
+        recipe=None if script else job.recipe,
+        settings=job.recipe_settings,
+        script_sha256=sha256,
+        plan=_plan_of(job),
+        **_claim(job),
+    )
+
+
+def stop_order(job: Job, *, now: datetime) -> Order:
+    """Return the order that ends a Job, with the reason for its page."""
+    issued_at = now.timestamp()
+    return Order(
+        kind=OrderKind.STOP,
+        node=job.node.name,
+        job=job.pk,
+        attempt=job.attempt,
+        nonce=new_nonce(),
+        issued_at=issued_at,
+        expires_at=issued_at + STOP_SECONDS,
+        deadline_at=job.reservation.end.timestamp(),
+        grace_seconds=float(SitePolicy.current().stop_grace_seconds),
+        reason=job.reason,
+    )
+
+
+def send(order: Order, *, now: datetime) -> bool:
+    """Sign an order and put it into its node's queue; False: the broker is away."""
+    payload = order.payload()
+    try:
+        current_app.send_task(
+            "node.order",
+            kwargs={"payload": payload, "signature": signing.sign(payload)},
+            queue=f"node.{order.node}",
+            expires=max(1.0, order.expires_at - now.timestamp()),
+            ignore_result=True,
+            retry=False,
+        )
+    except OUTAGES as error:
+        logger.warning("order for job %s was not sent: %s", order.job, error)
+        return False
+    return True
+
+
+def _claim(job: Job) -> dict[str, Any]:
+    """Return what the Job occupies on simulated Gpus."""
+    if not job.node.simulated:
+        return {}
+    if job.recipe in RECIPES:
+        taken = claim_bytes(job.recipe_settings)
+        util_pct = float(job.recipe_settings["simulated_util_pct"])
+    else:
+        taken, util_pct = SCRIPT_CLAIM_BYTES, SCRIPT_CLAIM_PCT
+    return {
+        "simulated": True,
+        "claim_bytes_per_gpu": taken,
+        "claim_util_pct": util_pct,
+    }
+
+
+def _plan_of(job: Job) -> dict[str, Any]:
+    """Return the Plan for the Job's own eyes; one that is too long stays here."""
+    if job.plan is None or len(json.dumps(job.plan.plan)) > MOST_PLAN_CHARACTERS:
+        return {}
+    return dict(job.plan.plan)

@@ -1,0 +1,268 @@
+"""The tick of Jobs: what should run, derived from the database each second.
+
+1. order what is due: QUEUED, its Reservation ACTIVE, its Gpus free of others
+2. order again what a node has not been heard of for 20 s (same attempt: the
+   node takes it once)
+3. tell shims a Reservation's end that has moved
+4. stop what has no running Reservation any more
+5. order the stop, and again each 5 s, until the node says that it ended; the
+   same for a Job that has ended here and still runs there
+6. give up Jobs whose node is silent a minute after the Reservation's end: the
+   shim has stopped them by itself long before
+
+Safe to run twice and at the same time: a row is taken by compare-and-set before
+its order is sent. One bad row is logged and skipped.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import F, Q
+
+from placement.domain.errors import PlacementError
+from placement.domain.lifecycle import JobState
+from placement.models import Job, JobQuerySet
+from placement.services import ordering
+from placement.services.moves import move
+from reservations.domain.lifecycle import State
+from reservations.models import SitePolicy
+
+PORTAL = "portal"
+AGAIN_SECONDS = 20.0
+STOP_AGAIN_SECONDS = 5.0
+GIVE_UP_SECONDS = 60.0
+STRAY_SECONDS = 10.0
+MOST_ROWS = 200
+
+logger = logging.getLogger(__name__)
+_ON_NODE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+_WORDS = {
+    State.ENDED: "the reservation's end",
+    State.RELEASED: "the reservation was released",
+    State.CANCELLED: "the reservation was cancelled",
+    State.DISPLACED: "the reservation went to somebody else",
+    State.REFUNDED: "the reservation was refunded: its GPUs were not usable",
+}
+
+
+def tick(now: datetime) -> dict[str, int]:
+    """Run every step once; how many rows each step moved."""
+    return {
+        "ordered": _each(_due(now), _order, now),
+        "ordered_again": _each(_unheard(now), _order_again, now),
+        "told": _each(_end_moved(), _tell_end, now),
+        "stopped": _each(_without_reservation(), _stop, now),
+        "stops_sent": _each(_to_stop(now), _send_stop, now),
+        "given_up": _each(_hopeless(now), _give_up, now),
+    }
+
+
+def _each(
+    rows: Iterable[Job], step: Callable[[Job, datetime], bool], now: datetime
+) -> int:
+    done = 0
+    for job in rows:
+        try:
+            done += step(job, now)
+        except (
+            DatabaseError,
+            PlacementError,
+            ArithmeticError,
+            LookupError,
+            ValueError,
+        ):
+            logger.exception("job %s: %s failed", job.pk, step.__name__)
+    return done
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.select_related("node", "owner", "plan", "reservation")
+
+
+# --- 1 and 2: order ---
+
+
+def _due(now: datetime) -> Iterable[Job]:
+    return (
+        _jobs()
+        .filter(
+            state=JobState.QUEUED,
+            reservation__state=State.ACTIVE,
+            reservation__end__gt=now,
+        )
+        .order_by("created_at")[:MOST_ROWS]
+    )
+
+
+def _order(job: Job, now: datetime) -> bool:
+    waits_for = _other_on_gpus(job)
+    if waits_for is not None:
+        reason = f"waits for job #{waits_for} to leave the GPUs"
+        Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
+            reason=reason
+        ).update(reason=reason)
+        return False
+    with transaction.atomic():
+        if not move(
+            job,
+            JobState.STARTING,
+            now=now,
+            actor=PORTAL,
+            attempt=job.attempt + 1,
+            order_nonce=ordering.new_nonce(),
+            ordered_at=now,
+            told_end=job.reservation.end,
+        ):
+            return False
+    return ordering.send(ordering.start_order(job, now=now), now=now)
+
+
+def _other_on_gpus(job: Job) -> int | None:
+    """Return a Job of somebody else's Reservation that is still on the Gpus."""
+    gpus = job.reservation.allocations.filter(
+        live=True, gpu__node_id=job.node_id
+    ).values("gpu_id")
+    return (
+        Job.objects.filter(
+            node_id=job.node_id,
+            state__in=_ON_NODE,
+            reservation__allocations__gpu_id__in=gpus,
+        )
+        .exclude(reservation_id=job.reservation_id)
+        .values_list("pk", flat=True)
+        .first()
+    )
+
+
+def _unheard(now: datetime) -> Iterable[Job]:
+    again = now - timedelta(seconds=AGAIN_SECONDS)
+    return _jobs().filter(
+        state=JobState.STARTING,
+        reservation__state=State.ACTIVE,
+        reservation__end__gt=now,
+        ordered_at__lt=again,
+    )[:MOST_ROWS]
+
+
+def _order_again(job: Job, now: datetime) -> bool:
+    """Send the same attempt with a new nonce and a new date."""
+    nonce = ordering.new_nonce()
+    taken = Job.objects.filter(
+        pk=job.pk, state=JobState.STARTING, ordered_at=job.ordered_at
+    ).update(ordered_at=now, order_nonce=nonce, told_end=job.reservation.end)
+    if not taken:
+        return False
+    job.order_nonce = nonce
+    return ordering.send(ordering.start_order(job, now=now), now=now)
+
+
+# --- 3: the end has moved ---
+
+
+def _end_moved() -> Iterable[Job]:
+    return (
+        _jobs()
+        .filter(state=JobState.RUNNING, reservation__state=State.ACTIVE)
+        .filter(Q(told_end=None) | ~Q(told_end=F("reservation__end")))[:MOST_ROWS]
+    )
+
+
+def _tell_end(job: Job, now: datetime) -> bool:
+    """Send the order once more: a shim that runs takes only its new deadline."""
+    if job.reservation.end <= now:
+        return False
+    nonce = ordering.new_nonce()
+    taken = Job.objects.filter(
+        pk=job.pk, state=JobState.RUNNING, told_end=job.told_end
+    ).update(told_end=job.reservation.end, order_nonce=nonce)
+    if not taken:
+        return False
+    job.order_nonce = nonce
+    return ordering.send(ordering.start_order(job, now=now), now=now)
+
+
+# --- 4 and 5: stop ---
+
+
+def _without_reservation() -> Iterable[Job]:
+    begun = Q(state__in=[JobState.STARTING, JobState.RUNNING])
+    return (
+        _jobs()
+        .filter(
+            (begun & ~Q(reservation__state=State.ACTIVE))
+            | (Q(state=JobState.QUEUED) & ~Q(reservation__state__in=list(State.live())))
+        )
+        .order_by("pk")[:MOST_ROWS]
+    )
+
+
+def _stop(job: Job, now: datetime) -> bool:
+    why = _WORDS.get(State(job.reservation.state), "the reservation is not active")
+    with transaction.atomic():
+        if job.state == JobState.QUEUED:
+            return move(
+                job,
+                JobState.STOPPED,
+                now=now,
+                actor=PORTAL,
+                reason=f"never began: {why}",
+                ended_at=now,
+            )
+        return move(
+            job,
+            JobState.STOPPING,
+            now=now,
+            actor=PORTAL,
+            reason=why,
+            stop_at=now,
+            ordered_at=None,
+        )
+
+
+def _to_stop(now: datetime) -> Iterable[Job]:
+    again = now - timedelta(seconds=STOP_AGAIN_SECONDS)
+    due = Q(ordered_at=None) | Q(ordered_at__lt=again)
+    ended_but_runs = ~Q(state__in=list(JobState.live())) & Q(
+        seen_at__gt=F("ended_at") + timedelta(seconds=STRAY_SECONDS)
+    )
+    lately = Q(seen_at__gt=now - timedelta(seconds=STRAY_SECONDS))
+    return _jobs().filter(
+        due & (Q(state=JobState.STOPPING) | (ended_but_runs & lately))
+    )[:MOST_ROWS]
+
+
+def _send_stop(job: Job, now: datetime) -> bool:
+    taken = Job.objects.filter(
+        pk=job.pk, state=job.state, ordered_at=job.ordered_at
+    ).update(ordered_at=now)
+    if not taken:
+        return False
+    return ordering.send(ordering.stop_order(job, now=now), now=now)
+
+
+# --- 6: give up ---
+
+
+def _hopeless(now: datetime) -> Iterable[Job]:
+    grace = SitePolicy.current().stop_grace_seconds
+    over = now - timedelta(seconds=grace + GIVE_UP_SECONDS)
+    silent = now - timedelta(seconds=GIVE_UP_SECONDS)
+    ended = Q(reservation__end__lt=over)
+    unheard = Q(seen_at=None) | Q(seen_at__lt=silent)
+    asked = Q(stop_at=None) | Q(stop_at__lt=over)
+    return _jobs().filter(Q(state__in=_ON_NODE) & ended & unheard & asked)[:MOST_ROWS]
+
+
+def _give_up(job: Job, now: datetime) -> bool:
+    since = f" since {job.seen_at:%H:%M:%S} UTC" if job.seen_at else ""
+    with transaction.atomic():
+        return move(
+            job,
+            JobState.LOST,
+            now=now,
+            actor=PORTAL,
+            reason=f"{job.node.name} is silent{since}; how the job ended is not known",
+            ended_at=now,
+        )

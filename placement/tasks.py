@@ -1,0 +1,12 @@
+"""What beat asks for every second."""
+
+from celery import shared_task
+from django.utils import timezone
+
+from placement import services
+
+
+@shared_task(name="placement.tasks.tick")
+def tick() -> dict[str, int]:
+    """Run the tick of Jobs (see ``services.ticking`` for its steps)."""
+    return services.tick(timezone.now())
