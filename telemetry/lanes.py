@@ -10,11 +10,11 @@ read meanwhile as if nothing had happened. At most one thread per Gpu is stuck.
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from telemetry.domain.sample import GpuReading, Health
 
@@ -27,19 +27,65 @@ HUNG_SECONDS = 2.0
 POLL_SECONDS = 0.05
 
 
-class Lane(threading.Thread):
-    """One worker thread: takes UUIDs from the work queue until it is replaced."""
+class _Desk:
+    """Where the lanes take work and leave readings: one wake-up each way."""
 
-    def __init__(
-        self,
-        read: Callable[[str], GpuReading],
-        work: queue.SimpleQueue[str],
-        done: queue.SimpleQueue[GpuReading],
-    ) -> None:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._work: deque[str] = deque()
+        self._done: dict[str, GpuReading] = {}
+        self._waited_for: set[str] = set()
+        self._all_done = threading.Event()
+
+    def give_out(self, uuids: Sequence[str], lanes: int) -> None:
+        """Lay out the work of one Sample and wake so many lanes."""
+        with self._changed:
+            self._waited_for = set(uuids)
+            self._all_done.clear()
+            self._work.extend(uuids)
+            self._changed.notify(min(lanes, len(uuids)))
+
+    def take(self) -> str:
+        """Next Gpu to read; waits for one."""
+        with self._changed:
+            while not self._work:
+                self._changed.wait()
+            return self._work.popleft()
+
+    def leave(self, reading: GpuReading) -> None:
+        """A Gpu has been read."""
+        with self._changed:
+            self._done[reading.uuid] = reading
+            self._waited_for.discard(reading.uuid)
+            if not self._waited_for:
+                self._all_done.set()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether everything that is waited for came within the time."""
+        return self._all_done.wait(timeout_seconds)
+
+    def give_up(self, uuids: Iterable[str]) -> None:
+        """Wait for these no longer."""
+        with self._changed:
+            self._waited_for.difference_update(uuids)
+            if not self._waited_for:
+                self._all_done.set()
+
+    def collect(self) -> dict[str, GpuReading]:
+        """All readings left since the last time; work not begun is taken back."""
+        with self._changed:
+            self._work.clear()
+            done, self._done = self._done, {}
+            return done
+
+
+class Lane(threading.Thread):
+    """One worker thread: takes work from the desk until it is replaced."""
+
+    def __init__(self, read: Callable[[str], GpuReading], desk: _Desk) -> None:
         super().__init__(name="lane", daemon=True)
         self._read = read
-        self._work = work
-        self._done = done
+        self._desk = desk
         self.busy: tuple[str, float] | None = None
         """UUID that is being read, and since when (monotonic seconds)."""
         self.replaced = False
@@ -48,7 +94,7 @@ class Lane(threading.Thread):
     def run(self) -> None:
         """Read Gpu after Gpu, until somebody else took over."""
         while not self.replaced:
-            uuid = self._work.get()
+            uuid = self._desk.take()
             self.busy = (uuid, time.monotonic())
             try:
                 reading = self._read(uuid)
@@ -57,7 +103,7 @@ class Lane(threading.Thread):
                 traceback.print_exc()
                 reading = GpuReading(uuid=uuid, state=Health.ERROR)
             self.busy = None
-            self._done.put(reading)
+            self._desk.leave(reading)
 
     def stuck_in(self, now: float, longer_than: float) -> str | None:
         """UUID that it has been reading for longer than so many seconds."""
@@ -73,8 +119,7 @@ class Lanes:
     ) -> None:
         self._read = read
         self._hung_seconds = hung_seconds
-        self._work: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[GpuReading] = queue.SimpleQueue()
+        self._desk = _Desk()
         self._lanes: list[Lane] = []
         self._stuck: list[Lane] = []
 
@@ -89,26 +134,22 @@ class Lanes:
         """Readings of all Gpus that answer within the time.
 
         Hung Gpus are told as hung; one that is merely late is left out, and what
-        it then says is taken for the next Sample.
+        it then says is taken for the next Sample, at most one interval later.
         """
         ends_at = time.monotonic() + within_seconds
-        found = self._late_readings(uuids)
-        inside = {lane.busy[0] for lane in [*self._stuck, *self._lanes] if lane.busy}
-        waiting = set(uuids) - inside - set(found)
-        for uuid in uuids:
-            if uuid in waiting:
-                self._work.put(uuid)
+        self._stuck = [lane for lane in self._stuck if lane.busy]
+        threads = [*self._stuck, *self._lanes]
+        inside = {busy[0] for lane in threads if (busy := lane.busy)}
+        found = self._desk.collect()
         self._staff(math.ceil(len(uuids) / GPUS_PER_LANE))
-        while waiting and (left := ends_at - time.monotonic()) > 0:
-            try:
-                reading = self._done.get(timeout=min(left, POLL_SECONDS))
-            except queue.Empty:
-                self._replace_slow()
-                waiting -= self.hung()
-                continue
-            found[reading.uuid] = reading
-            waiting.discard(reading.uuid)
-        self._take_back_work()
+        work = [uuid for uuid in uuids if uuid not in inside and uuid not in found]
+        self._desk.give_out(work, len(self._lanes))
+        while (left := ends_at - time.monotonic()) > 0:
+            if not work or self._desk.wait(min(left, POLL_SECONDS)):
+                break
+            self._replace_slow()
+            self._desk.give_up(self.hung())
+        found |= self._desk.collect()
         for uuid in self.hung():
             found.setdefault(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
         return {uuid: found[uuid] for uuid in uuids if uuid in found}
@@ -122,13 +163,13 @@ class Lanes:
 
     def _staff(self, count: int) -> None:
         """Have as many threads as the Gpus need."""
-        self._lanes = [lane for lane in self._lanes if lane.is_alive()]
         while len(self._lanes) < count:
-            lane = Lane(self._read, self._work, self._done)
+            lane = Lane(self._read, self._desk)
             lane.start()
             self._lanes.append(lane)
 
     def _replace_slow(self) -> None:
+        """A thread that stays too long in one Gpu loses its place to a new one."""
         now = time.monotonic()
         slow = [lane for lane in self._lanes if lane.stuck_in(now, SLOW_SECONDS)]
         for lane in slow:
@@ -136,22 +177,3 @@ class Lanes:
             self._lanes.remove(lane)
             self._stuck.append(lane)
         self._staff(len(self._lanes) + len(slow))
-
-    def _take_back_work(self) -> None:
-        """What nobody has begun is not begun after the Sample is over."""
-        try:
-            while True:
-                self._work.get_nowait()
-        except queue.Empty:
-            return
-
-    def _late_readings(self, uuids: Sequence[str]) -> dict[str, GpuReading]:
-        """What came after the last Sample was over; at most one interval old."""
-        self._stuck = [lane for lane in self._stuck if lane.busy]
-        late: dict[str, GpuReading] = {}
-        try:
-            while True:
-                reading = self._done.get_nowait()
-                late[reading.uuid] = reading
-        except queue.Empty:
-            return {uuid: late[uuid] for uuid in uuids if uuid in late}

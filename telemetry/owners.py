@@ -30,6 +30,7 @@ PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NAME_WAIT_SECONDS = 0.05
 """How long a sample waits for a login name; a directory server may be slow."""
+STAT_BYTES = 4096
 MOST_ANCESTORS = 32
 MOST_KEPT = 4096
 REGISTRY_EVERY_SECONDS = 2.0
@@ -54,10 +55,17 @@ class ProcStat(NamedTuple):
 
 def read_stat(pid: int, proc: Path = PROC) -> ProcStat | None:
     """One process's stat; None when it is gone (or a zombie already reaped)."""
+    # Asked for every process every second: pathlib would double the cost.
     try:
-        raw = (proc / str(pid) / "stat").read_bytes()
+        handle = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        raw = os.read(handle, STAT_BYTES)
+    except OSError:
+        return None  # gone between the two calls
+    finally:
+        os.close(handle)
     # The name stands in brackets and may itself hold brackets and spaces.
     head, _, tail = raw.rpartition(b") ")
     values = tail.split()
