@@ -48,6 +48,7 @@ class _Rank:
     gradient_share: float = 1.0
     """Part of a layer's gradients that stays after its backward."""
     gathers: bool = False
+    """FSDP: layers are gathered whole while they run."""
     step_elements: float = 0.0
     """Elements that this rank's optimizer steps."""
 
@@ -164,30 +165,31 @@ def _shard(
         rank.largest = 0
 
 
-def _gathered(stage: Sequence[LayerCost], index: int) -> float:
-    """FSDP2: whole weights alive while layer `index` runs.
+def _gathered(stage: Sequence[LayerCost]) -> list[float]:
+    """FSDP2: bytes of whole weights alive while each layer runs.
 
-    The root's own weights (both ends) stay; the running block exists as flat buffer
-    and as copied-out weights; the next one is on its way.
+    The root's own weights (both ends) stay; the running block is whole, and so is the
+    one before or after it that is fetched ahead.
     """
-    ends = sum(
-        cost.gathered_bytes for cost in stage if cost.kind in ("embedding", "head")
-    )
-    inner = stage[index].kind not in ("embedding", "head")
-    running = stage[index].gathered_bytes if inner else 0
-    following = 0
-    for near in (index + 1, index - 1):
-        if 0 <= near < len(stage) and stage[near].kind not in ("embedding", "head"):
-            following = max(following, stage[near].gathered_bytes)
-    return ends + running + following
+    sizes = [
+        0 if cost.kind in ("embedding", "head") else cost.gathered_bytes
+        for cost in stage
+    ]
+    ends = sum(cost.gathered_bytes for cost in stage) - sum(sizes)
+    last = len(sizes) - 1
+    return [
+        float(ends + size + max(sizes[max(0, i - 1)], sizes[min(last, i + 1)]))
+        for i, size in enumerate(sizes)
+    ]
 
 
 def _inference(stage: Sequence[LayerCost], rank: _Rank) -> Phases:
     cache = sum(cost.cache_bytes for cost in stage)
-    moment = 0.0
-    for index, cost in enumerate(stage):
-        gathered = _gathered(stage, index) if rank.gathers else 0.0
-        moment = max(moment, cost.forward_peak_bytes + gathered)
+    gathered = _gathered(stage) if rank.gathers else [0.0] * len(stage)
+    moment = max(
+        cost.forward_peak_bytes + whole
+        for cost, whole in zip(stage, gathered, strict=True)
+    )
     total = rank.parameters + cache + moment
     parts = {
         "parameters": int(rank.parameters),
@@ -227,9 +229,9 @@ def _forward(
     kept = 0.0
     copies = 0.0
     best = (-1.0, 0.0, 0.0, 0.0)
-    for index, cost in enumerate(stage):
-        gathered = _gathered(stage, index) if rank.gathers else 0.0
-        moment = cost.forward_peak_bytes + gathered + copies
+    gathered = _gathered(stage) if rank.gathers else [0.0] * len(stage)
+    for cost, whole in zip(stage, gathered, strict=True):
+        moment = cost.forward_peak_bytes + whole + copies
         copies += cost.weight_copy_bytes
         if kept + moment > best[0]:
             logits = cost.forward_peak_bytes if cost.kind == "head" else 0.0
@@ -253,12 +255,13 @@ def _backward(
     gradients = 0.0
     bucket_width = min(rank.bucket, rank.gradients) if rank.gradient_share < 1 else 0.0
     best: tuple[float, dict[str, float]] = (-1.0, {})
+    gathered = _gathered(stage) if rank.gathers else []
     for index in range(len(stage) - 1, -1, -1):
         cost = stage[index]
         kept -= cost.kept_bytes
         own = float(cost.backward_peak_bytes)
         if rank.gathers:
-            own += _gathered(stage, index) + cost.gradient_bytes
+            own += gathered[index] + cost.gradient_bytes
         if rank.tied and cost.kind == "embedding" and not rank.gathers:
             own += rank.tied
         alive = gradients

@@ -1,0 +1,31 @@
+"""Numbers as people read them."""
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes in GiB, one decimal; MiB below a tenth of a GiB.
+
+    >>> gib(3 * 2**30), gib(50 * 2**20)
+    ('3.0 GiB', '50 MiB')
+    """
+    if abs(size_bytes) < 0.1 * 2**30:
+        return f"{size_bytes / 2**20:.0f} MiB"
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def seconds(value: float) -> str:
+    """A duration with a fitting unit.
+
+    >>> seconds(0.25), seconds(90)
+    ('250 ms', '90.0 s')
+    """
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.1f} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "GPU"), plural(2, "GPU")
+    ('1 GPU', '2 GPUs')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
