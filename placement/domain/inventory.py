@@ -234,8 +234,8 @@ def spec_from_inventory(
     if not groups:
         raise SpecInvalid(
             {
-                "tensors": "there are no floating-point weights in it (quantised weights "
-                "cannot be planned)"
+                "tensors": "there are no floating-point weights in it (quantised "
+                "weights cannot be planned)"
             }
         )
     if len(groups) > MAX_LAYERS:
