@@ -3,9 +3,11 @@
 from django.urls import path
 
 from placement import channel
-from placement.views import jobs
+from placement.views import jobs, plan
 
 urlpatterns = [
+    path("plan/", plan.plan_show, name="plan"),
+    path("plan/choose/", plan.plan_choose, name="plan-choose"),
     path("jobs/", jobs.job_list, name="jobs"),
     path("jobs/new/", jobs.job_new, name="job-new"),
     path("jobs/<int:pk>/", jobs.job_show, name="job"),

@@ -32,7 +32,7 @@ const log = new LogView({
 });
 const timeLeft = new TimeLeft({ fill: at("ring-fill"), figure: at("left-figure"), words: at("left-words") });
 startTabs(document.querySelector("[role=tablist]"), () => charts.fit());
-startGpus(at("job-gpus"), at("gpu-live"), page.gpus, page.job.id);
+startGpus(at("job-gpus"), at("gpu-live"), page.gpus);
 
 let shownState = page.job.state;
 

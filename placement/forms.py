@@ -1,0 +1,199 @@
+"""What people type to plan a model, launch a Job, or filter a list of Jobs."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django import forms
+
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
+from placement.domain.well_known import WELL_KNOWN
+from placement.domain.workload import Workload
+from reservations.models import Reservation
+
+MOST_SCRIPT_CHARACTERS = 256 * 1024
+SCRIPT = "script"
+
+
+class JobFilterForm(forms.Form):
+    """Which Jobs a list shows. Anything else in the address is ignored."""
+
+    q = forms.CharField(required=False, max_length=120)
+    state = forms.ChoiceField(
+        required=False, choices=[("", "any")] + [(s.value, s.label) for s in JobState]
+    )
+    whose = forms.ChoiceField(required=False, choices=[("", "all"), ("mine", "mine")])
+
+
+@dataclass(frozen=True)
+class SettingInput:
+    """One setting of a recipe as the page shows it."""
+
+    name: str
+    setting: Setting
+    value: str
+    errors: Sequence[str]
+
+
+class LaunchForm(forms.Form):
+    """A Job to launch: where, under which name, and what runs."""
+
+    reservation = forms.TypedChoiceField(coerce=int)
+    name = forms.CharField(
+        max_length=120,
+        error_messages={"required": "Give the job a name, so that you find it again."},
+    )
+    what = forms.ChoiceField(
+        choices=[(name, name) for name in RECIPES] + [(SCRIPT, SCRIPT)]
+    )
+    script = forms.CharField(
+        required=False, max_length=MOST_SCRIPT_CHARACTERS, strip=False
+    )
+    arguments = forms.CharField(required=False, max_length=4000)
+    plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+
+    def __init__(
+        self, *args: object, reservations: Sequence[Reservation], **kwargs: object
+    ) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.recipe_settings: dict[str, object] = {}
+        self.setting_errors: dict[str, str] = {}
+        field = self.fields["reservation"]
+        assert isinstance(field, forms.TypedChoiceField)
+        field.choices = [(row.pk, str(row)) for row in reservations]
+
+    def clean_arguments(self) -> list[str]:
+        """Split as a shell would.
+
+        Raises:
+            ValidationError: a quote is not closed.
+        """
+        try:
+            return shlex.split(self.cleaned_data["arguments"])
+        except ValueError as error:
+            raise forms.ValidationError(f"cannot be split: {error}") from None
+
+    def clean(self) -> dict[str, object]:
+        """Check the script, or the settings of the chosen recipe."""
+        data = super().clean() or self.cleaned_data
+        what = data.get("what", "")
+        if what == SCRIPT and not str(data.get("script", "")).strip():
+            self.add_error("script", "Paste the script that should run.")
+        if what in RECIPES:
+            given = {
+                s.name: _number(self.data.get(f"{what}.{s.name}", ""), s)
+                for s in RECIPES[what].settings
+                if self.data.get(f"{what}.{s.name}", "") != ""
+            }
+            try:
+                self.recipe_settings = checked_settings(what, given)
+            except LaunchInvalid as error:
+                self.setting_errors = {
+                    key.removeprefix("recipe_settings."): text
+                    for key, text in error.problems.items()
+                }
+                self.add_error(None, "A setting of the recipe needs another value.")
+        return data
+
+    def inputs(self, recipe: Recipe) -> list[SettingInput]:
+        """Return a recipe's settings as they were typed, with their errors."""
+        chosen = self.data.get("what") == recipe.name
+        return [
+            SettingInput(
+                name=f"{recipe.name}.{setting.name}",
+                setting=setting,
+                value=self.data.get(
+                    f"{recipe.name}.{setting.name}", str(setting.default)
+                ),
+                errors=[
+                    text
+                    for name, text in self.setting_errors.items()
+                    if chosen and name == setting.name
+                ],
+            )
+            for setting in recipe.settings
+        ]
+
+
+def _number(text: str, setting: Setting) -> object:
+    """Read a number as typed; text that is none goes on to be refused by name."""
+    if setting.kind is str:
+        return text
+    try:
+        value = float(text.strip().replace(",", "."))
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text
+
+
+class PlanForm(forms.Form):
+    """A model and how to run it, when, for how long, on how many Gpus."""
+
+    source = forms.ChoiceField(
+        choices=[("known", "well-known"), ("file", "a file")], initial="known"
+    )
+    known = forms.ChoiceField(
+        choices=[(k.name, k.title) for k in WELL_KNOWN.values()], initial="gpt2"
+    )
+    model = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    upload = forms.FileField(required=False, allow_empty_file=False)
+    task = forms.ChoiceField(
+        choices=[("train", "Train"), ("infer", "Infer")], initial="train"
+    )
+    precision = forms.ChoiceField(
+        choices=[
+            ("autocast_bf16", "bf16 autocast"),
+            ("bf16", "pure bf16"),
+            ("mixed_fp16", "fp16 with fp32 master"),
+            ("fp16", "pure fp16"),
+            ("fp32", "fp32"),
+        ],
+        initial="autocast_bf16",
+    )
+    optimizer = forms.ChoiceField(
+        choices=[
+            ("adamw", "AdamW"),
+            ("adam", "Adam"),
+            ("adam8bit", "Adam, 8 bits"),
+            ("adafactor", "Adafactor"),
+            ("momentum", "SGD with momentum"),
+            ("sgd", "SGD"),
+        ],
+        initial="adamw",
+    )
+    batch = forms.IntegerField(initial=8, min_value=1, max_value=2**20)
+    sequence_length = forms.IntegerField(initial=512, min_value=1, max_value=2**22)
+    checkpointing = forms.ChoiceField(
+        choices=[("none", "none"), ("selective", "selective"), ("full", "full")],
+        initial="none",
+    )
+    accumulation = forms.IntegerField(initial=1, min_value=1, max_value=2**20)
+    attention = forms.ChoiceField(
+        choices=[("flash", "flash"), ("math", "math"), ("eager", "eager")],
+        initial="flash",
+    )
+    at = forms.DateTimeField(required=False)
+    hours = forms.FloatField(initial=4, min_value=0.1, max_value=336)
+    max_gpus = forms.IntegerField(required=False, min_value=1, max_value=64)
+
+    def workload(self) -> Workload:
+        """Return the Workload that the valid form describes.
+
+        Raises:
+            WorkloadInvalid: the fields contradict each other.
+        """
+        data = self.cleaned_data
+        trains = data["task"] == "train"
+        return Workload(
+            task=data["task"],
+            batch=data["batch"],
+            sequence_length=data["sequence_length"],
+            precision=data["precision"],
+            optimizer=data["optimizer"],
+            checkpointing=data["checkpointing"] if trains else "none",
+            accumulation=data["accumulation"] if trains else 1,
+            attention=data["attention"],
+        )

@@ -1,0 +1,226 @@
+"""From a ModelSpec and the Gpus as they are, or will be, to ranked Plans.
+
+Memory that others use or have booked is never counted: "now" reads the live frame;
+"later" counts a Gpu as empty where nobody has booked it for the whole Window.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from redis import Redis
+
+from placement.domain.errors import WorkloadInvalid
+from placement.domain.offer import GpuOffer, peak_flops_of
+from placement.domain.plan import Plan, PlanSet
+from placement.domain.planner import plan as make_plan_set
+from placement.domain.remedies import Limits
+from placement.domain.spec import ModelSpec
+from placement.domain.workload import Workload
+from placement.models import StoredPlan
+from reservations.models import Allocation, SitePolicy, User
+from telemetry import live
+from telemetry.domain.state import GpuState
+from telemetry.models import Gpu, Node
+from telemetry.snapshots import LiveGpu, read_live
+
+MOST_HOURS = 24 * 14
+MIB = 2**20
+SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The Gpus offered, and how many reservations made them so.
+
+    ``own``: per Gpu UUID, the User's own Reservation that already holds it over
+    the Window; such a Gpu needs no booking.
+    """
+
+    offers: tuple[GpuOffer, ...]
+    own: Mapping[str, int]
+    ids: Mapping[str, int]
+    start: datetime
+    end: datetime
+
+
+def offered(*, user: User, at: datetime | None, hours: float, now: datetime) -> Offered:
+    """Return every Gpu as a Plan may use it over [at, at + hours).
+
+    Args:
+        user: whose own reservations count as theirs to use.
+        at: aware; None or past: now, with what runs on the Gpus now.
+        hours: length of the Window, above 0, at most two weeks.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+    """
+    if not 0 < hours <= MOST_HOURS:
+        raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+    start = max(at, now) if at else now
+    end = start + timedelta(hours=hours)
+    gpus = list(
+        Gpu.objects.filter(present=True)
+        .select_related("node", "pool")
+        .order_by("node__name", "index")
+    )
+    booked = _booked(start, end)
+    later = start > now + timedelta(minutes=1)
+    now_on = {} if later else _live()
+    groups = _link_groups({gpu.node for gpu in gpus})
+    names = user.is_operator or SitePolicy.current().names_visible
+    offers, own = [], {}
+    for gpu in gpus:
+        mine = [a for a in booked[gpu.pk] if a.reservation.user_id == user.pk]
+        others = [a for a in booked[gpu.pk] if a.reservation.user_id != user.pk]
+        if mine and mine[0].start <= start and mine[0].end >= end:
+            own[gpu.uuid] = mine[0].reservation_id
+        seen = now_on.get(gpu.uuid)
+        reason = _reason(gpu, others, seen, later=later, names=names)
+        used = 0 if seen is None else seen.used_bytes
+        total = gpu.memory_total_bytes
+        offers.append(
+            GpuOffer(
+                uuid=gpu.uuid,
+                node=gpu.node.name,
+                index=gpu.index,
+                name=gpu.name,
+                gpu_class=gpu.pool.gpu_class,
+                memory_total_bytes=total,
+                used_bytes=min(used, total),
+                free_bytes=0 if reason else max(0, total - used),
+                util_pct=None if seen is None else seen.util_pct,
+                compute_processes=0 if seen is None else seen.processes,
+                bookable=not reason,
+                reason=reason,
+                peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
+                link_group=groups.get(gpu.uuid, ""),
+            )
+        )
+    ids = {gpu.uuid: gpu.pk for gpu in gpus}
+    return Offered(tuple(offers), own, ids, start, end)
+
+
+def make_plans(
+    *,
+    spec: ModelSpec,
+    workload: Workload,
+    offers: Sequence[GpuOffer],
+    max_gpus: int | None = None,
+    limits: Limits | None = None,
+) -> PlanSet:
+    """Return ranked Plans and what lost, each with its reason."""
+    return make_plan_set(spec, workload, offers, max_gpus=max_gpus, limits=limits)
+
+
+def keep_plan(*, user: User, spec: ModelSpec, plan: Plan, now: datetime) -> StoredPlan:
+    """Store a chosen Plan, so that a booking and a Job can name it."""
+    with transaction.atomic(durable=True):
+        return StoredPlan.objects.create(
+            owner=user,
+            title=f"{spec.name}: {plan.title}"[:160],
+            spec=spec.to_json(),
+            workload=plan.workload.to_json(),
+            plan=plan.to_json(),
+            created_at=now,
+        )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is on one Gpu now."""
+
+    state: GpuState
+    used_bytes: int
+    util_pct: float | None
+    processes: int
+
+
+def _live() -> dict[str, _Seen]:
+    """Return what ingest told last, by UUID; {} where it told nothing."""
+    with Redis.from_url(settings.REDIS_URL) as client:
+        _, rows = read_live(client)
+        nodes = sorted({row.tag["node"] for row in rows})
+        details = client.mget([live.DETAIL + node for node in nodes]) if nodes else []
+    processes: dict[str, int] = {}
+    reserved: dict[str, int] = {}
+    for text in details:  # type: ignore[union-attr]
+        for uuid, gpu in (json.loads(text)["gpus"] if text else {}).items():
+            processes[uuid] = len(gpu["processes"] or ())
+            reserved[uuid] = gpu["memory_reserved_bytes"] or 0
+    return {row.tag["uuid"]: _seen(row, processes, reserved) for row in rows}
+
+
+def _seen(
+    row: LiveGpu, processes: Mapping[str, int], reserved: Mapping[str, int]
+) -> _Seen:
+    uuid = row.tag["uuid"]
+    mib = row.row.memory_used_mib
+    used = None if mib is None else mib * MIB
+    return _Seen(
+        state=GpuState(row.row.state),
+        used_bytes=(
+            row.tag["memory_total_bytes"]
+            if used is None
+            else used + reserved.get(uuid, 0)
+        ),
+        util_pct=row.row.util_pct,
+        processes=processes.get(uuid, 0),
+    )
+
+
+def _booked(start: datetime, end: datetime) -> dict[int, list[Allocation]]:
+    """Return the live Allocations that meet [start, end), by Gpu."""
+    found: dict[int, list[Allocation]] = defaultdict(list)
+    rows = Allocation.objects.filter(
+        live=True, start__lt=end, end__gt=start
+    ).select_related("reservation__user", "reservation__membership__account")
+    for row in rows.order_by("start"):
+        found[row.gpu_id].append(row)
+    return found
+
+
+def _reason(
+    gpu: Gpu,
+    others: Sequence[Allocation],
+    seen: _Seen | None,
+    *,
+    later: bool,
+    names: bool,
+) -> str:
+    """Return why a Gpu may not be used, or ""."""
+    if gpu.lost:
+        return "the driver lost it"
+    if gpu.maintenance or gpu.node.maintenance:
+        return "under maintenance"
+    if others:
+        first = others[0].reservation
+        who = first.user if names else first.membership.account
+        zone = timezone.get_current_timezone()
+        return (
+            f"booked by {who} from {first.start.astimezone(zone):%a %H:%M} "
+            f"to {first.end.astimezone(zone):%a %H:%M}"
+        )
+    if not later and (seen is None or seen.state in SILENT):
+        return "no fresh reading: what is used on it is not known"
+    return ""
+
+
+def _link_groups(nodes: set[Node]) -> dict[str, str]:
+    """Name the sets of Gpus that fast links join: {uuid: group}."""
+    leader: dict[str, str] = {}
+
+    def find(uuid: str) -> str:
+        while leader.setdefault(uuid, uuid) != uuid:
+            uuid = leader[uuid]
+        return uuid
+
+    for node in nodes:
+        for a, b in node.fast_links:
+            leader[find(b)] = find(a)
+    return {uuid: find(uuid) for uuid in leader}

@@ -1,0 +1,1 @@
+"""Pages of the second floor: plan a model, run and watch Jobs."""

@@ -1,0 +1,17 @@
+// The launch form: only the settings of what is chosen are on the page.
+
+const form = document.getElementById("launch");
+
+function showSettings() {
+  const chosen = form.elements.what.value;
+  for (const part of form.querySelectorAll("[data-settings]")) {
+    part.hidden = part.dataset.settings !== chosen;
+  }
+  const script = form.querySelector("[data-settings=script]");
+  if (!script.hidden) script.open = true;
+}
+
+if (form) {
+  form.addEventListener("change", showSettings);
+  showSettings();
+}
