@@ -163,11 +163,11 @@ def attention(
     heads, kv_heads = max(1, shape.heads // t), max(1, shape.kv_heads // t)
     query_width, key_width = heads * shape.head_dim, kv_heads * shape.head_dim
     q, k, v = _project(tape, shape, x, memory, query_width, key_width)
-    scores = heads * tokens.count * tokens.keys
-    if setting.recompute_scores:
-        temp = 3 * 4.0 * scores
+    no_flash = setting.attention != "flash" or shape.alibi or shape.softcap
+    if no_flash and setting.recompute_scores:
+        temp = 3 * 4.0 * heads * tokens.count * tokens.keys
         out = _flash(tape, q, k, v, heads * tokens.count, backward_temp_bytes=temp)
-    elif setting.attention == "flash" and not shape.alibi and not shape.softcap:
+    elif not no_flash:
         out = _flash(tape, q, k, v, heads * tokens.count)
         if setting.cpu and shape.rotary == "partial":
             out = tape.simple([out], out.elements, out.width)

@@ -131,7 +131,15 @@ def _replay_layer(
     if layer.kind == "head":
         if not workload.trains and spec.head == "causal_lm":
             source = Value(tokens.batch * shape.hidden, tape.residual_width)
-        out = heads.head(tape, shape, source, tokens, spec.head, tensor_degree=degree)
+        out = heads.head(
+            tape,
+            shape,
+            source,
+            tokens,
+            spec.head,
+            tensor_degree=degree,
+            fused_loss=workload.loss == "fused",
+        )
         return replay(tape.ops, source, out, accumulates=accumulates), 0.0
     setting = BlockSetting(
         workload.attention,

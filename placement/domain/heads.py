@@ -58,6 +58,7 @@ def head(
     kind: str,
     *,
     tensor_degree: int = 1,
+    fused_loss: bool = False,
 ) -> Value:
     """Last norm, logits, cross entropy."""
     if kind == "masked_lm":
@@ -77,6 +78,10 @@ def head(
         logits = tape.simple([bent], logits.elements, logits.width)
     if not tape.saves:
         return tape.cast(logits, 4.0)
+    if fused_loss:
+        loss = Value(1, 4.0)
+        # The gradient is written over the logits: the same storage, no new tensor.
+        return tape.record(Op((logits,), (loss,), (logits,), in_place=True))
     return _cross_entropy(tape, logits, upcast=kind == "causal_lm")
 
 

@@ -54,6 +54,8 @@ class Op:
     """Saved bytes that are no Value of the tape: masks, statistics, weight copies."""
     passes_gradient: bool = False
     """The inputs' gradient is the output's own tensor (add, view)."""
+    in_place: bool = False
+    """The gradient is written over what was saved."""
     forward_temp_bytes: float = 0.0
     backward_temp_bytes: float = 0.0
     weight_grad_bytes: float = 0.0
@@ -297,6 +299,8 @@ def _backward(
     weights = 0.0
     peak = saved + grads.live_bytes
     for op in reversed(ops):
+        if op.in_place:
+            saved -= _released(op, waiting)
         given = [grads.tensor_of[v] for v in op.outputs if v in grads.tensor_of]
         made = []
         for value in op.inputs:
@@ -314,10 +318,17 @@ def _backward(
         for value in op.outputs:
             grads.drop(value)
         peak = max(peak, saved + weights + grads.live_bytes)
-        saved -= op.kept_bytes
-        for storage in {value.storage for value in op.kept}:
-            if storage in waiting:
-                waiting[storage] -= 1
-                if not waiting[storage]:
-                    saved -= storage.size_bytes
+        if not op.in_place:
+            saved -= _released(op, waiting)
     return peak, grads.live_bytes + (0.0 if accumulates else weights)
+
+
+def _released(op: Op, waiting: dict[Value, int]) -> float:
+    """Bytes that an operator's saved tensors free: those nothing else waits for."""
+    freed = op.kept_bytes
+    for storage in {value.storage for value in op.kept}:
+        if storage in waiting:
+            waiting[storage] -= 1
+            if not waiting[storage]:
+                freed += storage.size_bytes
+    return freed

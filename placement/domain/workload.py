@@ -26,6 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": get_args(Optimizer),
     "checkpointing": get_args(Checkpointing),
     "attention": get_args(Attention),
+    "loss": ("plain", "fused"),
     "optimizer_loop": get_args(OptimizerLoop),
     "accelerator": ("cuda", "cpu"),
 }
@@ -51,6 +52,9 @@ class Workload:
     accumulation: int = 1
     """Microbatches per optimizer step on each Gpu."""
     attention: Attention = "flash"
+    loss: Literal["plain", "fused"] = "plain"
+    """plain: torch's cross entropy on fp32 logits. fused: a kernel that overwrites the
+    16-bit logits with their gradient (flash-attn, Liger, MosaicML's default)."""
     optimizer_loop: OptimizerLoop = "foreach"
     """How torch steps the optimizer. foreach, the default on CUDA, needs temporaries
     as large as all parameters; forloop twice the largest tensor; fused none."""
