@@ -24,6 +24,10 @@ from telemetry.services import enroll_node, renew_token
 # Stopped in this order: what makes work, what shows it, what carries it.
 WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2
 
+# Celery sets process titles where setproctitle is installed, which would write
+# over the environment that /proc shows to whoever looks for the reason of things.
+TITLES = {"SPT_NOENV": "1"}
+
 # All that a node may inherit: no DATABASE_URL, no SECRET_KEY, no mail password.
 _NODE_INHERITS = frozenset(
     {
@@ -74,7 +78,7 @@ def valkey(socket: Path) -> Spec:
 
 def control(*, listener_fd: int) -> list[Spec]:
     """Return the processes of the control side, the web first."""
-    environ = dict(os.environ)
+    environ = dict(os.environ) | TITLES
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "gpuportal"]
     return [
@@ -129,18 +133,22 @@ def node(process: NodeProcess, *, web_url: str) -> Spec:
     signing.public_key_pem()
     node_dir = paths.var_dir() / "node" / process.name
     node_dir.mkdir(parents=True, exist_ok=True)
-    environ = node_environ(os.environ) | {
-        "GPUPORTAL_NODE": process.name,
-        "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
-        "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
-        "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
-        "GPUPORTAL_ORDER_KEY_FILE": str(paths.secret_file(signing.PUBLIC)),
-        "GPUPORTAL_NODE_DIR": str(node_dir),
-        "GPUPORTAL_BACKEND": "simulated" if process.simulated else "auto",
-        "GPUPORTAL_SIM_DIR": str(paths.var_dir() / "sim"),
-        "GPUPORTAL_SUPERVISOR_PID": str(os.getpid()),
-        "GPUPORTAL_ALLOW_SCRIPTS": str(int(settings.ALLOW_UNISOLATED_SCRIPTS)),
-    }
+    environ = (
+        node_environ(os.environ)
+        | TITLES
+        | {
+            "GPUPORTAL_NODE": process.name,
+            "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
+            "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
+            "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
+            "GPUPORTAL_ORDER_KEY_FILE": str(paths.secret_file(signing.PUBLIC)),
+            "GPUPORTAL_NODE_DIR": str(node_dir),
+            "GPUPORTAL_BACKEND": "simulated" if process.simulated else "auto",
+            "GPUPORTAL_SIM_DIR": str(paths.var_dir() / "sim"),
+            "GPUPORTAL_SUPERVISOR_PID": str(os.getpid()),
+            "GPUPORTAL_ALLOW_SCRIPTS": str(int(settings.ALLOW_UNISOLATED_SCRIPTS)),
+        }
+    )
     return Spec(
         f"node-{process.name}",
         [

@@ -17,8 +17,11 @@ STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
 BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_LONGEST_SECONDS = 30.0
-# Jobs are told to end, and have this long before they are killed.
-STRAGGLER_SECONDS = 2.5
+# Jobs are told to end, and have this long before they are killed. Longer than
+# the grace that a job shim gives when the portal ends.
+STRAGGLER_SECONDS = 3.0
+# How long a killed process may take to be gone.
+KILL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,16 @@ class Supervisor:
     def stop(self) -> None:
         """Stop everything, jobs included, and leave no process behind."""
         self._stopping = True
+        # Job shims first: they take the signal for the portal's end and have
+        # until the makers of work are gone to end their jobs.
+        for process in self._stragglers():
+            kernel.send(process.pid, signal.SIGTERM)
+        began = time.monotonic()
         for rank in sorted({c.spec.stop_rank for c in self.children.values()}):
             self._stop_rank(rank)
             if rank == 0:
-                # The node workers are gone: what they started is ours now.
-                self._stop_stragglers()
-        self._stop_stragglers()
+                self._end_stragglers(began + STRAGGLER_SECONDS - time.monotonic())
+        self._end_stragglers(0.0)
         self._reap()
 
     # --- one process ----------------------------------------------------------
@@ -188,15 +195,12 @@ class Supervisor:
             if child.process is not None:
                 self._say(f"{child.spec.name} does not stop; killing it.")
                 kernel.send_group(child.process.pid, signal.SIGKILL)
-        self._wait(lambda: all(c.process is None for c in due), 2.0)
+        self._wait(lambda: all(c.process is None for c in due), KILL_SECONDS)
 
-    def _stop_stragglers(self) -> None:
-        """End what is nobody's: job shims and their jobs, forgotten children."""
-        for process in self._stragglers():
-            # A shim of its own session is told; it ends its job by itself.
-            kernel.send(process.pid, signal.SIGTERM)
-        self._wait(lambda: not self._stragglers(), STRAGGLER_SECONDS)
-        deadline = time.monotonic() + 2.0
+    def _end_stragglers(self, seconds: float) -> None:
+        """Wait for what is nobody's (shims, jobs, forgotten children); kill it."""
+        self._wait(lambda: not self._stragglers(), seconds)
+        deadline = time.monotonic() + KILL_SECONDS
         while (left := self._stragglers()) and time.monotonic() < deadline:
             # Killing a shim hands its job to the supervisor: look again.
             for process in left:
