@@ -22,6 +22,7 @@ CONTENT_TYPE = "application/problem+json"
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (reservations.NotAllowed, HTTPStatus.FORBIDDEN),
     (reservations.NotFound, HTTPStatus.NOT_FOUND),
+    (reservations.TooFast, HTTPStatus.TOO_MANY_REQUESTS),
     (reservations.Refusal, HTTPStatus.CONFLICT),
     (placement.BadInput, HTTPStatus.UNPROCESSABLE_ENTITY),
     (placement.LogConflict, HTTPStatus.CONFLICT),

@@ -248,6 +248,8 @@ EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
 ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
 # Scripts of students where jobs have no Unix user of their own.
 ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
+# Requests a minute of one person that write to the calendar.
+BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
 
 LOGGING = {
     "version": 1,

@@ -5,6 +5,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
 from gpuportal import views
+from gpuportal.api import api
 from gpuportal.health import healthz
 
 urlpatterns = [
@@ -20,6 +21,7 @@ urlpatterns = [
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
     path("admin/", admin.site.urls),
+    path("api/v1/", api.urls),
 ]
 
 handler403 = "gpuportal.views.not_allowed"

@@ -11,7 +11,10 @@ class ReservationsConfig(AppConfig):
 
     def ready(self) -> None:
         """Keep the guards that only the database can give."""
-        from reservations import triggers
+        from reservations import checks, triggers
+
+        # Importing them registers them.
+        assert checks.guards_are_there
 
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)

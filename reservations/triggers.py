@@ -68,3 +68,27 @@ def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
             f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
             "FOR EACH ROW EXECUTE FUNCTION gpuportal_append_only()"
         )
+
+
+def missing(using: str = "default") -> list[str]:
+    """Return the names of guards that a migrated database lacks."""
+    connection = connections[using]
+    if "reservations_allocation" not in connection.introspection.table_names():
+        return []
+    if connection.vendor == "sqlite":
+        wanted = {f"allocation_no_overlap_{when}" for when in ("INSERT", "UPDATE")} | {
+            f"{table}_append_only_{when}"
+            for table in APPEND_ONLY
+            for when in ("UPDATE", "DELETE")
+        }
+        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    else:
+        wanted = {"allocation_no_overlap"} | {f"{t}_append_only" for t in APPEND_ONLY}
+        query = (
+            "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' "
+            "UNION SELECT conname FROM pg_constraint WHERE contype = 'x'"
+        )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        there = {row[0] for row in cursor.fetchall()}
+    return sorted(wanted - there)

@@ -9,6 +9,7 @@
     │   ├── GpuTaken, GpuNotBookable, NoGpus
     │   ├── MembershipNeeded
     │   └── StaleVersion, NotChangeable, UndoOver, KeepUsed, ReasonNeeded
+    ├── TooFast                too many requests in a minute
     ├── NotAllowed             not yours
     └── NotFound               no such thing, or not for your eyes
 
@@ -358,6 +359,18 @@ class ReasonNeeded(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return "This reservation is somebody else's: say why. The owner sees it."
+
+
+@dataclass(eq=False)
+class TooFast(BookingError):
+    """More requests in a minute than one person may send."""
+
+    code: ClassVar[str] = "too-fast"
+    title: ClassVar[str] = "Too many requests"
+    per_minute: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"At most {self.per_minute} such requests a minute. Wait a moment."
 
 
 @dataclass(eq=False)

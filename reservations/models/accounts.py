@@ -8,6 +8,8 @@ import hashlib
 import secrets
 
 from django.contrib.auth.models import AbstractUser
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.utils import timezone
 from simple_history.models import HistoricalRecords
@@ -20,9 +22,13 @@ class User(AbstractUser):
     unix_user = models.CharField(
         max_length=32,
         blank=True,
+        # useradd(8): what Debian accepts as a login, without a trailing dollar.
+        validators=[RegexValidator(r"^[a-z_][a-z0-9_-]{0,31}$", "Not a Unix login.")],
         help_text="Existing Unix account (uid 1000 or more) that the Jobs run as.",
     )
-    hue = models.PositiveSmallIntegerField(default=210)
+    hue = models.PositiveSmallIntegerField(
+        default=210, validators=[MaxValueValidator(359)]
+    )
 
     class Meta(AbstractUser.Meta):
         ordering = ["username"]
@@ -51,7 +57,9 @@ class Account(models.Model):
         help_text="Weighted GPU-seconds in any rolling 7 days; empty: sum of members.",
     )
     hue = models.PositiveSmallIntegerField(
-        default=210, help_text="Colour of the group on the calendar, 0 to 359."
+        default=210,
+        validators=[MaxValueValidator(359)],
+        help_text="Colour of the group on the calendar, 0 to 359.",
     )
 
     history = HistoricalRecords()
@@ -61,6 +69,18 @@ class Account(models.Model):
 
     def __str__(self) -> str:
         return self.title or self.name
+
+    def clean(self) -> None:
+        """Refuse a parent that stands below this Account.
+
+        Raises:
+            ValidationError: the Accounts would form a ring.
+        """
+        above = self.parent
+        while above is not None:
+            if above.pk == self.pk and self.pk is not None:
+                raise ValidationError({"parent": "This account stands above it."})
+            above = above.parent
 
 
 class Membership(models.Model):

@@ -1,0 +1,174 @@
+"""The JSON API, /api/v1/: three floors' routers behind one door.
+
+Who asks: a session (with CSRF, as a page's script) or a token,
+``Authorization: Bearer gp_...``, which has scopes and is never an operator.
+Whatever goes wrong leaves as problem details (RFC 9457).
+"""
+
+import importlib.util
+import logging
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, URLResolver
+from django.utils import timezone
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.security import HttpBearer, SessionAuth
+
+from gpuportal import problems
+from reservations.models import ApiToken, User
+
+log = logging.getLogger(__name__)
+_USED_AGAIN = timedelta(minutes=5)
+"""A token's last use is written at most this often."""
+_JOB_PATHS = ("/api/v1/jobs", "/api/v1/plans", "/api/v1/models")
+
+
+def scope_needed(request: HttpRequest) -> str:
+    """Return the scope that a token needs for this request."""
+    if request.method in ("GET", "HEAD"):
+        return "read"
+    return "job" if request.path.startswith(_JOB_PATHS) else "book"
+
+
+class TokenAuth(HttpBearer):
+    """``Authorization: Bearer gp_...``"""
+
+    def authenticate(self, request: HttpRequest, token: str) -> User | None:
+        """Return the token's User; None: unknown, expired, revoked, switched off.
+
+        Raises:
+            HttpError: the token lacks the scope.
+        """
+        now = timezone.now()
+        found = (
+            ApiToken.objects.select_related("user")
+            .filter(token_hash=ApiToken.hash_token(token))
+            .first()
+        )
+        if found is None or found.revoked_at or found.expires_at <= now:
+            return None
+        if not found.user.is_active:
+            return None
+        needed = scope_needed(request)
+        if needed not in found.scopes:
+            raise HttpError(403, f"The token lacks the scope “{needed}”.")
+        if found.last_used_at is None or now - found.last_used_at > _USED_AGAIN:
+            ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
+        # A token is never admin, whoever made it (DESIGN.md section 5).
+        found.user.is_superuser = found.user.is_staff = False
+        request.user = found.user
+        return found.user
+
+
+class PageAuth(SessionAuth):
+    """The session of a page; a request with a token is the token's alone."""
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """Check CSRF and return the session's User."""
+        if "Authorization" in request.headers:
+            return None
+        return super().__call__(request)
+
+
+class PortalAPI(NinjaAPI):
+    """A NinjaAPI whose operations authenticate by themselves."""
+
+    @property
+    def urls(self) -> tuple[list[URLResolver | URLPattern], str, str]:
+        """Return the addresses, for ``path()``.
+
+        LoginRequiredMiddleware would send programs to the login page; only the
+        schema is left to it.
+        """
+        patterns, app_name, namespace = super().urls
+        for pattern in patterns:
+            schema = getattr(pattern, "name", "") in ("openapi-json", "api-root")
+            if not schema and isinstance(pattern, URLPattern):
+                pattern.callback.login_required = False  # type: ignore[attr-defined]
+        return patterns, app_name, namespace
+
+
+api = PortalAPI(
+    title="GPU Portal",
+    version="1",
+    auth=[TokenAuth(), PageAuth()],
+    docs_url=None,
+    urls_namespace="api",
+)
+for _floor in ("telemetry", "reservations", "placement"):
+    # A floor that is still being built has no door yet.
+    if importlib.util.find_spec(f"{_floor}.api") is not None:
+        api.add_router("", f"{_floor}.api.router")
+
+
+@api.exception_handler(ValidationError)
+def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    """Name each field that is wrong, with one sentence."""
+    fields: dict[str, str] = {}
+    for item in error.errors:
+        # loc is (source, parameter, field, ...): people know only the field.
+        place = [str(part) for part in item["loc"]]
+        name = ".".join(place[2:] or place[1:]) or place[0]
+        fields.setdefault(name, str(item["msg"]))
+    return problems.respond(
+        problems.problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            code="invalid",
+            title="Some fields are wrong",
+            detail="; ".join(f"{name}: {text}" for name, text in fields.items()),
+            fields=fields,
+        )
+    )
+
+
+@api.exception_handler(AuthenticationError)
+def _unknown(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
+    response = problems.respond(
+        problems.problem(
+            HTTPStatus.UNAUTHORIZED,
+            code="signed-out",
+            title="Signed out",
+            detail="Sign in again, or send a token that is valid.",
+        )
+    )
+    response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
+    return response
+
+
+@api.exception_handler(HttpError)
+def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
+    status = HTTPStatus(error.status_code)
+    code = {
+        HTTPStatus.FORBIDDEN: "not-allowed",
+        HTTPStatus.BAD_REQUEST: "bad-request",
+    }.get(status, f"http-{int(status)}")
+    return problems.respond(problems.problem(status, code=code, detail=error.message))
+
+
+@api.exception_handler(Http404)
+def _missing(request: HttpRequest, error: Http404) -> HttpResponse:
+    return problems.respond(
+        problems.problem(
+            HTTPStatus.NOT_FOUND, code="not-found", detail="There is no such thing."
+        )
+    )
+
+
+@api.exception_handler(Exception)
+def _other(request: HttpRequest, error: Exception) -> HttpResponse:
+    """A refusal or an outage as a problem; a crash is logged and says little."""
+    if problems.status_of(error) is not None:
+        return problems.problem_response(error)
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return problems.respond(
+        problems.problem(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            code="crash",
+            title="Something broke",
+            detail="The portal made a mistake; it is in the log.",
+        )
+    )

@@ -1,0 +1,336 @@
+"""The operator's desk: people, accounts, quotas, the policy; and what is written.
+
+Quotas are edited in weighted GPU-hours. Every act asks for a reason and goes
+into the audit log; quotas and the policy keep their history besides. The
+ledger and the audit log are only read: the database refuses anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.forms import UserChangeForm
+from django.db import models
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from simple_history.admin import SimpleHistoryAdmin
+
+from reservations import services
+from reservations.domain.errors import BookingError, hours_text
+from reservations.domain.lifecycle import State
+from reservations.models import (
+    Account,
+    Allocation,
+    ApiToken,
+    AuditEntry,
+    LateReturn,
+    LedgerEntry,
+    Membership,
+    Reservation,
+    SitePolicy,
+    User,
+)
+
+HOUR_SECONDS = 3600
+REASON_LENGTH = 100
+
+
+class GpuHoursField(forms.FloatField):
+    """Weighted GPU-hours on screen, whole weighted GPU-seconds in the row."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Turn the row's seconds into hours; what was typed stays typed."""
+        return value / HOUR_SECONDS if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> int | None:
+        """Return seconds, or None where the field is empty."""
+        hours = super().clean(value)
+        return None if hours is None else round(hours * HOUR_SECONDS)
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Compare in the row's unit, so that looking at a form changes nothing."""
+        try:
+            return bool(self.clean(data) != initial)
+        except forms.ValidationError:
+            return True
+
+
+class ReasonForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Asks why; the answer goes into the history and the audit log."""
+
+    reason = forms.CharField(
+        max_length=REASON_LENGTH,
+        help_text="Why: it is kept in the audit log.",
+    )
+
+
+class AuditedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Writes an AuditEntry for every act at the desk."""
+
+    form: Any = ReasonForm
+
+    def formfield_for_dbfield(
+        self, db_field: models.Field[Any, Any], request: HttpRequest, **kw: Any
+    ) -> Any:
+        """Edit quotas in hours."""
+        if db_field.name == "quota_gpu_seconds":
+            return GpuHoursField(
+                label="Quota, weighted GPU-hours",
+                min_value=0,
+                max_value=10**9,
+                required=not db_field.blank,
+                help_text="In any rolling 7 days. "
+                + ("Empty: see the site's policy." if db_field.blank else ""),
+            )
+        return super().formfield_for_dbfield(db_field, request, **kw)
+
+    def save_model(
+        self, request: HttpRequest, obj: Any, form: Any, change: bool
+    ) -> None:
+        """Hand the reason to the row's history."""
+        obj._change_reason = form.cleaned_data.get("reason", "")
+        request._audit_reason = obj._change_reason  # type: ignore[attr-defined]
+        super().save_model(request, obj, form, change)
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Audit a new row."""
+        _audit(request, obj, "added", message)
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Audit a changed row."""
+        _audit(request, obj, "changed", message)
+        return super().log_change(request, obj, message)
+
+    def log_deletions(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        """Audit deleted rows."""
+        for obj in queryset:
+            _audit(request, obj, "deleted", "")
+        return super().log_deletions(request, queryset)
+
+
+def _audit(request: HttpRequest, obj: Any, what: str, message: Any) -> None:
+    name = obj._meta.model_name
+    changed: list[str] = []
+    for part in message if isinstance(message, list) else ():
+        for act in part.values():
+            changed += act.get("fields", []) if isinstance(act, dict) else []
+    AuditEntry.objects.create(
+        at=timezone.now(),
+        actor=request.user if isinstance(request.user, User) else None,
+        verb=f"admin.{name}.{what}",
+        subject=f"{name}:{obj.pk}",
+        reason=getattr(request, "_audit_reason", ""),
+        detail={"fields": changed} if changed else {},
+    )
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that are looked at."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
+    """Logins. Without a field for reasons: Django's own forms stay."""
+
+    form: Any = UserChangeForm
+    list_display = ("username", "display_name", "unix_user", "is_active", "is_staff")
+    fieldsets = (
+        *DjangoUserAdmin.fieldsets,  # type: ignore[misc]
+        ("GPU Portal", {"fields": ("display_name", "unix_user", "hue")}),
+    )
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: a login is switched off; its ledger stays."""
+        return False
+
+
+@admin.register(Account)
+class AccountAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+    """The tree of groups: shares and quotas, with history."""
+
+    list_display = ("name", "title", "parent", "shares", "quota_hours")
+    list_select_related = ("parent",)
+    search_fields = ("name", "title")
+
+    @admin.display(description="quota, GPU-h")
+    def quota_hours(self, account: Account) -> str:
+        """Show the quota; a dash where it is the members' sum."""
+        return _hours_or_dash(account.quota_gpu_seconds)
+
+
+@admin.register(Membership)
+class MembershipAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+    """Who may book under which account, with history."""
+
+    list_display = ("user", "account", "shares", "quota_hours", "is_head", "active")
+    list_filter = ("account", "is_head", "active")
+    list_select_related = ("user", "account")
+    search_fields = ("user__username", "user__display_name", "account__name")
+    autocomplete_fields = ("user", "account")
+
+    @admin.display(description="quota, GPU-h")
+    def quota_hours(self, membership: Membership) -> str:
+        """Show the quota; a dash where it is the site's."""
+        return _hours_or_dash(membership.quota_gpu_seconds)
+
+
+def _hours_or_dash(gpu_seconds: int | None) -> str:
+    return "–" if gpu_seconds is None else hours_text(gpu_seconds)
+
+
+@admin.register(SitePolicy)
+class SitePolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+    """The one row of rules, with history."""
+
+    list_display = ("__str__", "grid_seconds", "longest_seconds", "gpus_at_once")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Only where it was never made."""
+        return not SitePolicy.objects.exists()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: a site without rules books nothing."""
+        return False
+
+
+class AllocationInline(admin.TabularInline):  # type: ignore[type-arg]
+    """The Gpus of a Reservation."""
+
+    model = Allocation
+    extra = 0
+    can_delete = False
+    readonly_fields = ("gpu", "start", "end", "live", "weight")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: services write Allocations."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
+class ReasonAction(ActionForm):
+    """An action on chosen rows, with its reason."""
+
+    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
+
+
+@admin.register(Reservation)
+class ReservationAdmin(ReadOnlyAdmin):
+    """Looked at, and given back through the services."""
+
+    list_display = ("pk", "user", "membership", "start", "end", "kind", "state")
+    list_filter = ("state", "kind")
+    list_select_related = ("user", "membership__account", "membership__user")
+    search_fields = ("user__username", "purpose")
+    date_hierarchy = "start"
+    inlines = (AllocationInline,)
+    action_form = ReasonAction
+    actions = ("give_back",)
+
+    @admin.action(description="Give back (cancel or release), with a reason")
+    def give_back(
+        self, request: HttpRequest, chosen: QuerySet[Reservation]
+    ) -> HttpResponse | None:
+        """Cancel what has not begun, release what runs."""
+        reason = request.POST.get("reason", "")
+        user = request.user
+        assert isinstance(user, User)
+        if not user.is_operator:
+            self.message_user(request, "Only the operator may.", messages.ERROR)
+            return None
+        given = 0
+        for row in chosen.order_by("pk"):
+            act = services.release if row.state == State.ACTIVE else services.cancel
+            try:
+                act(reservation_id=row.pk, user=user, now=timezone.now(), reason=reason)
+                given += 1
+            except BookingError as error:
+                zone = timezone.get_current_timezone()
+                text = f"#{row.pk}: {error.text(zone)}"
+                self.message_user(request, text, messages.WARNING)
+        self.message_user(request, f"{given} given back.")
+        return None
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ReadOnlyAdmin):
+    """Every HOLD, RELEASE and CHARGE."""
+
+    list_display = ("at", "membership", "reservation", "kind", "hours", "reason")
+    list_filter = ("kind",)
+    list_select_related = (
+        "membership__user",
+        "membership__account",
+        "reservation__user",
+    )
+    search_fields = ("membership__user__username", "reason")
+    show_full_result_count = False
+
+    @admin.display(description="GPU-h")
+    def hours(self, entry: LedgerEntry) -> str:
+        """Show the amount in weighted GPU-hours."""
+        return hours_text(entry.gpu_seconds)
+
+
+@admin.register(LateReturn)
+class LateReturnAdmin(ReadOnlyAdmin):
+    """Hours that came back too late to be free."""
+
+    list_display = ("reservation", "gpu", "start", "end", "permille", "charged_at")
+    list_select_related = ("reservation__user", "gpu__node")
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    """Who did what, when and why."""
+
+    list_display = ("at", "actor", "verb", "subject", "reason")
+    list_filter = ("verb",)
+    list_select_related = ("actor",)
+    search_fields = ("subject", "reason", "actor__username")
+    show_full_result_count = False
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ReadOnlyAdmin):
+    """Keys of programs; revoked here, never read."""
+
+    list_display = ("label", "user", "scopes", "expires_at", "revoked_at")
+    list_select_related = ("user",)
+    actions = ("revoke",)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave the hash out."""
+        return ("label", "user", "scopes", "created_at", "expires_at", "revoked_at")
+
+    @admin.action(description="Revoke")
+    def revoke(
+        self, request: HttpRequest, chosen: QuerySet[ApiToken]
+    ) -> HttpResponse | None:
+        """Revoke what is chosen."""
+        now = timezone.now()
+        for token in chosen.filter(revoked_at=None).select_related("user"):
+            services.revoke_token(token_id=token.pk, user=token.user, now=now)
+            request._audit_reason = "revoked at the desk"  # type: ignore[attr-defined]
+            _audit(request, token, "revoked", "")
+        return None

@@ -1,0 +1,342 @@
+"""The calendar for programs and for the pages' scripts: /api/v1/...
+
+Every handler parses, calls one service and answers. Refusals leave as
+exceptions; the lobby turns them into problem details.
+"""
+
+import gzip
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from ninja import Query, Router, Status
+
+from reservations import services
+from reservations.domain.calendar import Slot
+from reservations.domain.decision import Decision
+from reservations.domain.errors import InThePast, NotFound, TooLong
+from reservations.models import Membership, Reservation, User
+from reservations.rates import check_rate
+from reservations.schemas import (
+    BookIn,
+    ChangeIn,
+    PreviewIn,
+    ReasonIn,
+    SlotsIn,
+    SpanIn,
+)
+from reservations.services.standing import MembershipStanding, QuotaStanding
+from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
+from reservations.snapshots.facts import site_policy
+
+router = Router(tags=["calendar"])
+GIB_BYTES = 2**30
+LONGEST_VIEW = timedelta(days=62)
+PREVIEWS_PER_MINUTE = 300
+_COMPRESS_FROM_BYTES = 1400
+
+
+def _user(request: HttpRequest) -> User:
+    user = request.user
+    assert isinstance(user, User)
+    return user
+
+
+def _membership(user: User, pk: int | None) -> Membership | None:
+    """Return the named right; None where none is named.
+
+    Raises:
+        NotFound: none of that number, or somebody else's.
+    """
+    if pk is None:
+        return None
+    found = user.memberships.select_related("account").filter(pk=pk).first()
+    if found is None:
+        raise NotFound(what=f"membership #{pk} of yours")
+    return found
+
+
+def _now(user: User, *, writes: bool) -> datetime:
+    """Return the instant of the request, after counting it."""
+    now = timezone.now()
+    per_minute = settings.BOOK_RATE_PER_MINUTE if writes else PREVIEWS_PER_MINUTE
+    what = "book" if writes else "preview"
+    check_rate(what, user_pk=user.pk, per_minute=per_minute, now=now)
+    return now
+
+
+def _entry(user: User, reservation: Reservation, now: datetime) -> dict[str, object]:
+    policy = site_policy()
+    rows = reservation.allocations.order_by("gpu_id")
+    return {
+        **calendar_entry(
+            reservation,
+            gpu_ids=list(rows.values_list("gpu_id", flat=True)),
+            reader=Reader.of(user, policy),
+            policy=policy,
+            now=now,
+        ),
+        "cost_gpu_hours": _hours(reservation.cost_gpu_seconds),
+        "checked_in": reservation.checked_in_at is not None,
+        "keep_used": reservation.keep_used,
+    }
+
+
+def _hours(gpu_seconds: int) -> float:
+    return round(gpu_seconds / 3600, 3)
+
+
+def _slot(slot: Slot) -> dict[str, object]:
+    return {
+        "gpu_ids": list(slot.gpu_ids),
+        "start": iso(slot.start),
+        "end": iso(slot.end),
+        "kind": slot.kind.value,
+    }
+
+
+@router.get("/calendar")
+def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
+    """Gpus, and who holds them between two instants."""
+    if span.end <= span.start:
+        raise InThePast(end=span.end, now=span.start)
+    if span.end - span.start > LONGEST_VIEW:
+        raise TooLong(
+            asked_seconds=int((span.end - span.start).total_seconds()),
+            longest_seconds=int(LONGEST_VIEW.total_seconds()),
+            joined=False,
+        )
+    policy = site_policy()
+    page = calendar_page(
+        span.start,
+        span.end,
+        reader=Reader.of(_user(request), policy),
+        policy=policy,
+        now=timezone.now(),
+    )
+    return _json(request, page.to_json())
+
+
+def _json(request: HttpRequest, content: object) -> HttpResponse:
+    """Answer with JSON, compressed where the client can; it holds no secret."""
+    body = json.dumps(content, separators=(",", ":")).encode()
+    response = HttpResponse(content_type="application/json")
+    if len(body) >= _COMPRESS_FROM_BYTES:
+        response["Vary"] = "Accept-Encoding"
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            # Level 1: a third of the time of the default, a tenth more bytes.
+            body = gzip.compress(body, compresslevel=1, mtime=0)
+            response["Content-Encoding"] = "gzip"
+    response["Cache-Control"] = "no-store"
+    response.content = body
+    return response
+
+
+@router.post("/reservations", response={201: dict[str, Any]})
+def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
+    """Book; 409 with the rule, its numbers and the next slot where refused."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    made = services.book(
+        user=user,
+        membership=_membership(user, wish.membership),
+        gpu_ids=wish.gpu_ids,
+        start=wish.start,
+        end=wish.end,
+        purpose=wish.purpose,
+        now=now,
+    )
+    return Status(201, _entry(user, made, now))
+
+
+@router.post("/reservations/preview")
+def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
+    """Say what booking (or changing ``ignoring``) would do; writes nothing."""
+    user = _user(request)
+    now = _now(user, writes=False)
+    decision = services.preview(
+        user=user,
+        membership=_membership(user, wish.membership),
+        gpu_ids=wish.gpu_ids,
+        start=wish.start,
+        end=wish.end,
+        now=now,
+        ignoring=wish.ignoring,
+    )
+    return _decision(decision)
+
+
+def _decision(decision: Decision) -> dict[str, object]:
+    zone = timezone.get_current_timezone()
+    refusal = decision.refusal
+    why = decision.why_not_firm
+    slot = decision.next_slot or (refusal.next_slot if refusal else None)
+    return {
+        "ok": refusal is None,
+        "kind": decision.kind.value if decision.kind else None,
+        "cost_gpu_hours": _hours(decision.cost_gpu_seconds),
+        "quota_left_gpu_hours": _hours(decision.quota_left_gpu_seconds),
+        "rank_before": decision.rank_before,
+        "rank_after": decision.rank_after,
+        "of": decision.of,
+        "why_not_firm": why.text(zone) if why else None,
+        "refusal": {
+            "code": refusal.code,
+            "detail": refusal.text(zone),
+            "numbers": refusal.fields,
+        }
+        if refusal
+        else None,
+        "next_slot": _slot(slot) if slot else None,
+    }
+
+
+@router.patch("/reservations/{int:pk}")
+def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
+    """Move, lengthen, shorten, or take other Gpus."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    changed = services.change(
+        reservation_id=pk,
+        user=user,
+        start=wish.start,
+        end=wish.end,
+        gpu_ids=wish.gpu_ids,
+        version=wish.version,
+        now=now,
+        reason=wish.reason,
+    )
+    return _entry(user, changed, now)
+
+
+@router.post("/reservations/{int:pk}/cancel")
+def cancel(
+    request: HttpRequest, pk: int, why: ReasonIn | None = None
+) -> dict[str, object]:
+    """Give back before the start; can be undone for ten seconds."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    gone = services.cancel(
+        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+    )
+    undo_until = now + timedelta(seconds=services.UNDO_SECONDS)
+    return {**_entry(user, gone, now), "undo_until": iso(undo_until)}
+
+
+@router.post("/reservations/{int:pk}/undo")
+def undo(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Take the cancel back, if nobody took the time meanwhile."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    back = services.undo_cancel(reservation_id=pk, user=user, now=now)
+    return _entry(user, back, now)
+
+
+@router.post("/reservations/{int:pk}/release")
+def release(
+    request: HttpRequest, pk: int, why: ReasonIn | None = None
+) -> dict[str, object]:
+    """Give back what runs, now."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    gone = services.release(
+        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+    )
+    return _entry(user, gone, now)
+
+
+@router.post("/reservations/{int:pk}/keep")
+def keep(
+    request: HttpRequest, pk: int, why: ReasonIn | None = None
+) -> dict[str, object]:
+    """Keep an idle one: once."""
+    user = _user(request)
+    now = _now(user, writes=True)
+    kept = services.keep(
+        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+    )
+    return _entry(user, kept, now)
+
+
+@router.get("/slots")
+def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
+    """First slots for N Gpus of at least X GiB for H hours."""
+    user = _user(request)
+    now = _now(user, writes=False)
+    membership = _membership(user, wish.membership)
+    if membership is None:
+        # Any will do to look; who books says which one pays.
+        own = user.memberships.filter(active=True).order_by("account__name", "pk")
+        membership = own.select_related("account").first()
+    found = services.find_slots(
+        user=user,
+        membership=membership,
+        count=wish.count,
+        min_memory_bytes=int(wish.min_memory_gib * GIB_BYTES),
+        duration_seconds=max(int(wish.hours * 3600), 1),
+        earliest=wish.earliest,
+        latest=wish.latest,
+        gpu_class=wish.gpu_class or None,
+        now=now,
+        limit=wish.limit,
+    )
+    return {"slots": [_slot(slot) for slot in found]}
+
+
+@router.get("/standing")
+def standing(request: HttpRequest) -> dict[str, object]:
+    """One's rank, path, quota ahead and newest ledger rows."""
+    found = services.standing(user=_user(request), now=timezone.now())
+    return {
+        "now": iso(found.now),
+        "memberships": [_standing(own) for own in found.memberships],
+        "ledger": [
+            {
+                "at": iso(row.at),
+                "reservation": row.reservation_id,
+                "account": row.membership.account.name if row.membership else None,
+                "kind": row.kind,
+                "gpu_hours": _hours(row.gpu_seconds),
+                "reason": row.reason,
+            }
+            for row in found.ledger
+        ],
+    }
+
+
+def _standing(own: MembershipStanding) -> dict[str, object]:
+    return {
+        "id": own.membership.pk,
+        "account": own.membership.account.name,
+        "rank": own.place,
+        "of": own.of,
+        "path": [
+            {
+                "kind": level.kind,
+                "name": level.name,
+                "title": level.title,
+                "shares": level.shares,
+                "level_fs": level.level_fs,
+                "usage_gpu_hours": round(level.usage_gpu_hours, 3),
+            }
+            for level in own.path
+        ],
+        "quotas": [_quota(quota) for quota in own.quotas],
+    }
+
+
+def _quota(quota: QuotaStanding) -> dict[str, object]:
+    return {
+        "account": quota.account,
+        "own": quota.own,
+        "quota_gpu_hours": _hours(quota.quota_gpu_seconds),
+        "held_gpu_hours": _hours(quota.held_gpu_seconds),
+        "left_gpu_hours": _hours(quota.left_gpu_seconds),
+        "band": [
+            {"at": iso(point.at), "left_gpu_hours": _hours(point.left_gpu_seconds)}
+            for point in quota.band
+        ],
+    }

@@ -1,0 +1,28 @@
+"""Mistakes in the set-up that would only show when somebody books."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.checks import Error, register
+
+from reservations.triggers import missing
+
+
+@register("database")
+def guards_are_there(databases: Sequence[str] | None = None, **_: Any) -> list[Error]:
+    """Check that the database itself refuses overlaps and changed ledgers.
+
+    Runs with ``manage.py check --database default`` and before ``migrate`` has
+    run finds nothing to complain about.
+    """
+    found = []
+    for alias in databases or ():
+        for name in missing(alias):
+            found.append(
+                Error(
+                    f"The database lacks the guard {name}.",
+                    hint="Run manage.py migrate: it installs the guards again.",
+                    id="reservations.E001",
+                )
+            )
+    return found

@@ -1,0 +1,86 @@
+"""What programs may send to the calendar's API: strict, bounded, no surprises."""
+
+from datetime import datetime
+from typing import Annotated
+
+from ninja import Schema
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StrictInt
+
+MOST_GPUS = 64
+LARGEST_KEY = 2**62
+_FIRST_YEAR, _LAST_YEAR = 2000, 2200
+
+
+def _plausible(at: datetime) -> datetime:
+    if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+        raise ValueError(f"the year is not between {_FIRST_YEAR} and {_LAST_YEAR}")
+    return at
+
+
+def _printable(text: str) -> str:
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise ValueError("control characters are not allowed")
+    return text.strip()
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_plausible)]
+"""ISO 8601 with a zone ("2026-11-21T14:00:00Z")."""
+Key = Annotated[StrictInt, Field(ge=1, le=LARGEST_KEY)]
+GpuIds = Annotated[list[Key], Field(max_length=MOST_GPUS)]
+Line = Annotated[str, AfterValidator(_printable)]
+
+
+class _Strict(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BookIn(_Strict):
+    """A new Reservation."""
+
+    membership: Key | None = None
+    gpu_ids: GpuIds
+    start: Instant
+    end: Instant
+    purpose: Line = Field("", max_length=120)
+
+
+class PreviewIn(BookIn):
+    """The same, or (``ignoring``) the change of one that exists."""
+
+    ignoring: Key | None = None
+
+
+class ChangeIn(_Strict):
+    """New values of what should change; ``version`` as it was shown."""
+
+    start: Instant | None = None
+    end: Instant | None = None
+    gpu_ids: GpuIds | None = None
+    version: StrictInt
+    reason: Line = Field("", max_length=400)
+
+
+class ReasonIn(_Strict):
+    """Why, where somebody acts for somebody else."""
+
+    reason: Line = Field("", max_length=400)
+
+
+class SlotsIn(_Strict):
+    """What is looked for (in the address)."""
+
+    count: int = Field(1, ge=1, le=MOST_GPUS)
+    min_memory_gib: float = Field(0, ge=0, le=100_000)
+    hours: float = Field(1, gt=0, le=31 * 24)
+    gpu_class: str | None = Field(None, max_length=80)
+    earliest: Instant | None = None
+    latest: Instant | None = None
+    membership: int | None = Field(None, ge=1, le=LARGEST_KEY)
+    limit: int = Field(3, ge=1, le=20)
+
+
+class SpanIn(_Strict):
+    """Which part of the calendar (in the address)."""
+
+    start: Instant
+    end: Instant
