@@ -54,6 +54,23 @@ SCENES = (
 )  # fmt: skip
 
 
+# Paced to be watched for hours without burning a laptop's CPU.
+RECIPE_SETTINGS: dict[str, dict[str, object]] = {
+    "tiny-transformer": {
+        "steps": 14_000,
+        "seconds_per_step": 1,
+        "simulated_memory_gib": 52,
+        "simulated_util_pct": 88,
+    },
+    "burn-in": {
+        "seconds": 10_000,
+        "lines_per_second": 1,
+        "simulated_memory_gib": 9,
+        "simulated_util_pct": 64,
+    },
+}
+
+
 @dataclass(frozen=True)
 class Squatter:
     """A process on a Gpu that nobody booked."""

@@ -1,4 +1,8 @@
-"""Writes the demo lab into an empty database. One transaction: all or nothing."""
+"""Writes the demo lab into an empty database.
+
+Nodes are enrolled first, each in a transaction of its own; everything else is one
+transaction, people included: a load that was cut off can simply be run again.
+"""
 
 import random
 import secrets
@@ -37,7 +41,7 @@ from reservations.models import (
     User,
 )
 from telemetry import services as telemetry
-from telemetry.models import Gpu
+from telemetry.models import Gpu, Node
 
 PAST = timedelta(days=14)
 AHEAD = timedelta(days=5)
@@ -71,12 +75,12 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
     chance = random.Random(seed)
     now = now.replace(second=0, microsecond=0)
     now -= timedelta(minutes=now.minute % (GRID_SECONDS // 60))
+    gpus = _nodes(now)
     with transaction.atomic():
         logins, members = _people()
         policy = SitePolicy.current()
         policy.grid_seconds = GRID_SECONDS
         policy.save()
-        gpus = _nodes(now)
         book = Book(policy.quota_gpu_seconds, policy.gpus_at_once)
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
@@ -148,13 +152,8 @@ def _people() -> tuple[list[tuple[str, str]], list[Membership]]:
 def _nodes(now: datetime) -> list[DemoGpu]:
     gpus = []
     for node in NODES:
-        row, token = telemetry.enroll_node(name=node.name, simulated=True, now=now)
-        paths.make_secret(f"node-{node.name}.token", token)
-        telemetry.record_roster(
-            node=row,
-            roster=nodes.roster(node, at=now.timestamp()),
-            now=now,
-        )
+        row = _enroll(node.name, now)
+        telemetry.record_roster(info=nodes.roster(node, at=now.timestamp()), now=now)
         Gpu.objects.filter(node=row, index=MAINTENANCE[1]).update(
             maintenance=node.name == MAINTENANCE[0]
         )
@@ -162,6 +161,17 @@ def _nodes(now: datetime) -> list[DemoGpu]:
     for gpu in Gpu.objects.select_related("node", "pool"):
         gpus.append(DemoGpu(gpu.pk, gpu.node.name, gpu.index, gpu.pool.weight))
     return gpus
+
+
+def _enroll(name: str, now: datetime) -> Node:
+    """Enroll a node and keep its token; a second load gives it a new one."""
+    if Node.objects.filter(name=name).exists():
+        row, token = telemetry.renew_token(name=name)
+    else:
+        row, token = telemetry.enroll_node(name=name, simulated=True, now=now)
+    paths.secret_file(f"node-{name}.token").unlink(missing_ok=True)
+    paths.make_secret(f"node-{name}.token", token)
+    return row
 
 
 def _draw(

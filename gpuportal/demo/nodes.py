@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpuportal.demo.lab import LOST, NODES, SimulatedNode
+from telemetry.domain.hardware import NodeInfo
 
 Actor = dict[str, object]
 
@@ -76,17 +77,18 @@ def write_simulation(
         draft.replace(folder / f"{node.name}.json")
 
 
-def roster(node: SimulatedNode, *, at: float) -> dict[str, object]:
-    """Return the roster message that the node will send; ``at``: Unix time."""
-    return {
+def roster(node: SimulatedNode, *, at: float) -> NodeInfo:
+    """Return what the node will tell of itself; ``at``: Unix time."""
+    message = {
         "v": 1,
         "kind": "roster",
         "at": at,
         "backend": "simulated",
-        "driver_version": "570.124.06",
+        "driver_version": "simulated",
         "cuda_version": "12.8",
         "boot_id": "demo",
         "isolation": "none",
         "gpus": roster_gpus(node),
         "fast_links": fast_links(node),
     }
+    return NodeInfo.from_message(json.dumps(message), node=node.name)

@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from gpuportal import paths
 from gpuportal.demo import load
+from gpuportal.demo.cast import RECIPE_SETTINGS
 from placement import services as placement
 
 
@@ -31,7 +32,7 @@ class Command(BaseCommand):
                     name=scene.purpose,
                     kind="recipe",
                     recipe=scene.recipe,
-                    recipe_settings={"seconds_per_step": 1, "steps": 20_000},
+                    recipe_settings=RECIPE_SETTINGS[scene.recipe],
                     now=now,
                 )
         lines = [f"{name:<8} {password}" for name, password in made.logins]
