@@ -278,12 +278,15 @@ class SamplerSupervisor:
         why: str = "",
         heartbeat: dict[str, Any] | None = None,
     ) -> None:
+        before = self.status
         self.status = SamplerStatus(
             state=state,
             pid=pid,
             restarts=self._deaths,
             why=why,
-            heartbeat=heartbeat or self.status.heartbeat,
+            heartbeat=heartbeat or before.heartbeat,
         )
+        if state is ChildState.RUNNING and (why, state) != (before.why, before.state):
+            log.info("sampling child %s: %s", pid, why or "well")
         if self._on_status is not None:
             self._on_status(self.status)

