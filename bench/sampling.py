@@ -158,6 +158,13 @@ def _cell(value: float, target: float | None, *, digits: int) -> str:
 
 def main() -> int:
     """Print the table; the exit code says whether all targets hold."""
+    from tests.nvml_sim.nvmlsim import NoCompiler, build
+
+    try:
+        build()
+    except NoCompiler as error:
+        print(f"bench/sampling.py: {error}", file=sys.stderr)
+        return 1
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python", end=" ")
     print(f"{platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
     print("| one full Sample | Gpus | CPU ms | NVML calls | RSS MiB | wall ms |")
