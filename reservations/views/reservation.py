@@ -24,11 +24,9 @@ def _instant(text: object) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _quota_sentence(quota: dict[str, Any], own: str) -> str:
+def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
     """Say how full the fullest 7 days were, with this Reservation in them."""
     zone = timezone.get_current_timezone()
-    account = str(quota.get("account", ""))
-    whose = "your" if account in {"", own} else f"{account}’s"
     since = _instant(quota.get("from"))
     days = f"from {time_text(since, zone)}" if since else "that touch it"
     return (
@@ -38,11 +36,14 @@ def _quota_sentence(quota: dict[str, Any], own: str) -> str:
     )
 
 
-def decision_words(reservation: Reservation) -> list[str]:
-    """Say why it is firm or flex, from what was stored when it was decided."""
+def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
+    """Say why it is firm or flex, from what was stored when it was decided.
+
+    The first quota is the Membership's, the others are of Accounts above it.
+    """
     decision = reservation.decision or {}
     rule = str(decision.get("rule", ""))
-    own = str(reservation.membership)
+    owner = "your" if own else f"{reservation.user}’s"
     words = []
     if rule.startswith("1"):
         words.append("Firm, because every 7 days that touch it stay within quota.")
@@ -55,7 +56,9 @@ def decision_words(reservation: Reservation) -> list[str]:
             f"{hours_text(int(refused['would_hold_gpu_seconds']))} of "
             f"{hours_text(int(refused['quota_gpu_seconds']))} weighted GPU-hours."
         )
-    words += [_quota_sentence(quota, own) for quota in decision.get("quotas", [])]
+    for number, quota in enumerate(decision.get("quotas", [])):
+        whose = f"{quota.get('account', '')}’s" if number else owner
+        words.append(_quota_sentence(quota, whose))
     return words or ["It was decided before the portal kept its reasons."]
 
 
@@ -89,7 +92,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "own": own,
             "editable": can_edit(user, found),
             "ledger": _ledger(found) if may_see_ledger else None,
-            "words": decision_words(found) if may_see_ledger else [],
+            "words": decision_words(found, own=own) if may_see_ledger else [],
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),

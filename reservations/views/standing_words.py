@@ -43,6 +43,11 @@ class QuotaDay:
     """0 to 1 of the quota, in the fullest 7 days that touch this day."""
 
     @property
+    def left_hours(self) -> int:
+        """Return whole weighted GPU-hours that can still be booked."""
+        return self.left_gpu_seconds // 3600
+
+    @property
     def height(self) -> float:
         """Return the held part's height in a viewBox of 100."""
         return round(100 * min(self.held_ratio, 1), 2)
@@ -159,7 +164,7 @@ def advice(shown: MembershipStanding, *, own: bool) -> list[str]:
     pk = shown.membership.pk
     if ranks is None or pk not in ranks.ranks:
         return []
-    told = [_rival_words(shown.membership, ranks)]
+    told = [_rival_words(shown.membership, ranks, own=own)]
     booked = committed_gpu_seconds().get(pk, 0)
     if booked:
         free = ranking(now, policy, extra={pk: -booked})
@@ -176,14 +181,14 @@ def advice(shown: MembershipStanding, *, own: bool) -> list[str]:
     return [words for words in told if words]
 
 
-def _rival_words(own: Membership, ranks: Ranking) -> str:
+def _rival_words(member: Membership, ranks: Ranking, *, own: bool) -> str:
     """Compare with whoever is next ahead, on the level where the paths part."""
-    mine = ranks.ranks[own.pk].rank
+    mine = ranks.ranks[member.pk].rank
     ahead = [(rank.rank, pk) for pk, rank in ranks.ranks.items() if rank.rank > mine]
     rival = Membership.objects.select_related(
         "user", "account__parent__parent__parent"
     ).get(pk=min(ahead)[1])
-    parted = parting(_steps(own), _steps(rival))
+    parted = parting(_steps(member), _steps(rival))
     if parted is None:
         return ""
     here, there = (_branch(step, ranks) for step in parted)
@@ -197,8 +202,9 @@ def _rival_words(own: Membership, ranks: Ranking) -> str:
         unix_seconds=unix(timezone.now()),
         half_life_seconds=policy.half_life_seconds,
     )
+    who = "You" if own and parted[0][0] == "member" else here.title
     return (
-        f"Next ahead is {name}. {here.title} would pass with "
+        f"Next ahead is {name}. {who} would pass with "
         f"{format_gpu_hours(max(seconds, 3600 / 10))} (weighted) less use."
     )
 

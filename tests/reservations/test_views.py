@@ -226,7 +226,7 @@ def test_the_page_says_what_would_move_one_up(tree, alice, bob):
     charge(make_reservation(alice, state="ended"), 30 * HOUR)
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
     text = as_user(alice).get("/standing/").text
-    assert "Next ahead is Bob. Alice would pass with 20 GPU-h" in text
+    assert "Next ahead is Bob. You would pass with 20 GPU-h" in text
 
 
 def test_where_names_are_hidden_the_rival_has_none(tree, alice, bob):

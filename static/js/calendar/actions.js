@@ -40,9 +40,10 @@ export class Actions {
     return after;
   }
 
-  async cancel(reservation, { quiet = false } = {}) {
+  /** reason: needed, and shown to the owner, when it is somebody else's. */
+  async cancel(reservation, { quiet = false, reason = "" } = {}) {
     const name = this.name(reservation);
-    await api("POST", `/reservations/${reservation.id}/cancel`);
+    await api("POST", `/reservations/${reservation.id}/cancel`, { reason });
     this.store.merge({ id: reservation.id, gone: true });
     toast(`Cancelled: ${name}.`, quiet ? {} : { undo: () => this.undo(reservation) });
   }
@@ -54,7 +55,7 @@ export class Actions {
   }
 
   /** Give back a running one now; it cannot be taken back, so it asks first. */
-  async release(reservation) {
+  async release(reservation, { reason = "" } = {}) {
     const name = this.name(reservation);
     const sure = await ask({
       title: "Give the GPUs back now?",
@@ -62,7 +63,8 @@ export class Actions {
       yes: "Give back now", no: "Keep them",
     });
     if (!sure) return false;
-    this.#take(await api("POST", `/reservations/${reservation.id}/release`));
+    const after = await api("POST", `/reservations/${reservation.id}/release`, { reason });
+    this.store.merge({ ...after, mine: reservation.mine });
     toast(`Given back: ${name}.`);
     return true;
   }

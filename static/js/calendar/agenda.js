@@ -97,10 +97,11 @@ export class Agenda {
     const gpus = r.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
     return el("button", {
       type: "button", class: `agenda-item ${barClasses(r).join(" ")}`, "data-key": `r${r.id}`,
-      "aria-label": barSentence(r, gpus, this.zone, this.nowWall()), on: { click: () => this.on.open(r.id) },
+      on: { click: () => this.on.open(r.id) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
     el("span", { class: "grow truncate", text: (r.mine && r.purpose) || owner(r) }),
-    isFrozen(r) ? icon("lock") : null, el("span", { class: "agenda-kind", text: r.kind }));
+    isFrozen(r) ? icon("lock") : null, el("span", { class: "agenda-kind", text: r.kind }),
+    el("span", { class: "visually-hidden", text: barSentence(r, gpus, this.zone, this.nowWall()) }));
   }
 
   #free(gpu, { start, end }) {

@@ -26,13 +26,13 @@ export function barClasses(reservation, nowMs = serverNow()) {
   return classes;
 }
 
-/** The whole Reservation in one sentence, for those who hear it. */
+/** What a reader must hear beside the words on the bar. */
 export function barSentence(reservation, gpus, zone, nowWall) {
   const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
-  const who = [...new Set([owner(reservation), reservation.account])].filter(Boolean).join(", ");
-  const what = [reservation.kind, isFrozen(reservation) ? "frozen" : "", reservation.state]
-    .filter(Boolean).join(", ");
-  return `${who}: ${gpuWords(gpus)}, ${when}, ${what}`;
+  const group = reservation.account === owner(reservation) ? "" : reservation.account;
+  const kind = isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
+  const by = reservation.mine && reservation.purpose ? "yours" : "";
+  return `: ${[by, group, gpuWords(gpus), when, kind, reservation.state].filter(Boolean).join(", ")}`;
 }
 
 /** The timeline's event for a Reservation. */
@@ -88,9 +88,9 @@ export function barContent(event, { zone, store, nowWall }) {
   const name = (reservation.mine && reservation.purpose) || owner(reservation);
   return { domNodes: [el("button", {
     type: "button", class: "bar-face", "data-reservation": reservation.id, tabindex: "-1",
-    "aria-label": barSentence(reservation, gpus, zone, nowWall()),
   }, el("span", { class: "bar-label" },
     isFrozen(reservation) ? icon("lock") : null,
     el("span", { class: "bar-name", text: name }),
-    el("span", { class: "bar-time", text: `${from}–${until}` })))] };
+    el("span", { class: "bar-time", text: `${from}–${until}` })),
+  el("span", { class: "visually-hidden", text: barSentence(reservation, gpus, zone, nowWall()) }))] };
 }

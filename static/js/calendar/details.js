@@ -72,10 +72,15 @@ export class Details {
 
   #foot(r) {
     const foot = el("div", { class: "drawer-foot" });
-    if (r.mine && r.editable) {
-      foot.append(this.#button("Change", "edit", () => this.change(r), "btn-primary"));
-      if (r.state === "confirmed") foot.append(this.#button("Cancel it", "trash", () => this.actions.cancel(r), "btn-danger"));
-      else foot.append(this.#button("Give back now", "released", () => this.actions.release(r), "btn-danger"));
+    const give = (options) => (r.state === "confirmed" ? this.actions.cancel(r, options) : this.actions.release(r, options));
+    const [words, sign] = r.state === "confirmed" ? ["Cancel it", "trash"] : ["Give back now", "released"];
+    if (r.editable && r.mine) {
+      foot.append(this.#button("Change", "edit", () => this.change(r), "btn-primary"),
+        this.#button(words, sign, () => give(), "btn-danger"));
+    } else if (r.editable) {
+      const reason = el("input", { class: "input grow", "aria-label": "Why (the owner sees it)", placeholder: "Why (the owner sees it)", maxlength: 200 });
+      foot.classList.add("for-others");
+      foot.append(reason, this.#button(words, sign, () => give({ reason: reason.value }), "btn-danger"));
     }
     if (r.mine || this.config.accounts.includes(r.account) || this.config.operator) {
       foot.append(el("a", { class: "btn btn-quiet", href: this.config.urls.reservation.replace("/0/", `/${r.id}/`) },

@@ -129,7 +129,10 @@ await stage.load();
 // last answer and the moment of joining was told to nobody here.
 connect("/ws/calendar/", {
   onJson: (message) => { if (message.type === "reservation.changed") store.hear(message.reservation, config.me); },
-  onState: ({ word }) => { if (word === "open") store.reload().catch(toastProblem); },
+  onState: ({ word }) => {
+    node("toolbar").dataset.live = word;
+    if (word === "open") store.reload().catch(toastProblem);
+  },
 });
 if (config.draft) {
   const { gpu_ids: gpuIds, ...fields } = config.draft;

@@ -11,7 +11,7 @@ function plain(host) {
   }
   // A name on <time> is not heard; its text says the same.
   for (const node of host.querySelectorAll("time[aria-label]")) node.removeAttribute("aria-label");
-  for (const node of host.querySelectorAll("article:not([role])")) node.setAttribute("role", "none");
+  for (const node of host.querySelectorAll(":is(article, aside, header):not([role])")) node.setAttribute("role", "none");
   const main = host.querySelector(".ec-main");
   if (main && !main.hasAttribute("tabindex")) {
     main.tabIndex = 0;

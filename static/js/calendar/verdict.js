@@ -95,6 +95,7 @@ export class Verdict {
         el("p", {}, el("strong", { text: `${title}. ` }), text)),
       el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>
         el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
+      answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why not firm" }), el("p", { text: answer.why_not_firm })) : null,
     ];
   }
 
