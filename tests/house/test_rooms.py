@@ -1,0 +1,66 @@
+"""Who may import what, beyond what import-linter can say."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.house.walk import APPS, ROOT, imports, python_files, short, tree
+
+# Domain code is given these as arguments; it never asks for them.
+NOT_PURE = {"os", "random", "secrets", "socket", "subprocess", "time", "threading"}
+CLOCKS = {"now", "utcnow", "today"}
+NAMELESS = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py", "tools.py"}
+
+
+def test_the_import_contracts_hold():
+    program = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    assert program, "import-linter is missing: make test installs it"
+    done = subprocess.run(
+        [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_only_the_runtime_imports_torch():
+    found = {short(p) for p in python_files(*APPS) if "torch" in imports(p)}
+    assert {p for p in found if not p.startswith("placement/runtime/")} == set()
+
+
+def test_only_the_probe_imports_nvml():
+    found = {short(p) for p in python_files(*APPS) if "pynvml" in imports(p)}
+    assert found
+    assert {p for p in found if not p.startswith("telemetry/probe")} == set()
+
+
+def test_domain_code_reads_no_clock_no_environment_and_draws_no_lots():
+    found = []
+    for path in python_files(*(f"{app}/domain" for app in APPS[1:])):
+        found += [f"{short(path)} imports {name}" for name in imports(path) & NOT_PURE]
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and (
+                (isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS)
+                or (isinstance(node.func, ast.Name) and node.func.id == "open")
+            ):
+                found.append(f"{short(path)}:{node.lineno} {ast.unparse(node)}")
+    assert found == []
+
+
+def test_no_file_has_a_name_that_says_nothing():
+    assert [short(p) for p in python_files() if p.name in NAMELESS] == []
+
+
+def test_no_error_is_swallowed_whole():
+    found = []
+    for path in python_files():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler):
+                everything = node.type is None or (
+                    isinstance(node.type, ast.Name)
+                    and node.type.id in ("Exception", "BaseException")
+                )
+                silent = all(isinstance(s, ast.Pass) for s in node.body)
+                if node.type is None or (everything and silent):
+                    found.append(f"{short(path)}:{node.lineno}")
+    assert found == []

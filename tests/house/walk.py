@@ -1,0 +1,50 @@
+"""Which files belong to the house."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+APPS = ("gpuportal", "placement", "reservations", "telemetry")
+_MADE = {"node_modules", "var", "__pycache__", "staticfiles", "test-results", "build"}
+
+
+def _made(parts: tuple[str, ...]) -> bool:
+    """Say whether a folder on the way is a cache or holds what was installed."""
+    return any(p in _MADE or (p.startswith(".") and p != ".ci") for p in parts)
+
+
+def files(*suffixes: str, under: tuple[str, ...] = ("",)) -> Iterator[Path]:
+    """Yield the project's own files, nothing that was made or installed."""
+    for folder in under:
+        for path in sorted((ROOT / folder).rglob("*")):
+            parts = path.relative_to(ROOT).parts
+            if not _made(parts[:-1]) and path.is_file() and path.suffix in suffixes:
+                yield path
+
+
+def python_files(*under: str) -> list[Path]:
+    """Return Python files; migrations are written by a machine."""
+    found = files(".py", under=under or ("",))
+    return [path for path in found if "migrations" not in path.parts]
+
+
+def short(path: Path) -> str:
+    """Return a path as a person of the house says it."""
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file."""
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imports(path: Path) -> set[str]:
+    """Return the top names of all modules a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
