@@ -20,6 +20,7 @@ urlpatterns = [
     path("healthz", healthz, name="healthz"),
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
+    path("", include("placement.urls")),
     path("admin/", admin.site.urls),
     path("api/v1/", api.urls),
 ]
