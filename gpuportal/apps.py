@@ -8,3 +8,7 @@ class PortalConfig(AppConfig):
 
     name = "gpuportal"
     verbose_name = "GPU Portal"
+
+    def ready(self) -> None:
+        """Register the checks of the site's settings."""
+        from gpuportal import checks  # noqa: F401

@@ -12,6 +12,7 @@ from typing import IO
 
 import redis
 from django.conf import settings
+from django.core.checks import Tags
 from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
@@ -132,6 +133,12 @@ class Command(BaseCommand):
         else:
             self._need_broker()
         self._migrate()
+        # All checks in production, where a mistake hurts others; elsewhere only
+        # whether the front-end packages are there: each second counts.
+        self.check(
+            tags=None if settings.PRODUCTION else [Tags.staticfiles],
+            databases=[DEFAULT_DB_ALIAS],
+        )
         made = self._demo(bool(options["no_demo"]))
         nodes = process_table.nodes_here(str(options["nodes"]))
         web, *others = process_table.control(listener_fd=listener.fileno())

@@ -1,0 +1,98 @@
+"""Mistakes of the site's settings, caught before anybody is served.
+
+``manage.py check --deploy --database default`` runs them, and so does every
+unit of ``deploy/systemd`` before it starts; ``manage.py portal`` on its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DatabaseError
+
+from gpuportal import paths
+from telemetry.models import Node
+
+
+@register(Tags.security)
+def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
+    """Refuse settings that are for a laptop where GPUPORTAL_PRODUCTION is set."""
+    if not settings.PRODUCTION:
+        return []
+    found: list[CheckMessage] = []
+    if settings.DEBUG:
+        found.append(
+            Error(
+                "GPUPORTAL_DEBUG shows the portal's insides to everybody",
+                hint="unset GPUPORTAL_DEBUG",
+                id="gpuportal.E001",
+            )
+        )
+    if "*" in settings.ALLOWED_HOSTS:
+        found.append(
+            Error(
+                "ALLOWED_HOSTS=* lets others choose the site's name",
+                hint="name the addresses people type, with commas between",
+                id="gpuportal.E002",
+            )
+        )
+    if settings.ALLOW_UNISOLATED_SCRIPTS:
+        found.append(
+            Error(
+                "ALLOW_UNISOLATED_SCRIPTS is for a machine of one person",
+                hint="unset it; run node workers as root and set each Unix user",
+                id="gpuportal.E003",
+            )
+        )
+    if paths.embedded_redis_url() == settings.REDIS_URL:
+        found.append(
+            Warning(
+                "the embedded broker serves this machine only",
+                hint="set REDIS_URL before you enrol nodes on other machines",
+                id="gpuportal.W001",
+            )
+        )
+    return found
+
+
+@register(Tags.database)
+def nodes_are_fit_for_production(
+    databases: Sequence[str] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """Refuse simulated nodes, and nodes that keep jobs apart by nothing."""
+    if not settings.PRODUCTION or "default" not in (databases or ()):
+        return []
+    try:
+        simulated = list(_names(simulated=True))
+        open_ones = list(
+            _names(simulated=False, isolation=Node.Isolation.NONE).exclude(
+                last_seen_at=None
+            )
+        )
+    except DatabaseError:
+        # Before the first migrate there is no table, and no node either.
+        return []
+    found: list[CheckMessage] = []
+    if simulated and not settings.ALLOW_SIMULATED_GPUS:
+        found.append(
+            Error(
+                f"simulated nodes are enrolled: {', '.join(simulated)}",
+                hint="delete them, or set ALLOW_SIMULATED_GPUS=1 for a show",
+                id="gpuportal.E004",
+            )
+        )
+    if open_ones:
+        found.append(
+            Error(
+                f"nodes do not keep jobs apart: {', '.join(open_ones)}",
+                hint="run their workers as root (deploy/systemd), so that each job "
+                "is its student's own Unix user",
+                id="gpuportal.E005",
+            )
+        )
+    return found
+
+
+def _names(**which: object) -> Any:
+    return Node.objects.filter(**which).order_by("name").values_list("name", flat=True)
