@@ -24,12 +24,13 @@ class Scene:
     memory_bytes: int = 0
     util_pct: float = 0
     recipe: str = ""  # a real job of the portal, run by the node worker
+    came: bool = True  # the holder was there (or clicked) before now
 
 
 SCENES = (
     Scene(
-        "alice", "node-a", (0,), 0.5, 4, "language model, first run",
-        recipe="tiny-transformer",
+        "alice", "node-a", (0,), 0.1, 4, "language model, first run",
+        recipe="tiny-transformer", came=False,
     ),
     Scene(
         "bob", "node-a", (1,), 3, 2, "detector, 80 GB batch", actor="bob",
@@ -49,8 +50,13 @@ SCENES = (
         command="python -m torch.distributed.run --nproc-per-node 2 ppo.py",
         memory_bytes=19 * GIB, util_pct=97,
     ),
-    Scene("nora", "node-b", (2,), 0.05, 4, "folding, when the data is here"),
-    Scene("mei", "node-b", (6,), 0.5, 3, "burn-in of the new card", recipe="burn-in"),
+    Scene(
+        "nora", "node-b", (2,), 0.05, 4, "folding, when the data is here", came=False
+    ),
+    Scene(
+        "mei", "node-b", (6,), 0.1, 3, "burn-in of the new card", recipe="burn-in",
+        came=False,
+    ),
 )  # fmt: skip
 
 

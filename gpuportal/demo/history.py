@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from gpuportal.demo.lab import PURPOSES
+
 WEEK = timedelta(days=7)
 HOURS = (1, 2, 2, 3, 4, 4, 6, 8, 12)
 WIDTHS = (1, 1, 1, 1, 1, 2, 2, 4)
@@ -34,7 +36,9 @@ class Draft:
     start: datetime
     end: datetime
     util_pct: float
-    purpose: int
+    purpose: str
+    came: bool = True
+    """Whether the holder's process was seen in it before now."""
 
     @property
     def cost_gpu_seconds(self) -> int:
@@ -110,7 +114,7 @@ def draw(
             start=start,
             end=end,
             util_pct=chance.choice((35, 55, 70, 82, 90, 96)),
-            purpose=chance.randrange(8),
+            purpose=chance.choice(PURPOSES),
         )
         if book.allows(draft):
             book.drafts.append(draft)

@@ -24,7 +24,6 @@ from gpuportal.demo.lab import (
     MAINTENANCE,
     NODES,
     OPERATOR,
-    PURPOSES,
     ROOT,
 )
 from gpuportal.demo.minutes import write_minutes
@@ -193,7 +192,8 @@ def _draw(
             start=_on_grid(now - timedelta(hours=scene.begun_hours)),
             end=_on_grid(now + timedelta(hours=scene.left_hours)),
             util_pct=scene.util_pct,
-            purpose=0,
+            purpose=scene.purpose,
+            came=scene.came,
         )
         scenes.append((scene, draft))
         book.drafts.append(draft)
@@ -237,9 +237,14 @@ def _write(
                 kind=Kind.FIRM,
                 state=state,
                 cost_gpu_seconds=draft.cost_gpu_seconds,
-                purpose=PURPOSES[draft.purpose],
+                purpose=draft.purpose,
                 created_at=min(now, draft.start) - timedelta(hours=5),
                 ended_at=draft.end if state == State.ENDED else None,
+                checked_in_at=(
+                    draft.start + timedelta(minutes=2)
+                    if draft.came and state != State.CONFIRMED
+                    else None
+                ),
                 decision={"rule": "demo", "text": "Made with the demo lab."},
             )
         )

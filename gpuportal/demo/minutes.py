@@ -34,7 +34,7 @@ def write_minutes(
         spans = [
             (d.start, d.end, d.util_pct)
             for d, _ in booked
-            if d.end > first and any(g.pk == gpu.pk for g in d.gpus)
+            if d.came and d.end > first and any(g.pk == gpu.pk for g in d.gpus)
         ]
         limit = node_of[gpu.node.name].power_limit_watts
         for number in range(DAY_MINUTES):
