@@ -5,25 +5,43 @@ of its own (``node_settings.py``) and no Django, no database, no secret key; it
 speaks JSON only, takes no remote control, consumes its own queue only and
 never sends a task. Large things go over the HTTPS channel.
 
-Its keys on the broker, for the node's ACL user: ``node.<name>``,
-``_kombu.binding.node.<name>``, ``unacked*.<name>``, and to append
-``raw.<name>``, ``facts.<name>``, ``log.<name>``.
+Its keys on the broker, for the node's ACL user: ``node.<name>`` (and the same
+with \\x06 and a priority after it), ``_kombu.binding.node.<name>``,
+``_kombu.binding_permanent.node.<name>``, ``unacked.<name>``,
+``unacked_index.<name>``, ``unacked_mutex.<name>``, and to append ``raw.<name>``,
+``facts.<name>``, ``log.<name>``.
 """
 
 import json
 import logging
+import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
-from celery import Celery
-from celery.apps.worker import Worker
-from celery.signals import worker_ready, worker_shutdown
-from kombu import Exchange, Queue
-from kombu.utils.objects import cached_property
 
-from gpuportal.node_settings import NodeSettings
-from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect
-from placement.runners.orderdesk import OrderDesk
-from telemetry.supervise import SamplerSupervisor
+class _NoDjango(MetaPathFinder):
+    """Keeps Django out of this process: kombu takes it along where it can."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Find nothing, and nothing at all of Django."""
+        if fullname.partition(".")[0] == "django":
+            raise ModuleNotFoundError(f"{fullname}: a node has no Django")
+
+
+# Who has Django already is no node but, say, a documentation tool.
+if "django.conf" not in sys.modules:
+    sys.meta_path.insert(0, _NoDjango())
+
+from celery import Celery  # noqa: E402
+from celery.apps.worker import Worker  # noqa: E402
+from celery.signals import worker_ready, worker_shutdown  # noqa: E402
+from kombu import Exchange, Queue  # noqa: E402
+from kombu.utils.objects import cached_property  # noqa: E402
+
+from gpuportal.node_settings import NodeSettings  # noqa: E402
+from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
+from placement.runners.orderdesk import OrderDesk  # noqa: E402
+from telemetry.supervise import SamplerSupervisor  # noqa: E402
 
 logger = logging.getLogger(__name__)
 settings = NodeSettings.from_env()
@@ -56,6 +74,8 @@ app.conf.update(
         "unacked_key": f"unacked.{settings.name}",
         "unacked_index_key": f"unacked_index.{settings.name}",
         "unacked_mutex_key": f"unacked_mutex.{settings.name}",
+        # One list and not four: the node's user may read ``node.<name>`` only.
+        "priority_steps": [0],
     },
     result_backend=None,
     task_ignore_result=True,

@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobEvent
+from placement.domain.plan import Plan
+from placement.models import Job, JobEvent, StoredPlan
 from reservations.models import Reservation
 
 SILENT_SECONDS = 15.0
@@ -96,6 +98,14 @@ def job_events(job: Job) -> list[dict[str, object]]:
         }
         for row in rows
     ]
+
+
+def plan_table(stored: StoredPlan) -> str:
+    """Return a stored Plan as its text table; a Plan of an old form says so."""
+    try:
+        return Plan.from_json(stored.plan).table()
+    except PlanInvalid as error:
+        return f"This plan can no longer be read: {error}"
 
 
 def reservation_words(reservation: Reservation) -> str:

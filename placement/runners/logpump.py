@@ -52,8 +52,10 @@ class LogPump:
             file.seek(self.offset)
             data = file.read(wanted)
         if skipped:
+            # From the start of a line, unless that would leave nothing.
             head = data.find(b"\n") + 1
-            self.offset, data = self.offset + head, data[head:]
+            if head < len(data):
+                self.offset, data = self.offset + head, data[head:]
         if len(data) < size - self.offset:
             data = data[: data.rfind(b"\n") + 1] or data
         if not ended:

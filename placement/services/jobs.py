@@ -7,6 +7,7 @@ forgets loses nothing.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -14,7 +15,11 @@ from django.db import transaction
 from placement import live
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
-from placement.domain.recipes import RUNNABLE_STRATEGIES, checked_settings
+from placement.domain.recipes import (
+    RUNNABLE_STRATEGIES,
+    TINY_TRANSFORMER,
+    checked_settings,
+)
 from placement.domain.refusals import (
     JobOver,
     ReservationNotUsable,
@@ -84,6 +89,11 @@ def launch(
     if kind == Job.Kind.SCRIPT:
         _check_isolation(where, user)
     plan = _plan_of(user, plan_id, kind)
+    if plan is not None and recipe == TINY_TRANSFORMER.name:
+        checked["recipe_settings"] = {
+            **checked["recipe_settings"],
+            "strategy": plan.plan["strategy"],
+        }
     job = Job.objects.create(
         reservation=reservation,
         owner=user,
@@ -157,13 +167,13 @@ def _checked_form(
     recipe_settings: Mapping[str, object],
     script: str,
     arguments: Sequence[str],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
     problems: dict[str, str] = {}
     name = name.strip()
     if not 1 <= len(name) <= 120 or not name.isprintable():
         problems["name"] = "must be 1 to 120 printable characters"
-    checked: dict[str, object] = {"name": name, "kind": kind}
+    checked: dict[str, Any] = {"name": name, "kind": kind}
     if kind == Job.Kind.RECIPE:
         if script:
             problems["script"] = "a ready recipe takes no script"
@@ -239,10 +249,17 @@ def _plan_of(user: User, plan_id: int | None, kind: str) -> StoredPlan | None:
     plan = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
     if plan is None:
         raise NotFound(what=f"plan #{plan_id} of yours")
-    strategy = str(plan.plan.get("strategy", ""))
-    if kind == Job.Kind.RECIPE and strategy not in RUNNABLE_STRATEGIES:
-        raise StrategyNotRunnable(
-            strategy=strategy or "a plan without a strategy",
-            runnable=RUNNABLE_STRATEGIES,
-        )
+    if kind == Job.Kind.RECIPE:
+        _check_runnable(plan)
     return plan
+
+
+def _check_runnable(plan: StoredPlan) -> None:
+    """Refuse what no ready recipe really does; nothing pretends to."""
+    strategy = str(plan.plan.get("strategy", ""))
+    task = str(plan.plan.get("launch", {}).get("task", "train"))
+    if task != "train":
+        strategy = f"{task} with {strategy}"
+    elif strategy in RUNNABLE_STRATEGIES:
+        return
+    raise StrategyNotRunnable(strategy=strategy, runnable=RUNNABLE_STRATEGIES)

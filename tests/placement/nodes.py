@@ -1,21 +1,26 @@
 """A node of one's own for tests: folders, key, token, orders, all for real."""
 
+import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from gpuportal.node_settings import NodeSettings
 from placement import signing
 from placement.domain.orders import Order, OrderKind
+from placement.runners import processes
 from placement.runners.base import JobFolder
-from placement.runners.local import LocalRunner
+from placement.runners.local import LocalRunner, shim_lives
 
 GIB = 2**30
-UNIX_USER = "games"
+AUTHORIZATION = "Node node1:token-of-node1"
 
 
 def make_settings(folder: Path, **changes: Any) -> NodeSettings:
@@ -59,18 +64,73 @@ def make_order(**changes: Any) -> Order:
     return Order(**{**known, **changes})
 
 
-def script_folder(
-    settings: NodeSettings, script: str, **changes: Any
-) -> tuple[LocalRunner, JobFolder]:
-    """Accept an order whose script is already in its place: no web is needed."""
+class Web:
+    """A web of one's own that gives out one script and takes logs, over HTTP."""
+
+    def __init__(self, script: str = "") -> None:
+        self.script = script.encode()
+        self.logs: dict[str, bytes] = {}
+        self.down = False
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                if web.down or self.headers["Authorization"] != AUTHORIZATION:
+                    self.answer(503 if web.down else 401, b"")
+                    return
+                self.answer(200, web.script)
+
+            def do_PUT(self) -> None:
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if web.down:
+                    self.answer(503, b"")
+                    return
+                address = urlsplit(self.path)
+                asked = parse_qs(address.query)
+                have = web.logs.get(address.path, b"")
+                fits = int(asked["offset"][0]) == len(have)
+                if fits:
+                    have = web.logs[address.path] = have + data
+                size = json.dumps({"size": len(have)}).encode()
+                self.answer(200 if fits else 409, size)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    def log_of(self, job: int) -> bytes:
+        """Return what was uploaded of a Job's log."""
+        return self.logs.get(f"/node/v1/jobs/{job}/log", b"")
+
+    def close(self) -> None:
+        """Stop serving."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def script_order(web: Web, **changes: Any) -> Order:
+    """Return an order for the script that a Web gives out."""
+    sha256 = hashlib.sha256(web.script).hexdigest()
+    known = {"recipe": None, "settings": {}, "argv": (), "script_sha256": sha256}
+    return make_order(**{**known, **changes})
+
+
+def start(settings: NodeSettings, order: Order) -> JobFolder:
+    """Accept an order and start its shim."""
     runner = LocalRunner(settings)
-    order = make_order(recipe=None, settings={}, **{"argv": (), **changes})
     folder = runner.accept(order, order.payload())
-    folder.work.mkdir(mode=0o700)
-    path = folder.work / "script"
-    path.write_text(script)
-    path.chmod(0o755)
-    return runner, folder
+    runner.start(folder)
+    return folder
 
 
 def write_simulation(settings: NodeSettings, uuids: tuple[str, ...]) -> None:
@@ -117,4 +177,18 @@ def ended(folder: JobFolder, seconds: float = 15.0) -> dict[str, Any]:
         seconds,
         f"the end of {folder.name}",
     )
+    until(lambda: not shim_lives(folder), what="the shim's end")
     return folder.read("status")
+
+
+def living(marker: str) -> list[int]:
+    """Return the processes whose command line holds a word, zombies left out."""
+    found = []
+    for item in processes.table().values():
+        try:
+            line = (processes.PROC / str(item.pid) / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in line and not item.dead and item.pid != os.getpid():
+            found.append(item.pid)
+    return found

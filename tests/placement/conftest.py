@@ -1,0 +1,47 @@
+"""Nodes, and a web of their own, for the tests of this floor."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuportal.node_settings import NodeSettings
+from placement.runners.base import job_folders
+from placement.runners.local import halt_all
+from tests.placement import nodes
+
+
+@pytest.fixture
+def node(tmp_path: Path, valkey_url: str) -> Iterator[NodeSettings]:
+    """Settings of a node; whatever still runs there is ended afterwards."""
+    settings = nodes.make_settings(tmp_path, redis_url=valkey_url)
+    yield settings
+    assert halt_all(settings.node_dir, reason="the test is over") == 0
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[str], nodes.Web]]:
+    """Serve scripts from webs that are closed afterwards."""
+    webs: list[nodes.Web] = []
+
+    def make(script: str = "") -> nodes.Web:
+        webs.append(nodes.Web(script))
+        return webs[-1]
+
+    yield make
+    for web in webs:
+        web.close()
+
+
+@pytest.fixture
+def marker() -> str:
+    """A word that only this test's processes carry in their command lines."""
+    return f"marker-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def folders(node: NodeSettings) -> Callable[[], list[Any]]:
+    """Look at the node's Job folders."""
+    return lambda: list(job_folders(node.node_dir / "jobs"))
