@@ -250,17 +250,21 @@ def first_slots(
     return found
 
 
-def _starts(calendar: Calendar, search: Search) -> list[datetime]:
-    """Return the instants worth trying, in order, on the grid but for the first."""
-    first, last = search.earliest, search.latest
-    instants = {first}
-    step = grid_ceil(first, search.grid_seconds)
-    stride = max(search.step_seconds // search.grid_seconds, 1) * search.grid_seconds
-    while step <= last:
-        instants.add(step)
-        step += timedelta(seconds=stride)
+def _starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
+    """Yield the instants worth trying, in order, on the grid but for the first."""
+    grid = search.grid_seconds
+    first, last = unix(search.earliest), unix(search.latest)
+    stride = max(search.step_seconds // grid, 1) * grid
+    seconds = set(range(_ceil(first, grid), last + 1, stride))
     for second in calendar.changes():
-        on_grid = grid_ceil(instant(second), search.grid_seconds)
-        if first <= on_grid <= last:
-            instants.add(on_grid)
-    return sorted(at for at in instants if at <= last)
+        on_grid = _ceil(second, grid)
+        if first < on_grid <= last:
+            seconds.add(on_grid)
+    if search.earliest <= search.latest:
+        yield search.earliest
+    for second in sorted(seconds - {first}):
+        yield instant(second)
+
+
+def _ceil(second: int, grid_seconds: int) -> int:
+    return -(-second // grid_seconds) * grid_seconds

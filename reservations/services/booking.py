@@ -47,9 +47,9 @@ def book(
     """
     now = whole_second(now)
     policy = site_policy()
+    chosen = locking.choose_membership(user, membership)
     try:
         with transaction.atomic(durable=True):
-            chosen = locking.choose_membership(user, membership)
             locked = locking.lock(chosen, gpu_ids)
             request = request_of(locked.gpus, start, end, now=now)
             decision = judge(request, locked, policy=policy, names=policy.names_visible)
@@ -69,9 +69,7 @@ def book(
         refusal: Refusal = _taken(locked.gpus[0], request.window)
     except Refusal as refused:
         refusal = refused
-    search.add_next_slot(
-        refusal, user, membership, gpu_ids, start, end, now=now, policy=policy
-    )
+    search.add_next_slot(refusal, chosen, gpu_ids, start, end, now=now, policy=policy)
     raise refusal
 
 
@@ -210,7 +208,6 @@ def preview(
     if decision.refusal is not None:
         search.add_next_slot(
             decision.refusal,
-            user,
             chosen,
             gpu_ids,
             begin,

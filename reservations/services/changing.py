@@ -18,7 +18,7 @@ from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second, without
-from reservations.models import Allocation, Membership, Reservation, User
+from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking, search
 from reservations.services.booking import OVERLAP, _taken, judge
 from reservations.services.rights import check_may_change
@@ -78,8 +78,7 @@ def change(
     if window is not None and before.state == State.CONFIRMED:
         search.add_next_slot(
             refusal,
-            before.user,
-            _membership(before),
+            before.membership,
             wanted,
             window.start,
             window.end,
@@ -88,10 +87,6 @@ def change(
             ignoring=before.pk,
         )
     raise refusal
-
-
-def _membership(reservation: Reservation) -> Membership:
-    return reservation.membership
 
 
 def _gpu_ids(reservation: Reservation) -> list[int]:

@@ -13,7 +13,7 @@ from django.db import connection
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.errors import MembershipNeeded, NotAllowed, NotFound
 from reservations.models import Account, Membership, Reservation, User
-from reservations.snapshots.facts import account_path, calendar_gpus, load_membership
+from reservations.snapshots.facts import PATH_UP, account_path, calendar_gpus
 from telemetry.models import Gpu
 
 
@@ -33,20 +33,18 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
         MembershipNeeded: none, or several and none named.
         NotAllowed: not this User's, or switched off.
     """
-    if membership is None:
-        own = list(user.memberships.filter(active=True).select_related("account")[:20])
-        if len(own) != 1:
-            raise MembershipNeeded(accounts=tuple(str(m.account) for m in own))
-        membership = own[0]
-    if membership.user_id != user.pk or not membership.active:
-        raise NotAllowed(act=f"book under {membership.account}")
-    # Again, with its User and the whole path to the root in one query.
-    loaded = load_membership(membership.pk)
-    if loaded is None or not loaded.active:
-        raise NotAllowed(act=f"book under {membership.account}")
-    if not loaded.user.is_active:
+    rows = user.memberships.filter(active=True).select_related("user", PATH_UP)
+    if membership is not None:
+        found = list(rows.filter(pk=membership.pk))
+        if not found:
+            raise NotAllowed(act=f"book under {membership.account}")
+    else:
+        found = list(rows[:20])
+        if len(found) != 1:
+            raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
+    if not found[0].user.is_active:
         raise NotAllowed(act="book: the login is switched off")
-    return loaded
+    return found[0]
 
 
 def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
@@ -55,7 +53,7 @@ def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
     Raises:
         NotFound: a Gpu that does not exist.
     """
-    return _facts(membership, tuple(account_path(membership)), gpu_ids, lock=False)
+    return _facts(membership, tuple(account_path(membership)), gpu_ids)
 
 
 def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
@@ -71,29 +69,19 @@ def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
             rows = Account.objects.filter(pk__in=limited).order_by("pk")
             fresh = {a.pk: a for a in rows.select_for_update(no_key=True)}
             path = [fresh.get(account.pk, account) for account in path]
-        list(
-            User.objects.filter(pk=membership.user_id)
-            .order_by("pk")
-            .select_for_update(no_key=True)
-            .values_list("pk")
-        )
-    return _facts(membership, tuple(path), gpu_ids, lock=True)
+        for model, pks in ((User, [membership.user_id]), (Gpu, gpu_ids)):
+            held = model._default_manager.filter(pk__in=pks).order_by("pk")
+            list(held.select_for_update(no_key=True).values_list("pk"))
+    return _facts(membership, tuple(path), gpu_ids)
 
 
 def _facts(
-    membership: Membership,
-    path: tuple[Account, ...],
-    gpu_ids: Sequence[int],
-    *,
-    lock: bool,
+    membership: Membership, path: tuple[Account, ...], gpu_ids: Sequence[int]
 ) -> Locked:
-    wanted = sorted(set(gpu_ids))
-    rows = Gpu.objects.filter(pk__in=wanted).order_by("pk")
-    if lock:
-        rows = rows.select_for_update(no_key=True, of=("self",))
-    gpus = calendar_gpus(rows)
+    wanted = set(gpu_ids)
+    gpus = calendar_gpus(Gpu.objects.filter(pk__in=wanted).order_by("pk"))
     if len(gpus) != len(wanted):
-        missing = set(wanted) - {gpu.pk for gpu in gpus}
+        missing = wanted - {gpu.pk for gpu in gpus}
         raise NotFound(what=f"GPU with the number {min(missing)}")
     return Locked(membership, path, tuple(gpus))
 

@@ -162,8 +162,7 @@ def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
 
 def add_next_slot(
     refusal: Refusal,
-    user: User,
-    membership: Membership | None,
+    membership: Membership,
     gpu_ids: Sequence[int],
     start: datetime,
     end: datetime,
@@ -194,7 +193,7 @@ def add_next_slot(
         gpu_class=classes.pop() if len(classes) == 1 else None,
     )
     found = _search(
-        locking.choose_membership(user, membership),
+        membership,
         wish,
         gpus,
         earliest=max(start, now),

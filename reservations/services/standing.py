@@ -8,13 +8,17 @@ from reservations.domain.policy import Policy
 from reservations.domain.quota import BandPoint, QuotaInfo, band, headroom_gpu_seconds
 from reservations.domain.window import Window, grid_floor, unix, whole_second
 from reservations.models import Account, LedgerEntry, Membership, User
-from reservations.snapshots.facts import account_path, quota_infos, site_policy
+from reservations.snapshots.facts import (
+    PATH_UP,
+    account_path,
+    quota_infos,
+    site_policy,
+)
 from reservations.snapshots.usage import ranking
 
 BAND_STEP_SECONDS = 3 * 3600
 BAND_STEPS = 14 * 8
 LEDGER_ROWS = 50
-_ABOVE = "account__parent__parent__parent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def standing(*, user: User, now: datetime) -> Standing:
     policy = site_policy()
     rows = list(
         user.memberships.filter(active=True)
-        .select_related("user", _ABOVE)
+        .select_related("user", PATH_UP)
         .order_by("account__name")
     )
     ranks = ranking(now, policy) if rows else None

@@ -22,7 +22,8 @@ from reservations.models import (
 from telemetry.models import Gpu, GpuQuerySet
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
-_ABOVE = "account__parent__parent__parent"
+PATH_UP = "account__parent__parent__parent"
+"""For select_related: deeper trees cost a query more a level."""
 
 
 def site_policy() -> Policy:
@@ -30,33 +31,31 @@ def site_policy() -> Policy:
     return SitePolicy.current().to_policy()
 
 
-def calendar_gpus(
-    gpus: "GpuQuerySet | Iterable[Gpu] | None" = None,
-) -> list[CalendarGpu]:
-    """Return Gpus (default: all that are shown) as the calendar knows them."""
-    if gpus is None:
-        gpus = Gpu.objects.shown()
-    if isinstance(gpus, GpuQuerySet):
-        gpus = gpus.select_related("node", "pool")
+def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
+    """Return Gpus (default: all that are shown) as the calendar knows them.
+
+    Bookable by the same rule as ``Gpu.objects.bookable()``.
+    """
+    rows = Gpu.objects.shown() if gpus is None else gpus
     return [
         CalendarGpu(
-            pk=gpu.pk,
-            node=gpu.node.name,
-            index=gpu.index,
-            gpu_class=gpu.pool.gpu_class,
-            memory_total_bytes=gpu.memory_total_bytes,
-            weight=gpu.pool.weight,
-            bookable=is_bookable(gpu),
-            name=gpu.name,
+            pk=pk,
+            node=node,
+            index=index,
+            gpu_class=gpu_class,
+            memory_total_bytes=memory_bytes,
+            weight=weight,
+            bookable=present and not any(out),
+            name=name,
         )
-        for gpu in gpus
-    ]
-
-
-def is_bookable(gpu: Gpu) -> bool:
-    """Say the same of one loaded Gpu as ``Gpu.objects.bookable()`` of rows."""
-    out = gpu.lost or gpu.maintenance or gpu.mig or gpu.retired
-    return gpu.present and not out and not gpu.node.maintenance
+        for (
+            pk, node, index, gpu_class, memory_bytes, weight, name, present, *out,
+        ) in rows.values_list(
+            "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
+            "pool__weight", "name", "present",
+            "lost", "maintenance", "mig", "retired", "node__maintenance",
+        )
+    ]  # fmt: skip
 
 
 def calendar_of(
@@ -136,7 +135,7 @@ def account_path(membership: Membership) -> list[Account]:
 
 def load_membership(pk: int) -> Membership | None:
     """Return a Membership with its User and the Accounts above, in one query."""
-    rows = Membership.objects.select_related("user", _ABOVE)
+    rows = Membership.objects.select_related("user", PATH_UP)
     return rows.filter(pk=pk).first()
 
 
@@ -154,76 +153,96 @@ def quota_infos(
     An Account without a quota of its own has the sum of its members', which
     holds wherever each of theirs does: it is not looked at.
     """
+    limited = [account for account in path if account.quota_gpu_seconds is not None]
+    below = accounts_below(limited)
+    rows = _spend_rows(
+        membership, below.values(), start - WEEK, end + WEEK, ignoring=ignoring
+    )
     quota = membership.quota_gpu_seconds
     infos = [
         QuotaInfo(
             account=str(membership.account),
             quota_gpu_seconds=policy.quota_gpu_seconds if quota is None else quota,
-            spends=spends([membership.pk], start, end, ignoring=ignoring),
+            spends=tuple(spend for pk, _, spend in rows if pk == membership.pk),
         )
     ]
-    limited = [account for account in path if account.quota_gpu_seconds is not None]
-    if limited:
-        members = members_below([account.pk for account in limited])
-        for account in limited:
-            infos.append(
-                QuotaInfo(
-                    account=str(account),
-                    quota_gpu_seconds=account.quota_gpu_seconds or 0,
-                    spends=spends(members[account.pk], start, end, ignoring=ignoring),
-                    own=False,
-                )
+    for account in limited:
+        inside = below[account.pk]
+        infos.append(
+            QuotaInfo(
+                account=str(account),
+                quota_gpu_seconds=account.quota_gpu_seconds or 0,
+                spends=tuple(spend for _, pk, spend in rows if pk in inside),
+                own=False,
             )
+        )
     return tuple(infos)
 
 
 def members_below(account_pks: Sequence[int]) -> dict[int, list[int]]:
     """Return, for each Account, the Memberships in it and below it."""
+    below = accounts_below(Account.objects.filter(pk__in=account_pks))
+    rows = Membership.objects.order_by().values_list("pk", "account_id")
+    members = list(rows)
+    return {
+        pk: [member for member, account in members if account in inside]
+        for pk, inside in below.items()
+    }
+
+
+def accounts_below(accounts: Iterable[Account]) -> dict[int, frozenset[int]]:
+    """Return, for each Account, itself and every Account below it."""
+    found: dict[int, set[int]] = {account.pk: set() for account in accounts}
+    if not found:
+        return {}
     parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
-    found: dict[int, list[int]] = {pk: [] for pk in account_pks}
-    for pk, account in Membership.objects.order_by().values_list("pk", "account_id"):
-        above: int | None = account
+    for pk in parents:
+        above: int | None = pk
         while above is not None:
             if above in found:
-                found[above].append(pk)
+                found[above].add(pk)
             above = parents[above]
-    return found
+    return {pk: frozenset(inside) for pk, inside in found.items()}
 
 
-def spends(
-    membership_pks: Sequence[int],
-    start: datetime,
-    end: datetime,
+def _spend_rows(
+    membership: Membership,
+    groups: Iterable[frozenset[int]],
+    low: datetime,
+    high: datetime,
     *,
-    ignoring: int | None = None,
-) -> tuple[Spend, ...]:
-    """Return the firm cost of Memberships within 7 days of a span."""
-    low, high = start - WEEK, end + WEEK
-    held = (
-        Reservation.objects.spending()
-        .near(low, high)
-        .filter(membership_id__in=membership_pks)
-        .exclude(pk=ignoring or 0)
-        .order_by()
-        .values_list("start", "end", "cost_gpu_seconds")
+    ignoring: int | None,
+) -> list[tuple[int, int, Spend]]:
+    """Return (Membership, Account, firm cost) of one Membership and of groups."""
+    held = Reservation.objects.spending().near(low, high).exclude(pk=ignoring or 0)
+    late = LateReturn.objects.filter(
+        reservation__kind=Kind.FIRM, start__lt=high, end__gt=low
     )
-    late = (
-        LateReturn.objects.filter(
-            reservation__membership_id__in=membership_pks,
-            reservation__kind=Kind.FIRM,
-            start__lt=high,
-            end__gt=low,
-        )
-        .order_by()
-        .values_list("start", "end", "weight", "permille")
-    )
+    wide = frozenset[int]().union(*groups)
+    if wide:
+        held = held.filter(membership__account_id__in=wide)
+        late = late.filter(reservation__membership__account_id__in=wide)
+    else:
+        held = held.filter(membership_id=membership.pk)
+        late = late.filter(reservation__membership_id=membership.pk)
     found = []
-    for begin, over, cost in held:
+    for pk, account, begin, over, cost in held.order_by().values_list(
+        "membership_id", "membership__account_id", "start", "end", "cost_gpu_seconds"
+    ):
         first, last = unix(begin), unix(over)
         if last > first:
-            found.append(Spend(first, last, cost * PERMILLE // (last - first)))
-    found += [Spend(unix(a), unix(b), weight * part) for a, b, weight, part in late]
-    return tuple(found)
+            spend = Spend(first, last, cost * PERMILLE // (last - first))
+            found.append((pk, account, spend))
+    for pk, account, begin, over, weight, part in late.order_by().values_list(
+        "reservation__membership_id",
+        "reservation__membership__account_id",
+        "start",
+        "end",
+        "weight",
+        "permille",
+    ):
+        found.append((pk, account, Spend(unix(begin), unix(over), weight * part)))
+    return found
 
 
 def request_snapshot(

@@ -1,0 +1,101 @@
+"""Eight processes want the same Gpus at the same time, on a real database."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+
+from reservations.models import Account, Allocation, LedgerEntry, Reservation
+from reservations.snapshots import quota_infos, site_policy
+from reservations.snapshots.facts import account_path
+from tests import early
+from tests.factories import make_account, make_gpus, make_membership, make_user
+from tests.reservations.conftest import at, balance
+
+PROCESSES = 8
+REQUESTS = 200
+
+
+def database_url() -> str:
+    """Return the address of the test database for another process."""
+    settings = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{settings['NAME']}"
+    login = quote(str(settings["USER"]))
+    if settings["PASSWORD"]:
+        login += f":{quote(str(settings['PASSWORD']))}"
+    place = f"{settings['HOST'] or 'localhost'}:{settings['PORT'] or 5432}"
+    return f"postgres://{login}@{place}/{settings['NAME']}"
+
+
+def run_racers(processes: int, requests: int) -> list[dict]:
+    """Run the racers together; each one's report."""
+    env = os.environ | {"DATABASE_URL": database_url(), "GPUPORTAL_VAR": early.VAR}
+    racers = [
+        subprocess.Popen(
+            [
+                sys.executable, "-m", "tests.reservations.racer", f"racer{number}",
+                str(requests), str(number),
+            ],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(processes)
+    ]  # fmt: skip
+    reports = []
+    for racer in racers:
+        out, err = racer.communicate(timeout=300)
+        assert racer.returncode == 0, err
+        reports.append(json.loads(out.splitlines()[-1]))
+    return reports
+
+
+@pytest.mark.django_db(transaction=True)
+def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
+    root = make_account("institute")
+    for name in ("vision", "nlp"):
+        make_account(name, parent=root)
+    # Tight, so that the quotas are raced for too.
+    Account.objects.filter(name="vision").update(quota_gpu_seconds=10 * 8 * 3600)
+    policy = site_policy()
+    make_gpus(3)
+    for number in range(PROCESSES):
+        make_membership(make_user(f"racer{number}"), ("vision", "nlp")[number % 2])
+
+    reports = run_racers(PROCESSES, REQUESTS)
+
+    errors = [error for report in reports for error in report["errors"]]
+    assert not errors, errors[0]
+    came = sum((Counter(report["came"]) for report in reports), Counter())
+    assert sum(came.values()) == PROCESSES * REQUESTS
+    assert came["booked"] > PROCESSES and came["gpu-taken"] > PROCESSES, came
+    assert_no_overlap()
+    assert_books_balance()
+    group = Account.objects.get(name="vision")
+    member = group.memberships.first()
+    for info in quota_infos(member, account_path(member), at(0), at(23), policy=policy):
+        held = sum(s.rate_permille * (s.end - s.start) for s in info.spends) // 1000
+        assert held <= info.quota_gpu_seconds, (info.account, held)
+
+
+def assert_no_overlap() -> None:
+    """Look at every pair of neighbours on every Gpu."""
+    rows = list(Allocation.objects.filter(live=True).order_by("gpu_id", "start"))
+    for one, next_one in pairwise(rows):
+        if one.gpu_id == next_one.gpu_id:
+            assert one.end <= next_one.start, (one, next_one)
+
+
+def assert_books_balance() -> None:
+    """HOLD + RELEASE is the cost of what is booked and nothing for the rest."""
+    assert LedgerEntry.objects.exists()
+    for row in Reservation.objects.all():
+        expected = row.cost_gpu_seconds if row.state == "confirmed" else 0
+        assert balance(row) == (expected, 0), row
+        live = row.allocations.filter(live=True).count()
+        assert bool(live) == (row.state == "confirmed")
