@@ -26,7 +26,7 @@ from reservations.snapshots import (
     recent_holdings,
 )
 from telemetry.domain.judge import bare_state
-from telemetry.domain.rules import Finding
+from telemetry.domain.rules import CAUSES, Finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
 from telemetry.live import CALENDAR_CHANGED
@@ -37,6 +37,9 @@ RECENT_SECONDS = 30 * 60
 """How long after its end a holder's process counts as an overrun."""
 ENDED_JOBS_SECONDS = 10 * 60
 """How long after its end a Job still has an owner: its last processes linger."""
+
+ACCUSED = frozenset({GpuState.INTRUDER, GpuState.SQUATTER})
+"""States whose Alert has to say who it was."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +82,6 @@ def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
         owners=Owners(jobs=dict(jobs.values_list("pk", "owner_id")), logins=logins),
         policy=WatchPolicy(
             idle_util_pct=policy.idle_util_pct,
-            idle_seconds=policy.idle_seconds,
             no_show_seconds=policy.no_show_seconds,
             grace_seconds=policy.stop_grace_seconds,
         ),
@@ -93,6 +95,11 @@ def load_logins() -> dict[str, int]:
     return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
 
 
+def _finding(rule: str, reservation_id: int | None, users: Iterable[str]) -> Finding:
+    names = sorted(users)
+    return Finding(rule, reservation_id, {"users": names} if names else {})
+
+
 class CalendarJudge:
     """The judge, the findings and the holder's presence, for Ingest to ask."""
 
@@ -101,7 +108,7 @@ class CalendarJudge:
         self._logins: dict[str, int] = {}
         self._logins_at: datetime | None = None
         self._watcher = Watcher(WatchPolicy())
-        self._findings: dict[int, tuple[watch.Finding, ...]] = {}
+        self._findings: dict[int, list[Finding]] = {}
 
     # --- what Ingest asks ---------------------------------------------------------
 
@@ -125,14 +132,20 @@ class CalendarJudge:
             holding=holding,
             before=before,
         )
-        self._findings[gpu_id] = verdict.findings
+        self._findings[gpu_id] = [
+            _finding(found.rule.value, found.reservation_pk, found.users)
+            for found in verdict.findings
+        ]
+        if reading is not None and verdict.state in ACCUSED:
+            seen = watch.presence(reading, holding, picture.owners)
+            number = holding.reservation_pk if holding else None
+            rule = CAUSES[verdict.state]
+            self._findings[gpu_id].append(_finding(rule, number, seen.others))
         return verdict.state
 
     def findings(self, gpu_id: int) -> Iterable[Finding]:
         """What stands on a Gpu since it was last judged."""
-        for found in self._findings.get(gpu_id, ()):
-            detail = {"users": list(found.users)} if found.users else {}
-            yield Finding(found.rule.value, found.reservation_pk, detail)
+        return self._findings.get(gpu_id, ())
 
     def holder_present(self, gpu_id: int, reading: GpuReading, now: datetime) -> bool:
         """Whether whoever held the Gpu at that instant runs something on it."""
@@ -181,3 +194,6 @@ class CalendarJudge:
         except DatabaseError as error:
             # The last picture goes on: nothing can be booked either.
             logger.warning("the calendar cannot be read: %s", error)
+        except Exception:
+            # A thread that ends in silence would leave a picture that gets old.
+            logger.exception("the calendar cannot be read")

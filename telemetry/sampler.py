@@ -163,6 +163,9 @@ class Sampler:
             return
         lanes = Lanes(probe.read_gpu)
         self._answered_at = time.monotonic()
+        # On the whole second, like every other node: the frame that goes out a
+        # third of a second later then has the newest of each.
+        self._stop.wait(INTERVAL_SECONDS - time.time() % INTERVAL_SECONDS)
         next_at = time.monotonic()
         while not self._over():
             self._tick(probe, lanes)

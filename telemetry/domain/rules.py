@@ -2,9 +2,8 @@
 
 What lasts one sample is noise: a finding opens when its cause stands for some
 seconds and closes when it was gone for some more, so that nothing flickers.
-TELEMETRY.md section 4. The rules that need the calendar are judged on the floor
-above (reservations/domain/watch.py), which counts its own seconds; here they
-only get their patience in closing.
+TELEMETRY.md section 4. Which state a Gpu is in, and what else the calendar makes
+of it, is judged on the floor above (reservations/domain/watch.py).
 """
 
 from __future__ import annotations
@@ -16,11 +15,14 @@ from typing import Any
 
 from telemetry.domain.state import GpuState
 
+INTRUDER = "intruder"
+SQUATTER = "squatter"
+IDLE_HOG = "idle hog"
 LOST = "lost"
 THROTTLED = "throttled"
-SILENT = "no_sample"
-MISSING = "missing_after_reboot"
-CLAIMED_ELSEWHERE = "claimed_elsewhere"
+SILENT = "no sample"
+MISSING = "missing after reboot"
+CLAIMED_ELSEWHERE = "claimed elsewhere"
 
 STANDING = frozenset({MISSING, CLAIMED_ELSEWHERE, SILENT})
 """Rules that are told once and closed by their opposite, not by silence."""
@@ -32,12 +34,23 @@ UNSEEN_SECONDS = 4 * REPEAT_SECONDS
 """A finding that was not told again for so long has lost its finder."""
 
 CAUSES: Mapping[GpuState, str] = {
+    GpuState.INTRUDER: INTRUDER,
+    GpuState.SQUATTER: SQUATTER,
+    GpuState.IDLE: IDLE_HOG,
     GpuState.LOST: LOST,
     GpuState.THROTTLED: THROTTLED,
 }
 """States that are findings by themselves."""
 
-OPENS_AFTER_SECONDS: Mapping[str, float] = {LOST: 3.0, THROTTLED: 300.0}
+OPENS_AFTER_SECONDS: Mapping[str, float] = {
+    INTRUDER: 2.0,
+    SQUATTER: 10.0,
+    # The word comes after a minute: together POLICY.md's 30 min of idleness.
+    IDLE_HOG: 29 * 60.0,
+    LOST: 3.0,
+    THROTTLED: 300.0,
+}
+"""What is not named here was counted by whoever found it, and opens at once."""
 CLOSES_AFTER_SECONDS: Mapping[str, float] = {LOST: 5.0, THROTTLED: 60.0}
 OTHERS_CLOSE_AFTER_SECONDS = 15.0
 

@@ -33,6 +33,8 @@ ROSTER_AGAIN_SECONDS = 10.0
 """The roster's key is written again: a broker that restarted has forgotten it."""
 TIDY_SECONDS = 60.0
 MINUTE_GRACE_SECONDS = 3.0
+TICK_PHASE_SECONDS = 0.35
+"""Nodes sample on the whole second; a third later their samples are here."""
 BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
 
 logger = logging.getLogger("telemetry.ingest")
@@ -53,6 +55,17 @@ def judge_bare(
 def no_findings(_gpu_id: int) -> Iterable[Finding]:
     """What is found where nobody knows the calendar: nothing."""
     return ()
+
+
+def seconds_to_tick(at: float) -> float:
+    """How long from a Unix time to the next tick: half a second to one and a half,
+    so that neither rounding nor a clock that is set makes two ticks of one.
+
+    >>> seconds_to_tick(10.35), round(seconds_to_tick(10.34), 2)
+    (1.0, 1.01)
+    """
+    left_seconds = FRAME_SECONDS - (at - TICK_PHASE_SECONDS) % FRAME_SECONDS
+    return left_seconds if left_seconds >= 0.5 else left_seconds + FRAME_SECONDS
 
 
 class Ingest:
@@ -122,7 +135,7 @@ class Ingest:
             self._leave()
 
     def _loop(self, stop: threading.Event) -> None:
-        next_tick = time.monotonic()
+        next_tick = time.monotonic() + seconds_to_tick(time.time())
         failures = 0
         while not stop.is_set():
             wait = next_tick - time.monotonic()
@@ -132,7 +145,7 @@ class Ingest:
                 else:
                     self.latenesses.append(-wait)
                     # Ticks that were missed are not made up for.
-                    next_tick += FRAME_SECONDS * (1 + int(-wait / FRAME_SECONDS))
+                    next_tick = time.monotonic() + seconds_to_tick(time.time())
                     self.tick()
                 failures = 0
             except RedisError as error:
@@ -212,8 +225,9 @@ class Ingest:
                 continue
             standing: list[Finding] = []
             if gpu.pk in self._judged:
-                standing.extend(self._findings(gpu.pk))
                 standing.extend(filter(None, [own_finding(row.state)]))
+                # Of one rule the later one counts: who judges may know more.
+                standing.extend(self._findings(gpu.pk))
             for step in self._clocks.see(gpu.pk, standing, at=steady):
                 self.writer.leave_step(gpu.pk, step)
 

@@ -22,8 +22,8 @@ WAIT_SECONDS = 1.0
 STREAM_MAXLEN = 10_000
 MESSAGE_MOST_BYTES = 512 * 1024
 
-Handler = Callable[[str, dict[str, Any], datetime], None]
-"""(node's name, message, now)"""
+Handler = Callable[[str, dict[str, Any], datetime], object]
+"""(node's name, message, now); what it returns is its own affair."""
 
 logger = logging.getLogger(__name__)
 

@@ -93,12 +93,11 @@ class Writer:
             self._seen.update(seen)
 
     def drop(self) -> None:
-        """Forget what is to be written: another ingest does it."""
+        """Forget what another ingest writes. Rosters stay: they come rarely, and
+        whoever leads next has to know them."""
         with self._lock:
-            self._rosters.clear()
             self._steps.clear()
             self._minutes.clear()
-            self._seen.clear()
 
     # --- the thread's side ---------------------------------------------------------
 
@@ -131,6 +130,10 @@ class Writer:
             yield
         except (DatabaseError, RedisError) as error:
             self._complaints.add(f"writing {name}", error)
+        except Exception as error:
+            # The thread must go on: the other steps depend on it.
+            self._complaints.add(f"writing {name}", repr(error))
+            logger.exception("ingest cannot write %s", name)
 
     def _write_rosters(self) -> None:
         for info in self._due_rosters():

@@ -78,6 +78,19 @@ class TestFrame:
         assert row.state is GpuState.FREE
         assert row.age_seconds < 1
 
+    def test_a_roster_that_came_before_the_lease_is_not_forgotten(
+        self, node_a, stepped, redis_client
+    ):
+        other = Ingest(redis_client)
+        assert other.lease.take()
+        waiting = stepped()
+        send(redis_client, "raw.node-a", roster(gpu_info("GPU-1")))
+        waiting.round()
+        assert not Gpu.objects.exists()
+        other.lease.give()
+        waiting.round()
+        assert Gpu.objects.get().uuid == "GPU-1"
+
     def test_rows_stand_in_the_rosters_order(self, node_a, stepped, redis_client):
         other = make_node("a-node")
         gpus = [make_gpu(node_a), make_gpu(other), make_gpu(node_a)]

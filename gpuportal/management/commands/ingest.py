@@ -13,8 +13,8 @@ from django.core.management.base import BaseCommand
 from redis import Redis
 
 from gpuportal.judge import CalendarJudge
-from placement import live as placement_live
 from placement import services as placement
+from placement.live import LogGate
 from telemetry.ingest import Ingest
 
 SOCKET_TIMEOUT_SECONDS = 5.0
@@ -40,14 +40,14 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        judge = CalendarJudge()
+        judge, gate = CalendarJudge(), LogGate()
         ingest = Ingest(
             connect(),
             judge=judge.judge,
             findings=judge.findings,
             holder_present=judge.holder_present,
             on_fact=placement.record_fact,
-            on_log=placement_live.publish_log,
+            on_log=lambda node, message, _now: gate.publish(node, message),
         )
         watcher = threading.Thread(target=judge.run, args=(stop, connect))
         watcher.start()

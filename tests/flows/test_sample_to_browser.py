@@ -1,0 +1,325 @@
+"""Walk 1: sampling child -> stream -> ingest -> frame -> hub -> browser.
+
+Every process is the real one: the sampler with simulated Gpus, `manage.py
+ingest`, uvicorn with the whole site. Only the browser is a websocket client.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import websockets
+from django.db import connection
+from django.utils import timezone
+
+from telemetry import services
+from telemetry.domain import frame
+from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.state import GpuState
+from telemetry.ingest.intake import MINUTES_DONE
+from telemetry.models import Gpu, SampleMinute
+from tests.factories import make_membership, make_reservation, make_user
+from tests.portal.test_board_consumer import sign_in
+from tests.telemetry.messages import (
+    GIB,
+    gpu_info,
+    reading,
+    roster,
+    sample,
+    send,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).resolve().parent.parent.parent
+GPUS = 4
+
+
+def database_url() -> str:
+    """The test database's address, for processes of their own."""
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    parts = connection.settings_dict
+    auth = f"{parts['USER']}:{parts['PASSWORD']}".rstrip(":")
+    return f"postgres://{auth}@{parts['HOST']}:{parts['PORT']}/{name}"
+
+
+class Site:
+    """The processes of this test, by name; each ends with the test."""
+
+    def __init__(self, redis_url: str, state_dir: Path) -> None:
+        self.redis_url, self.state_dir = redis_url, state_dir
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self, name: str) -> None:
+        """Start one of: sampler, ingest, web (also ingest2, ...)."""
+        commands = {
+            "sampler": [
+                *("-m", "telemetry.sampler", "--node", "node-a"),
+                *("--backend", "simulated", "--state-dir", str(self.state_dir)),
+                *("--redis", self.redis_url),
+            ],
+            "ingest": ["manage.py", "ingest"],
+            "web": [
+                *("-m", "uvicorn", "gpuportal.asgi:application", "--lifespan", "off"),
+                *("--port", str(self.port), "--log-level", "warning"),
+            ],
+        }
+        env = {
+            **os.environ,
+            "DATABASE_URL": database_url(),
+            "REDIS_URL": self.redis_url,
+            "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
+        }
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, *commands[name.rstrip("2")]],
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End one and wait for it."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        process.wait(10)
+
+    def end_all(self) -> None:
+        """End all of them."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait(10)
+
+
+@pytest.fixture
+def site(valkey_url: str, tmp_path: Path, transactional_db) -> Iterator[Site]:
+    actors = [
+        {
+            "gpu": "GPU-0",
+            "from": time.time() - 60,
+            "until": None,
+            "user": "alice",
+            "uid": 1001,
+            "command": "python /home/alice/train.py --key s3cr3t",
+            "memory_bytes": 9 * GIB,
+            "util_pct": 80,
+            "wobble_pct": 0,
+            "pid": 4242,
+        },
+    ]
+    gpus = [gpu_info(f"GPU-{n}", n) for n in range(GPUS)]
+    state = {"gpus": gpus, "fast_links": [], "actors": actors}
+    (tmp_path / "node-a.json").write_text(json.dumps(state))
+    services.enroll_node(name="node-a", simulated=True, now=timezone.now())
+    made = Site(valkey_url, tmp_path)
+    try:
+        for name in ("web", "ingest", "sampler"):
+            made.start(name)
+        yield made
+    finally:
+        made.end_all()
+
+
+class Page:
+    """A browser's view: what it knows of the roster, and the newest frame."""
+
+    def __init__(self, link: websockets.ClientConnection) -> None:
+        self.link = link
+        self.told: dict[str, dict] = {}
+        self.frame: frame.Frame | None = None
+
+    async def read(self) -> str:
+        """Take one message; its type."""
+        message = await self.link.recv()
+        if isinstance(message, bytes):
+            self.frame = frame.decode(message)
+            return "frame"
+        told = json.loads(message)
+        self.told[told["type"]] = told
+        return told["type"]
+
+    async def until(self, condition, seconds: float) -> float:
+        """Read until a condition holds; how long it took."""
+        start = time.monotonic()
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await self.read()
+        return time.monotonic() - start
+
+    def rows(self) -> dict[str, frame.FrameRow]:
+        """Rows by UUID, where frame and roster belong together."""
+        roster = self.told.get("roster")
+        if not roster or not self.frame:
+            return {}
+        if roster["roster_id"] != self.frame.roster_id:
+            return {}
+        return {
+            gpu["uuid"]: row
+            for gpu, row in zip(roster["gpus"], self.frame.rows, strict=True)
+        }
+
+    def states(self) -> set[GpuState]:
+        """The states of all rows."""
+        return {row.state for row in self.rows().values()}
+
+
+@contextlib.asynccontextmanager
+async def open_page(site: Site, key: str):
+    """A page of the board, open as soon as the web answers."""
+    url = f"ws://127.0.0.1:{site.port}/ws/board/"
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            link = await websockets.connect(
+                url,
+                origin=f"http://127.0.0.1:{site.port}",
+                additional_headers={"cookie": f"sessionid={key}"},
+                ping_interval=None,
+            )
+            break
+        except OSError:
+            assert time.monotonic() < deadline, "the web process did not start"
+            await asyncio.sleep(0.1)
+    async with link:
+        yield Page(link)
+
+
+@pytest.fixture
+def alice_key(transactional_db) -> str:
+    alice = make_user("alice")
+    make_membership(alice, "vision")
+    return sign_in(alice)
+
+
+def heard(page: Page):
+    return lambda: (
+        len(page.rows()) == GPUS
+        and not page.states()
+        & {
+            GpuState.STALE,
+            GpuState.UNKNOWN,
+        }
+    )
+
+
+def book(username: str, uuid: str) -> None:
+    from reservations.models import User
+
+    user = User.objects.get(username=username)
+    make_reservation(user, [Gpu.objects.get(uuid=uuid)])
+
+
+def minutes_of(uuid: str) -> list[int]:
+    return list(SampleMinute.objects.filter(gpu__uuid=uuid).values_list("n", flat=True))
+
+
+async def test_a_sample_reaches_the_browser_and_the_calendar_joins_it(
+    site: Site, alice_key: str, redis_client
+):
+    async with open_page(site, alice_key) as page:
+        await page.until(heard(page), 25)
+        busy, free = page.rows()["GPU-0"], page.rows()["GPU-1"]
+        assert abs((busy.util_pct or 0) - 80) <= 5
+        assert (busy.memory_used_mib or 0) >= 9 * 1024
+        assert free.state is GpuState.FREE
+        # Nobody booked GPU-0: after several samples her process is a squatter's.
+        squats = lambda: page.rows()["GPU-0"].state is GpuState.SQUATTER  # noqa: E731
+        await page.until(squats, 12)
+        # She books it: the same process is now the holder's.
+        await asyncio.to_thread(book, "alice", "GPU-0")
+        redis_client.publish("reservations.changed", "1")
+        works = lambda: page.rows()["GPU-0"].state is GpuState.BUSY  # noqa: E731
+        await page.until(works, 4)
+        await page.link.send('{"watch": "*"}')
+        await page.until(lambda: "detail" in page.told, 4)
+        (process,) = page.told["detail"]["gpus"]["GPU-0"]["processes"]
+        assert process["mine"] is True
+        assert process["command"].endswith("--key s3cr3t")
+        holder = page.told["holders"]["holders"]
+        assert [entry["user"] for entry in holder.values()] == ["Alice"]
+
+
+async def test_samples_are_on_the_page_within_a_second(site: Site, alice_key: str):
+    async with open_page(site, alice_key) as page:
+        await page.until(heard(page), 25)
+        ages = []
+        while len(ages) < 10:
+            if await page.read() == "frame":
+                assert page.frame is not None
+                oldest = max(row.age_seconds or 0 for row in page.frame.rows)
+                ages.append(time.time() - page.frame.server_at + oldest)
+        assert sorted(ages)[-2] < 1.0, ages
+
+
+async def test_a_stopped_sampler_is_stale_within_five_seconds_and_comes_back(
+    site: Site, alice_key: str
+):
+    async with open_page(site, alice_key) as page:
+        await page.until(heard(page), 25)
+        site.end("sampler")
+        took = await page.until(lambda: page.states() == {GpuState.STALE}, 8)
+        assert took < 5
+        assert page.rows()["GPU-0"].util_pct is not None  # last seen
+        site.start("sampler")
+        await page.until(heard(page), 15)
+
+
+async def test_an_idle_socket_stays_open_for_more_than_six_seconds(
+    site: Site, alice_key: str
+):
+    async with open_page(site, alice_key) as page:
+        await page.until(heard(page), 25)
+        site.end("ingest")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(7):
+                while True:
+                    await page.read()
+        assert page.link.state is websockets.State.OPEN
+        site.start("ingest")
+        before = page.frame
+        await page.until(lambda: page.frame is not before, 15)
+        await page.until(heard(page), 10)
+
+
+async def test_two_ingests_and_a_killed_one_count_every_sample_once(
+    site: Site, alice_key: str, redis_client
+):
+    """The past is put into the stream by hand, so that nobody waits a minute."""
+    for name in ("ingest", "sampler"):
+        site.end(name)
+    info = NodeInfo.from_message(json.dumps(roster(gpu_info("GPU-0"))), node="node-a")
+    await asyncio.to_thread(services.record_roster, info=info, now=timezone.now())
+    redis_client.delete("raw.node-a")
+    first = int(time.time()) // 60 * 60 - 600
+    redis_client.set(MINUTES_DONE, first - 60)
+    with redis_client.pipeline() as pipe:
+        for second in range(420):
+            message = sample(reading("GPU-0"), seq=second)
+            send(pipe, "raw.node-a", message, at=first + second)
+        pipe.execute()
+    async with open_page(site, alice_key) as page:
+        site.start("ingest")
+        site.start("ingest2")
+        await page.until(lambda: page.frame is not None, 25)
+        site.end("ingest", signal.SIGKILL)
+        before = page.frame
+        took = await page.until(lambda: page.frame is not before, 10)
+        assert took < 5
+        deadline = time.monotonic() + 10
+        while len(counts := await asyncio.to_thread(minutes_of, "GPU-0")) < 7:
+            assert time.monotonic() < deadline, counts
+            await asyncio.sleep(0.2)
+        assert counts == [60] * 7
