@@ -41,10 +41,10 @@ class Found:
 
 def single(hunt: Search) -> list[Plan] | Refusal:
     """One Gpu: the least utilized that fits."""
-    sharding = Sharding()
 
     def place(setting: Setting) -> GpuOffer | Shortage:
-        return least_utilized(hunt.offers, hunt.need_bytes(setting, sharding))
+        alone = Sharding(offload_optimizer=setting.offload)
+        return least_utilized(hunt.offers, hunt.need_bytes(setting, alone))
 
     def fit(setting: Setting) -> Fit:
         return _fit(place(setting))
@@ -54,6 +54,7 @@ def single(hunt: Search) -> list[Plan] | Refusal:
         return _refuse(hunt, "single", 1, nearest, fit)
     offer = place(setting)
     assert isinstance(offer, GpuOffer)
+    sharding = Sharding(offload_optimizer=setting.offload)
     time = _time(hunt, setting, (offer,), sharding)
     need = hunt.need_bytes(setting, sharding)
     why = [
@@ -364,6 +365,9 @@ def _refuse(
     def fits_with_remedies(workload: Workload) -> bool:
         return search(workload, count, hunt.limits, fit)[0] is not None
 
-    asks = list(smaller_asks(hunt.asked, fixed))
-    change = first_or_none(asks, fits_with_remedies) or _room(hunt, nearest)
+    change = ""
+    if not hunt.tight:
+        asks = smaller_asks(hunt.asked, fixed)
+        change = first_or_none(asks, fits_with_remedies)
+    change = change or _room(hunt, nearest)
     return too_small(strategy, nearest.gpu, nearest.missing_bytes, change)

@@ -192,6 +192,7 @@ def _problem(
         ],
         microbatches=pieces,
         moment_bytes=moments,
+        copy_bytes=[float(cost.weight_copy_bytes) for cost in costs],
         step_bytes=steps,
         fixed_bytes=float(outside_bytes(workload)),
         tied_bytes=tied * per_element,
@@ -264,6 +265,8 @@ def _pipeline_why(
 
 def _refuse_pipeline(hunt: Search, offers: Sequence[GpuOffer]) -> Refusal:
     """The least overloaded cut, with every remedy: which Gpu lacks how much."""
+    if hunt.tight:
+        return too_small("pipeline", None, 0, "")
     *_, (setting, pieces) = _settings(hunt, hunt.asked)
     problem = _problem(hunt, setting, pieces, offers)
     frees = [float(offer.free_bytes) for offer in offers]
@@ -297,7 +300,7 @@ def _smaller_pipeline(hunt: Search, offers: Sequence[GpuOffer]) -> str:
         found = split_pipeline(problem, most_stages=hunt.most_gpus, least_stages=2)
         return found is not None
 
-    return first_or_none(list(smaller_asks(hunt.asked, fixed)), fits)
+    return first_or_none(smaller_asks(hunt.asked, fixed), fits)
 
 
 def tensor(hunt: Search) -> list[Plan] | Refusal:

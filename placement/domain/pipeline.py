@@ -37,6 +37,8 @@ class PipelineProblem:
     """All microbatches are in flight at once."""
     moment_bytes: Sequence[float] = ()
     """Per layer: more that is alive for a moment; a stage needs its largest."""
+    copy_bytes: Sequence[float] = ()
+    """Per layer: 16-bit weights that autocast holds till the stage's forward ends."""
     step_bytes: Sequence[float] = ()
     """Per layer: temporaries of the optimizer's step, when activations are gone."""
     fixed_bytes: float = 0.0
@@ -87,7 +89,9 @@ class Memory:
         self.frees = frees
         self.states = _prefix(problem.state_bytes)
         self.activations = _prefix(problem.activation_bytes)
-        self.steps = _prefix(problem.step_bytes or [0.0] * len(problem.state_bytes))
+        nothing = [0.0] * len(problem.state_bytes)
+        self.steps = _prefix(problem.step_bytes or nothing)
+        self.copies = _prefix(problem.copy_bytes or nothing)
         self.moments = _largest_of_runs(problem.moment_bytes)
         self._reach: dict[tuple[int, int, int], int] = {}
 
@@ -96,6 +100,7 @@ class Memory:
         problem = self.problem
         tensors = self.states[last] - self.states[first]
         running = in_flight * (self.activations[last] - self.activations[first])
+        running += self.copies[last] - self.copies[first]
         if self.moments and last > first:
             level = (last - first).bit_length() - 1
             row = self.moments[level]
@@ -159,6 +164,8 @@ def split_pipeline(
     memory = Memory(problem, frees)
     times = _prefix(problem.seconds)
     most = min(most_stages or len(keys), len(keys), len(problem.seconds))
+    if _hopeless(problem, most):
+        return None
     best: Split | None = None
     best_seconds = float("inf")
     probes = steps = 0
@@ -184,6 +191,13 @@ def split_pipeline(
     if best is None:
         return None
     return PipelineSplit(best.pieces, best_seconds, exact, probes, steps)
+
+
+def _hopeless(problem: PipelineProblem, most: int) -> bool:
+    """Even all room together is too small for one microbatch of every layer."""
+    least = sum(problem.state_bytes) + sum(problem.activation_bytes)
+    room = sum(sorted(problem.free_bytes, reverse=True)[:most])
+    return least * problem.scale > room
 
 
 def _ceiling(

@@ -6,10 +6,11 @@ loses says why. Order of choice, PLACEMENT.md section 3: one Gpu if it fits; cop
 before cut models; pipeline before FSDP where links are slow; mild remedies before
 harsh ones.
 
-Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, task, batch, microbatch,
-sequence_length, accumulation, precision, optimizer, checkpointing, attention,
-offload_optimizer; for copies zero_stage, gradient_as_bucket_view, shares,
-reduce_bucket_size; for pipelines schedule, microbatches, bounds; tensor_degree.
+Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, fast_links, task, batch,
+microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
+checkpointing, attention, offload_optimizer; for copies zero_stage, shares,
+gradient_as_bucket_view, reduce_bucket_size; for pipelines schedule, microbatches,
+bounds; for tensor parallelism tensor_degree.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """What may be changed to make a model fit, cheapest first.
 
-Order of PLACEMENT.md section 3: cut the batch into microbatches (free but for smaller
-matrix products), recompute activations (a third more time), 8-bit Adam (other numbers),
-and last the optimizer in the node's memory (slow). Each remedy says what it buys.
+Order of PLACEMENT.md section 3: a fused optimizer step (free), the batch in pieces
+(free but for smaller matrix products), activations recomputed (a third more time),
+8-bit Adam (other numbers), last the optimizer in the node's memory (slow). Each remedy
+says what it buys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ class Limits:
     """What the planner may do. Every remedy may be forbidden."""
 
     max_gpus: int | None = None
+    fused_optimizer: bool = True
     accumulation: bool = True
     checkpointing: bool = True
     small_optimizer: bool = True
@@ -56,12 +58,15 @@ def stages(workload: Workload, limits: Limits) -> Iterator[Setting]:
     yield Setting(workload)
     if not workload.trains:
         return
+    adam = workload.optimizer in ("adam", "adamw")
+    if limits.fused_optimizer and adam and workload.optimizer_loop == "foreach":
+        workload = workload.but(optimizer_loop="fused")
+        yield Setting(workload)
     recomputed = workload
     if limits.checkpointing and workload.checkpointing != "full":
         recomputed = workload.but(checkpointing="full")
         yield Setting(recomputed)
-    small = workload.optimizer in ("adam", "adamw")
-    if limits.small_optimizer and small and workload.precision != "bf16":
+    if limits.small_optimizer and adam and workload.precision != "bf16":
         yield Setting(recomputed.but(optimizer="adam8bit"))
     if limits.offload and workload.optimizer not in ("sgd", "adam8bit"):
         yield Setting(recomputed, offload=True)
@@ -97,11 +102,21 @@ def search(
             if nearest is None or found.missing_bytes < nearest.missing_bytes:
                 nearest = found
             continue
-        for setting in settings[:-1]:
-            if fit(setting).fits:
-                return setting, Fit(True)
-        return settings[-1], Fit(True)
+        for setting in settings:
+            if setting is settings[-1] or fit(setting).fits:
+                return _lighter(workload, setting, fit), Fit(True)
     return None, nearest or Fit(False)
+
+
+def _lighter(
+    asked: Workload, setting: Setting, fit: Callable[[Setting], Fit]
+) -> Setting:
+    """The same without recomputation, if a later remedy made that needless."""
+    workload = setting.workload
+    if workload.checkpointing == asked.checkpointing:
+        return setting
+    plain = Setting(workload.but(checkpointing=asked.checkpointing), setting.offload)
+    return plain if fit(plain).fits else setting
 
 
 def explain(
@@ -123,6 +138,10 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
     steps = []
     at = asked
     chosen = setting.workload
+    if chosen.optimizer_loop != asked.optimizer_loop:
+        at = at.but(optimizer_loop=chosen.optimizer_loop)
+        words = "use the fused optimizer step, which needs no temporaries"
+        steps.append((words, Setting(at)))
     if chosen.accumulation != asked.accumulation:
         at = at.but(accumulation=chosen.accumulation)
         words = f"run the batch in {chosen.accumulation} pieces (accumulation)"
@@ -142,33 +161,36 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
 
 def smaller_asks(
     workload: Workload, fixed_length: bool
-) -> Iterator[tuple[str, Workload]]:
-    """Changes of the question itself, smallest first: shorter, fewer, halved."""
-    if not fixed_length:
-        length = workload.sequence_length // 2
-        while length >= 16:
-            words = f"a sequence length of {length} instead of "
-            yield (
-                words + str(workload.sequence_length),
-                workload.but(sequence_length=length),
-            )
-            length //= 2
-    batch = workload.batch // 2
-    while not workload.trains and batch >= 1:
-        yield (
-            f"a batch of {batch} instead of {workload.batch}",
-            workload.but(batch=batch),
-        )
+) -> list[list[tuple[str, Workload]]]:
+    """Changes of the question itself: ladders of shorter, fewer, halved.
+
+    Within a ladder each change asks for less than the one before it.
+    """
+    lengths, batches = [], []
+    length = 0 if fixed_length else workload.sequence_length // 2
+    while length >= 16:
+        words = f"a sequence length of {length} instead of {workload.sequence_length}"
+        lengths.append((words, workload.but(sequence_length=length)))
+        length //= 2
+    batch = 0 if workload.trains else workload.batch // 2
+    while batch >= 1:
+        words = f"a batch of {batch} instead of {workload.batch}"
+        batches.append((words, workload.but(batch=batch)))
         batch //= 2
+    ladders = [lengths, batches]
     if workload.trains and workload.precision in ("fp32", "autocast_bf16"):
-        yield "pure bf16 weights", workload.but(precision="bf16")
+        ladders.append([("pure bf16 weights", workload.but(precision="bf16"))])
+    return [ladder for ladder in ladders if ladder]
 
 
 def first_or_none(
-    asks: Sequence[tuple[str, Workload]], fits: Callable[[Workload], bool]
+    ladders: Sequence[Sequence[tuple[str, Workload]]], fits: Callable[[Workload], bool]
 ) -> str:
-    """The first change that fits, in words; empty if none does."""
-    for words, workload in asks:
-        if fits(workload):
-            return words
+    """The smallest change that fits, in words; empty if none does.
+
+    Where a ladder's last change does not fit, none of it does.
+    """
+    for ladder in ladders:
+        if fits(ladder[-1][1]):
+            return next(words for words, workload in ladder if fits(workload))
     return ""

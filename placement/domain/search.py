@@ -193,6 +193,7 @@ class Search:
             "accumulation": workload.accumulation,
             "precision": workload.precision,
             "optimizer": workload.optimizer,
+            "optimizer_loop": workload.optimizer_loop,
             "checkpointing": workload.checkpointing,
             "attention": workload.attention,
             "offload_optimizer": setting.offload,

@@ -42,6 +42,7 @@ def test_the_reference_case_reaches_its_optimum():
 def need(problem, first, last, in_flight):
     states = sum(problem.state_bytes[first:last])
     kept = in_flight * sum(problem.activation_bytes[first:last])
+    kept += sum(problem.copy_bytes[first:last])
     moment = max(problem.moment_bytes[first:last], default=0)
     step = sum(problem.step_bytes[first:last])
     tied = first > 0 and last == len(problem.state_bytes)
@@ -83,6 +84,7 @@ problems = st.integers(1, 7).flatmap(
         microbatches=st.integers(1, 5),
         gpipe=st.booleans(),
         moment_bytes=st.lists(small, min_size=count, max_size=count),
+        copy_bytes=st.lists(small, min_size=count, max_size=count),
         step_bytes=st.lists(st.integers(0, 20), min_size=count, max_size=count),
         tied_bytes=st.integers(0, 5),
     )

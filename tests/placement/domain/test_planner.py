@@ -20,7 +20,11 @@ from tests.placement.domain.made import GIB, make_offer, make_offers, tiny
 pytestmark = pytest.mark.pure
 
 NOTHING = Limits(
-    accumulation=False, checkpointing=False, small_optimizer=False, offload=False
+    fused_optimizer=False,
+    accumulation=False,
+    checkpointing=False,
+    small_optimizer=False,
+    offload=False,
 )
 
 
@@ -138,16 +142,32 @@ def test_accumulation_comes_before_recomputation():
 
 
 def test_offload_is_the_last_remedy():
-    spec = well_known_spec("llama-3.2-1b")
-    made = plan(spec, Workload(batch=1, sequence_length=512), make_offers(12.6))
+    spec, asked = well_known_spec("gpt2-medium"), Workload(batch=1, sequence_length=64)
+    offers = make_offers(5)
 
-    assert made.best.launch["offload_optimizer"]
-    assert not plan(
-        spec,
-        Workload(batch=1, sequence_length=512),
-        make_offers(12.6),
-        limits=Limits(offload=False),
-    ).plans
+    small = plan(spec, asked, offers).best
+    offloaded = plan(spec, asked, offers, limits=Limits(small_optimizer=False)).best
+    neither = Limits(small_optimizer=False, offload=False)
+
+    assert small.workload.optimizer == "adam8bit"
+    assert not small.launch["offload_optimizer"]
+    assert offloaded.launch["offload_optimizer"]
+    assert plan(spec, asked, offers, limits=neither).best is None
+
+
+def test_no_remedy_is_applied_in_vain():
+    spec, asked = well_known_spec("gpt2-medium"), Workload(batch=1, sequence_length=64)
+    best = plan(spec, asked, make_offers(5)).best
+
+    assert best.workload.checkpointing == "none"
+
+
+def test_the_fused_optimizer_is_the_first_remedy():
+    spec, asked = well_known_spec("gpt2-medium"), Workload(batch=1, sequence_length=64)
+    best = plan(spec, asked, make_offers(7)).best
+
+    assert best.launch["optimizer_loop"] == "fused"
+    assert len(best.remedies) == 1
 
 
 def test_unequally_full_gpus_get_unequal_shares_of_the_optimizer():
@@ -239,6 +259,29 @@ def test_inference_shares_no_optimizer():
 
     assert strategies(made) == ["pipeline"]
     assert "Inference" in refused(made, "fsdp").reason
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from([6, 9, 12, 16, 23]), min_size=2, max_size=5),
+    st.sampled_from(["llama-3.2-1b", "qwen2-0.5b", "gpt2-medium"]),
+    st.sampled_from(["fp32", "bf16", "autocast_bf16", "mixed_fp16"]),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["foreach", "forloop", "fused"]),
+    st.integers(1, 12),
+)
+def test_finished_stages_need_no_more_than_the_search_allowed(
+    cards, name, precision, checkpointing, loop, batch
+):
+    """The planner validates what it made: a stage over its memory would raise."""
+    workload = Workload(
+        batch=batch,
+        sequence_length=512,
+        precision=precision,
+        checkpointing=checkpointing,
+        optimizer_loop=loop,
+    )
+    plan(well_known_spec(name), workload, make_offers(*cards))
 
 
 def test_a_tight_plan_says_so_and_ranks_last():
