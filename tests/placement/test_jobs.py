@@ -1,0 +1,225 @@
+"""Launching and stopping: who may, what is refused, in words."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from placement import services
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.domain.refusals import (
+    JobOver,
+    ReservationNotUsable,
+    ScriptsNotAllowed,
+    SpansNodes,
+    StrategyNotRunnable,
+    TooManyJobs,
+)
+from placement.models import Job, StoredPlan
+from reservations.domain.errors import NotAllowed, NotFound
+from reservations.domain.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+
+
+@pytest.fixture
+def reservation(alice):
+    return make_reservation(alice, make_gpus(2), start=NOW, state=State.ACTIVE)
+
+
+def launch(user, reservation, **changes):
+    known = {"name": "try", "kind": "recipe", "recipe": "burn-in"}
+    return services.launch(
+        user=user, reservation_id=reservation.pk, now=NOW, **{**known, **changes}
+    )
+
+
+def test_a_recipe_is_queued_with_its_defaults_written_down(alice, reservation):
+    job = launch(alice, reservation, recipe_settings={"seconds": 5})
+    assert (job.state, job.attempt, job.owner) == (JobState.QUEUED, 0, alice)
+    assert job.recipe_settings["seconds"] == 5
+    assert job.recipe_settings["exit_code"] == 0
+    assert job.node == reservation.allocations.first().gpu.node
+    (event,) = job.events.all()
+    assert (event.old, event.new, event.actor) == ("", "queued", "alice")
+
+
+def test_carol_and_bob_and_omar_cannot_launch_into_alices_reservation(
+    reservation, bob, carol, omar
+):
+    for other in (bob, carol, omar):
+        with pytest.raises(NotFound):
+            launch(other, reservation)
+
+
+@pytest.mark.parametrize("state", [State.ENDED, State.RELEASED, State.CANCELLED])
+def test_a_reservation_that_is_over_takes_no_job(alice, reservation, state):
+    type(reservation).objects.filter(pk=reservation.pk).update(state=state)
+    with pytest.raises(ReservationNotUsable, match="book a new one"):
+        launch(alice, reservation)
+
+
+def test_a_reservation_at_its_very_end_takes_no_job(alice):
+    late = make_reservation(
+        alice, start=NOW - timedelta(hours=1), end=NOW, state=State.ACTIVE
+    )
+    with pytest.raises(ReservationNotUsable):
+        launch(alice, late)
+
+
+def test_a_reservation_ahead_takes_a_job_that_waits(alice):
+    ahead = make_reservation(alice, start=NOW + timedelta(hours=1))
+    assert launch(alice, ahead).state == JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": " "}, "name"),
+        ({"name": "x" * 121}, "name"),
+        ({"name": "a\x1b[2J"}, "name"),
+        ({"kind": "binary"}, "kind"),
+        ({"recipe": "rm"}, "recipe"),
+        ({"recipe_settings": {"seconds": "long"}}, "recipe_settings.seconds"),
+        ({"recipe_settings": {"seconds": float("nan")}}, "recipe_settings.seconds"),
+        ({"recipe_settings": {"exit_code": 1.5}}, "recipe_settings.exit_code"),
+        ({"recipe_settings": {"nope": 1}}, "recipe_settings.nope"),
+        ({"script": "echo"}, "script"),
+        ({"kind": "script", "script": "  "}, "script"),
+        ({"kind": "script", "script": "x" * 300_000}, "script"),
+        ({"kind": "script", "script": "a\0b"}, "script"),
+        ({"kind": "script", "script": "x", "arguments": ["a"] * 65}, "arguments"),
+        ({"kind": "script", "script": "x", "arguments": ["a" * 2000]}, "arguments"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(alice, reservation, changes, field):
+    with pytest.raises(LaunchInvalid) as error:
+        launch(alice, reservation, **changes)
+    assert list(error.value.problems) == [field]
+    assert not Job.objects.exists()
+
+
+def test_the_transformers_heads_must_divide_its_width(alice, reservation):
+    with pytest.raises(LaunchInvalid, match="must divide the hidden width 64"):
+        launch(
+            alice, reservation, recipe="tiny-transformer", recipe_settings={"heads": 5}
+        )
+
+
+def test_a_script_needs_isolation_and_a_unix_user(alice, reservation, settings):
+    script = {"kind": "script", "recipe": "", "script": "echo hi"}
+    with pytest.raises(ScriptsNotAllowed, match="Only ready recipes run there"):
+        launch(alice, reservation, **script)
+    node = reservation.allocations.first().gpu.node
+    type(node).objects.filter(pk=node.pk).update(isolation="watched")
+    with pytest.raises(ScriptsNotAllowed, match="no Unix user"):
+        launch(alice, reservation, **script)
+    alice.unix_user = "alice"
+    alice.save()
+    assert launch(alice, reservation, **script).kind == Job.Kind.SCRIPT
+
+
+def test_the_operator_may_allow_scripts_by_a_setting(alice, reservation, settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    job = launch(
+        alice, reservation, kind="script", recipe="", script="echo", arguments=["a b"]
+    )
+    assert job.arguments == ["a b"]
+
+
+def test_gpus_on_two_nodes_need_a_named_one(alice):
+    first, second = make_node("red"), make_node("blue")
+    gpus = [*make_gpus(2, first), *make_gpus(1, second)]
+    both = make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
+    with pytest.raises(SpansNodes, match=r"blue: 1, red: 2.*name the node"):
+        launch(alice, both)
+    with pytest.raises(SpansNodes, match="no GPU on green"):
+        launch(alice, both, node="green")
+    assert launch(alice, both, node="blue").node == second
+
+
+def test_one_reservation_has_a_ceiling_of_live_jobs(alice, reservation):
+    for _ in range(8):
+        launch(alice, reservation)
+    with pytest.raises(TooManyJobs, match="may have 8"):
+        launch(alice, reservation)
+    Job.objects.filter(pk=Job.objects.first().pk).update(state=JobState.DONE)
+    launch(alice, reservation)
+
+
+def make_plan(user, strategy, task="train"):
+    return StoredPlan.objects.create(
+        owner=user, title="p", spec={}, workload={},
+        plan={"strategy": strategy, "launch": {"task": task}},
+    )  # fmt: skip
+
+
+def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation):
+    plan = make_plan(alice, "single")
+    job = launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    assert job.plan == plan
+    assert job.recipe_settings["strategy"] == "single"
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "pipeline", "tensor"])
+def test_a_plan_that_nothing_runs_is_refused_with_what_does(
+    alice, reservation, strategy
+):
+    plan = make_plan(alice, strategy)
+    with pytest.raises(StrategyNotRunnable, match="single, ddp") as refusal:
+        launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    assert strategy in str(refusal.value)
+
+
+def test_a_plan_to_infer_is_not_trained(alice, reservation):
+    plan = make_plan(alice, "single", task="infer")
+    with pytest.raises(StrategyNotRunnable):
+        launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+
+
+def test_another_persons_plan_is_not_found(alice, bob, reservation):
+    with pytest.raises(NotFound):
+        launch(alice, reservation, plan_id=make_plan(bob, "ddp").pk)
+
+
+def stop(user, job, **changes):
+    return services.stop(job_id=job.pk, user=user, now=NOW, **changes)
+
+
+def test_a_queued_job_is_stopped_at_once(alice, reservation):
+    job = stop(alice, launch(alice, reservation), reason="wrong one")
+    assert (job.state, job.reason, job.ended_at) == (
+        JobState.STOPPED, "wrong one", NOW,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
+def test_what_runs_is_stopping_until_its_node_says_otherwise(alice, reservation, state):
+    job = launch(alice, reservation)
+    Job.objects.filter(pk=job.pk).update(state=state)
+    assert stop(alice, job).state == JobState.STOPPING
+    assert stop(alice, job).state == JobState.STOPPING
+    assert job.events.filter(new=JobState.STOPPING).count() == 1
+
+
+def test_what_has_ended_cannot_be_stopped(alice, reservation):
+    job = launch(alice, reservation)
+    stop(alice, job)
+    with pytest.raises(JobOver, match="is stopped already"):
+        stop(alice, job)
+
+
+def test_who_may_see_and_who_may_stop(alice, bob, carol, omar, reservation):
+    job = launch(alice, reservation)
+    for other in (bob, carol):
+        with pytest.raises(NotFound):
+            stop(other, job)
+    bob.memberships.update(is_head=True)
+    with pytest.raises(NotAllowed):
+        stop(bob, job)
+    stopped = stop(omar, job)
+    assert stopped.reason == "stopped by the operator"
+    assert stopped.events.last().actor == "omar"
