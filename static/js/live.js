@@ -85,9 +85,10 @@ class Connection {
     this.socket = null;
     clearTimeout(this.steady);
     if (this.closed) return;
-    if (code === 4401) { toLogin(); return; }
     if (code === 4403) { this.tell("refused"); return; }
-    if (!this.opened && ++this.failed >= 2 && (await signedOut())) { toLogin(); return; }
+    if (!this.opened) this.failed++;
+    // Asked, not believed: a login page that sends one straight back would loop.
+    if ((code === 4401 || this.failed >= 2) && (await signedOut())) { toLogin(); return; }
     if (this.closed || this.socket) return;
     if (document.hidden && this.word === "paused") return;
     const restart = code === 1012 ? RESTART_WAIT_SECONDS * Math.random() : 0;

@@ -1,0 +1,1 @@
+"""The lobby in a real browser."""
