@@ -24,6 +24,9 @@ from reservations.models import SitePolicy
 from telemetry.domain.hardware import NODE_NAME
 from telemetry.hub import DETAIL, DETAIL_ALL, FRAME, ROSTER, Mailbox, hub
 
+ClientGone = OSError
+"""What an ASGI server raises when the browser left in the middle of a message
+(uvicorn's ClientDisconnected is an OSError)."""
 TOO_MANY = 4429
 FAILED = 1011
 SOCKETS_PER_USER = 30
@@ -170,6 +173,8 @@ class BoardConsumer(AsyncWebsocketConsumer):
         """A failure closes the socket: the browser comes back by itself."""
         try:
             await work
+        except ClientGone:
+            return  # disconnect() follows by itself
         except Exception:
             logger.exception("a board socket failed")
             await self.close(code=FAILED)

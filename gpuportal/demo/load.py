@@ -80,7 +80,8 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         policy = SitePolicy.current()
         policy.grid_seconds = GRID_SECONDS
         policy.save()
-        book = Book(policy.quota_gpu_seconds, policy.gpus_at_once)
+        # Well under the quota, so that everybody can still book something firm.
+        book = Book(policy.quota_gpu_seconds * 6 // 10, policy.gpus_at_once)
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
         write_minutes(list(zip(book.drafts, rows, strict=True)), now=now, chance=chance)
