@@ -1,0 +1,86 @@
+"""Stored logs as pages read them."""
+
+import time
+
+import pytest
+
+from placement import logs
+from placement.models import Job
+from tests.factories import make_node, make_reservation
+
+
+@pytest.fixture
+def job(alice):
+    return Job.objects.create(
+        reservation=make_reservation(alice), owner=alice, node=make_node(), name="try",
+        kind="recipe", attempt=1,
+    )  # fmt: skip
+
+
+def write(job, data):
+    logs.append(job, attempt=1, offset=logs.size(job), data=data)
+
+
+def test_a_job_without_a_log_is_empty(job):
+    assert logs.size(job) == 0
+    assert logs.read(job, offset=0).data == ""
+    assert logs.tail(job).data == ""
+    assert logs.numbers(job) == []
+    assert logs.last_lines(job, 3) == []
+
+
+def test_a_range_is_told_in_raw_bytes_and_shown_clean(job):
+    write(job, b"one\n\x1b[2Jtwo\n")
+    piece = logs.read(job, offset=4, length=100)
+    assert (piece.offset, piece.bytes, piece.size) == (4, 8, 12)
+    assert piece.data == "two\n"
+
+
+def test_ranges_outside_are_empty(job):
+    write(job, b"one\n")
+    piece = logs.read(job, offset=100)
+    assert (piece.offset, piece.bytes, piece.data) == (4, 0, "")
+
+
+def test_a_range_is_at_most_a_mebibyte(job):
+    write(job, b"x" * 1_500_000)
+    assert logs.read(job, offset=0, length=10**9).bytes == 2**20
+
+
+def test_the_tail_begins_with_a_line(job):
+    write(job, b"".join(b"line %d\n" % n for n in range(1000)))
+    piece = logs.tail(job, 100)
+    assert piece.data.splitlines()[-1] == "line 999"
+    assert all(line.startswith("line ") for line in piece.data.splitlines())
+    raw = logs.path_of(job).read_bytes()
+    assert raw[piece.offset : piece.offset + piece.bytes].decode() == piece.data
+
+
+def test_last_lines_are_the_nodes_words_until_the_log_is_there(job):
+    job.last_lines = ["told\x1b[2J"]
+    assert logs.last_lines(job, 5) == ["told"]
+    write(job, b"a\nb\nc\n")
+    assert logs.last_lines(job, 2) == ["b", "c"]
+
+
+def test_numbers_are_read_on_as_the_log_grows(job):
+    write(job, b"step=1 loss=3.5\nnoise\nstep=2 lo")
+    assert logs.numbers(job) == [{"step": 1, "loss": 3.5}]
+    write(job, b"ss=3.0\n")
+    assert logs.numbers(job)[-1] == {"step": 2, "loss": 3.0}
+    assert len(logs.numbers(job)) == 2
+
+
+def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
+    lines = b"".join(b"step=%d loss=1.0\n" % n for n in range(1_000_000))
+    for start in range(0, len(lines), 2**20):
+        write(job, lines[start : start + 2**20])
+    began = time.process_time()
+    rows = logs.numbers(job)
+    assert time.process_time() - began < 20
+    assert 400 < len(rows) <= logs.MOST_POINTS
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(steps) and steps[0] == 0 and steps[-1] > 990_000
+    began = time.process_time()
+    logs.numbers(job)
+    assert time.process_time() - began < 0.1
