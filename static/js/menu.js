@@ -22,7 +22,9 @@ for (const menu of document.querySelectorAll(".menu[popover]")) {
   menu.addEventListener("toggle", (event) => {
     const button = document.querySelector(`[popovertarget="${menu.id}"]`);
     button?.setAttribute("aria-expanded", String(event.newState === "open"));
-    if (event.newState === "open") place(menu);
+    if (event.newState !== "open") return;
+    place(menu);
+    if (button?.matches(":focus-visible")) menu.querySelector(".menu-item")?.focus();
   });
   menu.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -7,5 +7,5 @@ import "./hues.js";
 import "./forms.js";
 import { startSearch } from "./search.js";
 
-if (document.getElementById("live-banner")) await import("./banner.js");
 startSearch();
+if (document.getElementById("live-banner")) import("./banner.js");

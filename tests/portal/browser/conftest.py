@@ -20,7 +20,7 @@ from telemetry.snapshots import load_cluster
 from tests.factories import make_gpus, make_node, make_pool
 
 AXE = Path(settings.BASE_DIR) / "node_modules" / "axe-core" / "axe.min.js"
-AXE_RULES = "wcag2a,wcag2aa,wcag21a,wcag21aa,wcag22aa,best-practice".split(",")
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 GIB = 2**30
 
 
@@ -137,10 +137,12 @@ def axe(page: Page) -> Callable[[], None]:
     def check() -> None:
         page.evaluate(AXE.read_text() + "\n;0")
         found = page.evaluate(
-            """async (tags) => {
-              const result = await axe.run(document, {runOnly: {type: "tag", values: tags}});
+            """async (values) => {
+              const runOnly = { type: "tag", values };
+              const result = await axe.run(document, { runOnly });
+              const words = (node) => `${node.html} ${node.failureSummary}`;
               return result.violations.map((v) =>
-                `${v.id}: ${v.help}: ` + v.nodes.slice(0, 4).map((n) => n.html + " " + n.failureSummary).join(" | "));
+                `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map(words).join(" | ")}`);
             }""",
             AXE_RULES,
         )

@@ -19,7 +19,6 @@ def test_alice_signs_in_and_out_by_keyboard(page: Page, live_asgi: str, alice, c
     page.keyboard.press("Enter")
     page.wait_for_url("**/me/")
     page.get_by_role("button", name="Alice: account menu").press("Enter")
-    page.keyboard.press("ArrowDown")
     expect(page.get_by_role("link", name="Settings and API tokens")).to_be_focused()
     page.keyboard.press("ArrowUp")
     expect(page.get_by_role("button", name="Sign out")).to_be_focused()
@@ -99,7 +98,7 @@ def test_escape_closes_the_hits_and_enter_alone_opens_the_page(
     expect(page.get_by_role("heading", name="Nothing found for “zzz”")).to_be_visible()
 
 
-# --- theme ----------------------------------------------------------------------------
+# --- theme ------------------------------------------------------------------------
 
 
 def test_the_chosen_theme_stays_and_does_not_flash(page, live_asgi, alice, sign_in):
@@ -139,7 +138,7 @@ def test_the_system_decides_where_nothing_was_chosen(page, live_asgi, alice, sig
     assert colours[0] != colours[1]
 
 
-# --- settings ---------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------
 
 
 def test_a_token_is_made_shown_once_and_revoked(page: Page, live_asgi, alice, sign_in):
@@ -165,7 +164,7 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_asgi, alice, si
     assert token.revoked_at is not None
 
 
-# --- the admin -----------------------------------------------------------------------------
+# --- the admin --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
