@@ -103,6 +103,7 @@ for _floor in ("telemetry", "reservations", "placement"):
     # A floor that is still being built has no door yet.
     if importlib.util.find_spec(f"{_floor}.api") is not None:
         api.add_router("", f"{_floor}.api.router")
+api.add_router("", "gpuportal.board_api.router")
 
 
 @api.exception_handler(ValidationError)

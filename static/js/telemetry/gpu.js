@@ -1,0 +1,112 @@
+// The page of one Gpu: its row of the live frame, its holder, its processes.
+
+import { drawStateChip, makeStateChip } from "../board/card.js";
+import { drawMemory, makeMemory } from "../board/memory.js";
+import { Board } from "../board/model.js";
+import { drawSparkline, makeSparkline } from "../board/sparkline.js";
+import { noteWords, ownerOf, untilWords, whoWords } from "../board/words.js";
+import { el, pageData, setText } from "../dom.js";
+import { UNKNOWN, bytes, ghz, pct } from "../format.js";
+import { connect } from "../live.js";
+import { relative } from "../time.js";
+import { History } from "./history.js";
+
+const HISTORY_MS = 120_000;
+const page = pageData("gpu-data");
+const $ = (id) => document.getElementById(id);
+const board = new Board();
+const history = new History($("gpu-charts"), $("gpu-no-history"), page.history);
+
+const chip = makeStateChip();
+const util = el("span", { class: "gpu-util" });
+const spark = makeSparkline();
+const memory = makeMemory();
+$("gpu-state").replaceChildren(chip.root);
+$("gpu-load").append(util, spark);
+$("gpu-memory").append(memory.root);
+
+const cellOf = () => board.byId.get(page.gpu);
+
+function paintNow(cell) {
+  const { row, info } = cell;
+  drawStateChip(chip, cell.state);
+  setText(util, pct(row?.utilPct));
+  drawSparkline(spark, cell);
+  drawMemory(memory, cell);
+  const heat = row?.temperatureCelsius ?? null;
+  const power = row?.powerWatts ?? null;
+  const limit = info.power_limit_watts;
+  setText($("gpu-temperature"), heat === null ? UNKNOWN : `${heat} °C`);
+  setText($("gpu-power"), power === null ? UNKNOWN : limit ? `${power} of ${Math.round(limit)} W` : `${power} W`);
+  setText($("gpu-clock"), ghz(row?.smClockMhz));
+  setText($("gpu-holder"), [whoWords(cell), untilWords(cell)].filter(Boolean).join(" "));
+  const note = noteWords(cell);
+  setText($("gpu-note"), note);
+  $("gpu-note").hidden = !note;
+}
+
+function processRow(process) {
+  const name = process.job
+    ? el("a", { href: `/jobs/${process.job}/`, text: `job #${process.job}` })
+    : el("span", { class: "mono", text: process.command || UNKNOWN });
+  const since = process.started_at === null ? UNKNOWN : relative(new Date(process.started_at * 1000));
+  return el("tr", {},
+    el("td", { class: "mono", text: process.pid }),
+    el("td", { text: ownerOf(process) }),
+    el("td", { class: "gpu-command truncate", title: process.command }, name),
+    el("td", { class: "num", text: bytes(process.memory_bytes) }),
+    el("td", { class: "num", text: pct(process.sm_pct) }),
+    el("td", { class: "nowrap", text: since }));
+}
+
+function paintProcesses(cell) {
+  const processes = cell.detail?.processes;
+  $("gpu-processes").replaceChildren(...(processes ?? []).map(processRow));
+  $("gpu-no-process").hidden = Boolean(processes?.length);
+  setText($("gpu-no-process"), processes === null
+    ? "This GPU cannot say which processes run on it." : "Nothing runs on this GPU.");
+}
+
+function paintAge() {
+  const age = board.ageSeconds();
+  const late = age === null || age > 5;
+  $("gpu-live").className = late ? "live live-late" : "live";
+  setText($("gpu-live"), age === null ? "connecting" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
+}
+
+const handlers = {
+  roster: (message) => board.takeRoster(message),
+  holders: (message) => board.takeHolders(message.holders),
+  detail: (message) => {
+    board.takeDetail(message);
+    if (cellOf()) paintProcesses(cellOf());
+  },
+};
+
+const socket = connect("/ws/board/", {
+  onJson: (message) => {
+    handlers[message.type]?.(message);
+    if (cellOf()) paintNow(cellOf());
+  },
+  onBinary: (buffer) => {
+    board.takeFrame(buffer);
+    if (cellOf()) paintNow(cellOf());
+    paintAge();
+  },
+  onState: ({ word }) => {
+    if (word === "open") socket.send({ watch: page.node });
+  },
+});
+
+setInterval(paintAge, 1000);
+
+function loadHistory() {
+  history.load().catch((error) => {
+    $("gpu-no-history").hidden = false;
+    setText($("gpu-no-history"), error.message);
+  });
+}
+
+// uPlot comes as a deferred classic script; modules run after those.
+loadHistory();
+setInterval(() => { if (!document.hidden) loadHistory(); }, HISTORY_MS);
