@@ -42,7 +42,7 @@ class StoredPlan(models.Model):
         return self.title
 
 
-class JobQuerySet(models.QuerySet):
+class JobQuerySet(models.QuerySet["Job"]):
     """Reads and moves of Jobs."""
 
     def move(self, pk: int, *, old: JobState, new: JobState, **fields: object) -> bool:

@@ -77,7 +77,7 @@ def _from_json(text: str) -> dict[str, float]:
         return {}
     if not isinstance(body, dict):
         return {}
-    pairs = {}
+    pairs: dict[str, float] = {}
     for name, value in body.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and len(name) <= 31 and len(pairs) < MOST_NUMBERS_A_LINE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from placement.runners.base import JobFolder, NodeView
@@ -50,7 +50,7 @@ class Uploader:
         """What the web has of each log, as it said last."""
         self._failures = 0
 
-    def run(self, stop: threading.Event, todo: Callable[[], list[Upload]]) -> None:
+    def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:
         """Upload until told to stop."""
         while not stop.is_set():
             busy, pause = False, LOOK_SECONDS

@@ -36,7 +36,7 @@ class ChannelRefused(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_args: object) -> None:  # type: ignore[override]
+    def redirect_request(self, *_args: object) -> None:
         return None
 
 

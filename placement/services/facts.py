@@ -58,17 +58,13 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     if fact.event is Event.REFUSED and not _believable(job, fact):
         return False
     started_at = fact.started_at or (fact.at if fact.event is Event.STARTED else None)
-    fields: dict[str, object] = {"seen_at": now}
+    fields: dict[str, Any] = {"seen_at": now}
     if started_at is not None and job.started_at is None:
         fields["started_at"] = instant(started_at, earliest=job.created_at, now=now)
     with transaction.atomic():
         if fact.event is Event.STARTED:
             moved = move(
-                job,
-                JobState.RUNNING,
-                now=now,
-                actor=job.node.name,
-                **fields,
+                job, JobState.RUNNING, now=now, actor=job.node.name, fields=fields
             )
             if not moved and len(fields) > 1:
                 Job.objects.filter(pk=job.pk).update(**fields)
@@ -98,7 +94,7 @@ def _believable(job: Job, fact: JobFact) -> bool:
     return True
 
 
-def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, object]) -> bool:
+def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
     stopped = job.state == JobState.STOPPING
     if fact.event is Event.LOST:
         new = JobState.LOST
@@ -115,12 +111,14 @@ def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, object]) -> b
         now=now,
         actor=job.node.name,
         reason=(job.reason if stopped else "") or fact.reason or _words(fact),
-        exit_code=fact.exit_code,
-        exit_signal=fact.signal,
-        last_lines=list(fact.last_lines),
-        log_bytes=max(job.log_bytes, fact.log_bytes),
-        ended_at=instant(fact.at, earliest=started, now=now),  # type: ignore[arg-type]
-        **fields,
+        fields={
+            **fields,
+            "exit_code": fact.exit_code,
+            "exit_signal": fact.signal,
+            "last_lines": list(fact.last_lines),
+            "log_bytes": max(job.log_bytes, fact.log_bytes),
+            "ended_at": instant(fact.at, earliest=started, now=now),
+        },
     )
 
 

@@ -94,7 +94,7 @@ def launch(
             **checked["recipe_settings"],
             "strategy": plan.plan["strategy"],
         }
-    job = Job.objects.create(
+    job: Job = Job.objects.create(
         reservation=reservation,
         owner=user,
         plan=plan,
@@ -118,7 +118,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         NotAllowed: a group head may look, not stop.
         JobOver: it has ended.
     """
-    job = (
+    job: Job | None = (
         Job.objects.visible_to(user)
         .select_related("node", "owner", "reservation")
         .filter(pk=job_id)
@@ -140,7 +140,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
             now=now,
             actor=user.username,
             reason=words,
-            ended_at=now,
+            fields={"ended_at": now},
         )
         if job.state == JobState.QUEUED
         else move(
@@ -149,8 +149,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
             now=now,
             actor=user.username,
             reason=words,
-            stop_at=now,
-            ordered_at=None,
+            fields={"stop_at": now, "ordered_at": None},
         )
     )
     if not moved:

@@ -1,6 +1,8 @@
 """One move of one Job: legal by the table, compare-and-set, written down, told."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from placement import live
 from placement.domain.lifecycle import NEXT, JobState
@@ -16,7 +18,7 @@ def move(
     now: datetime,
     actor: str,
     reason: str = "",
-    **fields: object,
+    fields: Mapping[str, object] | None = None,
 ) -> bool:
     """Move a Job on; False: another worker was first, or the move is not legal.
 
@@ -26,13 +28,13 @@ def move(
     old = JobState(job.state)
     if new not in NEXT[old]:
         return False
-    reason = reason[:MOST_REASON]
-    if not Job.objects.move(job.pk, old=old, new=new, reason=reason, **fields):
+    written: dict[str, Any] = {**(fields or {}), "reason": reason[:MOST_REASON]}
+    if not Job.objects.move(job.pk, old=old, new=new, **written):
         return False
-    for name, value in {**fields, "state": new, "reason": reason}.items():
+    for name, value in {**written, "state": new}.items():
         setattr(job, name, value)
     JobEvent.objects.create(
-        job=job, at=now, old=old, new=new, actor=actor, reason=reason
+        job=job, at=now, old=old, new=new, actor=actor, reason=written["reason"]
     )
     live.publish_job(job.pk)
     return True

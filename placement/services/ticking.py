@@ -110,10 +110,12 @@ def _order(job: Job, now: datetime) -> bool:
             JobState.STARTING,
             now=now,
             actor=PORTAL,
-            attempt=job.attempt + 1,
-            order_nonce=ordering.new_nonce(),
-            ordered_at=now,
-            told_end=job.reservation.end,
+            fields={
+                "attempt": job.attempt + 1,
+                "order_nonce": ordering.new_nonce(),
+                "ordered_at": now,
+                "told_end": job.reservation.end,
+            },
         ):
             return False
     return ordering.send(ordering.start_order(job, now=now), now=now)
@@ -208,7 +210,7 @@ def _stop(job: Job, now: datetime) -> bool:
                 now=now,
                 actor=PORTAL,
                 reason=f"never began: {why}",
-                ended_at=now,
+                fields={"ended_at": now},
             )
         return move(
             job,
@@ -216,8 +218,7 @@ def _stop(job: Job, now: datetime) -> bool:
             now=now,
             actor=PORTAL,
             reason=why,
-            stop_at=now,
-            ordered_at=None,
+            fields={"stop_at": now, "ordered_at": None},
         )
 
 
@@ -264,5 +265,5 @@ def _give_up(job: Job, now: datetime) -> bool:
             now=now,
             actor=PORTAL,
             reason=f"{job.node.name} is silent{since}; how the job ended is not known",
-            ended_at=now,
+            fields={"ended_at": now},
         )
