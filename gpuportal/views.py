@@ -29,9 +29,7 @@ class SignIn(LoginView):
 @require_safe
 def board(request: HttpRequest) -> HttpResponse:
     """Every Gpu of every Node, live. The figures come over the websocket."""
-    counts = Counter(
-        Gpu.objects.filter(present=True).values_list("node__name", flat=True)
-    )
+    counts = Counter(Gpu.objects.shown().values_list("node__name", flat=True))
     names = list(Node.objects.values_list("name", flat=True))
     page = {
         "nodes": [(name, range(counts[name])) for name in names if counts[name]],
