@@ -1,0 +1,127 @@
+"""Walks 2 and 3 as a student walks them: one browser, every process the real one.
+
+``manage.py portal`` runs on a folder of its own with the demo lab in it: web,
+worker, beat, ingest, two node workers, the embedded Valkey, and jobs under shims.
+"""
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.portal.running import Portal, manage
+
+SOON_MS = 20_000
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[tuple[str, dict[str, str], Path]]:
+    """A running portal with the demo lab: address, logins, its folder."""
+    var = tmp_path / "var"
+    for command in (["migrate", "-v0"], ["demo_lab"]):
+        done = manage(var, *command)
+        assert done.returncode == 0, done.stderr
+    text = (var / "secret" / "logins.txt").read_text()
+    logins = dict(line.split() for line in text.splitlines())
+    with Portal(var) as portal:
+        yield portal.ready(), logins, var
+
+
+def sign_in(page: Page, address: str, name: str, password: str) -> None:
+    """Sign in and arrive at the board."""
+    page.goto(f"{address}/login/")
+    page.get_by_label("User name").fill(name)
+    page.get_by_label("Password", exact=True).fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{address}/")
+
+
+def ledger(var: Path, reservation: int) -> dict[str, int]:
+    """Sum the ledger rows of a reservation by kind."""
+    with sqlite3.connect(var / "db.sqlite3", timeout=20) as rows:
+        return dict(
+            rows.execute(
+                "SELECT kind, SUM(gpu_seconds) FROM reservations_ledgerentry "
+                "WHERE reservation_id = ? GROUP BY kind",
+                [reservation],
+            )
+        )
+
+
+def test_a_student_plans_books_trains_and_is_charged(
+    lab: tuple[str, dict[str, str], Path], page: Page
+) -> None:
+    address, logins, var = lab
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "console",
+        lambda line: wrong.append(line.text)
+        if "Content Security Policy" in line.text
+        else None,
+    )
+    sign_in(page, address, "bob", logins["bob"])
+
+    # See: the board moves, and says who holds what.
+    expect(page.get_by_text(re.compile(r"^live, \d"))).to_be_visible(timeout=SOON_MS)
+    expect(page.get_by_text("intruder", exact=True).first).to_be_visible(
+        timeout=SOON_MS
+    )
+    expect(page.get_by_text("These GPUs are simulated", exact=False)).to_be_visible()
+
+    # Place: a well-known model onto two Gpus, as they are now.
+    page.goto(f"{address}/plan/")
+    page.get_by_label("Configuration").select_option("tiny-gpt")
+    expect(page.locator(".plan-card").first).to_be_visible(timeout=SOON_MS)
+    copies = page.locator(".plan-card", has_text="Copies of the model (DDP)")
+    copies.get_by_role("button", name=re.compile("^Book these")).click()
+
+    # Book: the draft is filled in; the verdict comes before any button.
+    expect(page).to_have_url(re.compile("/calendar/.*plan="))
+    book = page.locator("#book")
+    expect(book).to_be_enabled(timeout=SOON_MS)
+    expect(page.locator("#verdict")).to_contain_text(re.compile("firm", re.I))
+    book.click()
+
+    # Run: the job form knows reservation and plan; the log streams.
+    expect(page).to_have_url(
+        re.compile(r"/jobs/new/\?.*reservation=\d+"), timeout=SOON_MS
+    )
+    found = re.search(r"reservation=(\d+)", page.url)
+    assert found is not None
+    reservation = int(found.group(1))
+    page.get_by_label("Name", exact=True).fill("first run")
+    page.get_by_text("Settings of Tiny transformer").click()
+    page.locator("[name='tiny-transformer.steps']").fill("40")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.get_by_role("heading", name="first run")).to_be_visible()
+    expect(page.locator("#log")).to_contain_text("step=1 ", timeout=60_000)
+    expect(page.locator("#job-state")).to_have_text("done", timeout=90_000)
+    page.get_by_role("tab", name="Charts").click()
+    expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible()
+
+    # Charge: given back early, the held time is charged and the rest let go.
+    assert ledger(var, reservation)["hold"] > 0
+    page.goto(f"{address}/reservations/{reservation}/")
+    page.get_by_role("button", name=re.compile("Give back|Release")).first.click()
+    sure = page.get_by_role("dialog").get_by_role(
+        "button", name=re.compile("Give back|Release")
+    )
+    if sure.count():
+        sure.click()
+    deadline = time.monotonic() + 20
+    while "charge" not in ledger(var, reservation) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    sums = ledger(var, reservation)
+    assert sums["hold"] + sums["release"] == 0
+    assert 0 < sums["charge"] <= sums["hold"]
+    page.goto(f"{address}/standing/")
+    expect(page.get_by_text(re.compile(r"You are \d+\w+ of 16"))).to_be_visible()
+    expect(page.locator("table", has_text="charge").first).to_contain_text(
+        f"{reservation}"
+    )
+    assert wrong == []
