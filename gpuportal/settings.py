@@ -257,4 +257,6 @@ LOGGING = {
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},
+    # A visitor's 404 or a refused booking is no warning to the operator.
+    "loggers": {"django.request": {"level": "ERROR"}},
 }
