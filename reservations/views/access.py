@@ -30,6 +30,21 @@ def steered_accounts(user: User) -> frozenset[int]:
     return headed_accounts(user)
 
 
+def subtree(account_pk: int) -> frozenset[int]:
+    """Return an Account and all that lie below it, in one query."""
+    children: dict[int | None, list[int]] = {}
+    for pk, parent_pk in Account.objects.order_by().values_list("pk", "parent_id"):
+        children.setdefault(parent_pk, []).append(pk)
+    found: set[int] = set()
+    waiting = [account_pk]
+    while waiting:
+        pk = waiting.pop()
+        if pk not in found:
+            found.add(pk)
+            waiting += children.get(pk, [])
+    return frozenset(found)
+
+
 def visible_reservations(user: User) -> Q:
     """Return which Reservations have a page for this User."""
     if user.is_operator:

@@ -33,7 +33,7 @@ def calendar_config(
         "draft": draft,
         "urls": {
             "reservation": reverse("reservation", args=[0]),
-            "launch": "/jobs/new",
+            "launch": "/jobs/new/",
         },
     }
 

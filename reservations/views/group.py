@@ -10,7 +10,7 @@ from reservations.domain.window import unix
 from reservations.models import Account, Membership
 from reservations.services.standing import PathLevel
 from reservations.snapshots import ranking, site_policy
-from reservations.snapshots.facts import members_below
+from reservations.views.access import subtree
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Group:
 def group_of(account: Account) -> Group:
     """Read an Account's members and rank them as Fair Tree does."""
     now, policy = timezone.now(), site_policy()
-    pks = members_below([account.pk])[account.pk]
+    below = subtree(account.pk)
     memberships = list(
-        Membership.objects.filter(pk__in=pks, active=True).select_related(
+        Membership.objects.filter(account_id__in=below, active=True).select_related(
             "user", "account"
         )
     )
@@ -70,7 +70,7 @@ def group_of(account: Account) -> Group:
     members.sort(key=lambda row: (-row.used_gpu_seconds, row.membership.user.username))
     return Group(
         account=account,
-        account_pks=tuple({account.pk} | {one.account_id for one in memberships}),
+        account_pks=tuple(below),
         members=tuple(members),
         path=account_levels(account, ranks, second, policy) if ranks else (),
         of=len(ranks.ranks) if ranks else 0,

@@ -16,9 +16,12 @@ export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservat
 
 const degrees = (hue) => (((hue ?? 210) % 360) + 360) % 360;
 
+/** The class of calendar.css that carries a group's colour, in steps of ten degrees. */
+export const hueClass = (hue) => `hue-${Math.floor(degrees(hue) / 10)}`;
+
 /** The classes of one Reservation's bar, the same on every screen. */
 export function barClasses(reservation, nowMs = serverNow()) {
-  const classes = [`hue-${Math.floor(degrees(reservation.hue) / 10)}`, `is-${reservation.kind}`];
+  const classes = [hueClass(reservation.hue), `is-${reservation.kind}`];
   if (reservation.mine) classes.push("is-mine");
   if (isFrozen(reservation)) classes.push("is-frozen");
   if (Date.parse(reservation.end) <= nowMs) classes.push("is-past");

@@ -56,7 +56,7 @@ export class Find {
 
   #show(slots) {
     if (!slots.length) {
-      this.#say("info", "Nothing fits in that time. Fewer GPUs, fewer hours or a later end would.");
+      this.#say("info", "Nothing fits in that time within your limits. Fewer GPUs, fewer hours or a later end may.");
       return;
     }
     this.results.replaceChildren(...slots.map((slot) => this.#card(slot)));

@@ -10,6 +10,7 @@ import { Draft } from "./draft.js";
 import { Drawer } from "./drawer.js";
 import { Find } from "./find.js";
 import { Form } from "./form.js";
+import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
 import { Toolbar } from "./toolbar.js";
@@ -123,6 +124,7 @@ node("open-find").addEventListener("click", ({ currentTarget }) => {
   if (wanted) node("find").querySelector("input, select").focus();
 });
 
+watchLegend(node("groups"), store);
 toolbar.draw(shown);
 await stage.load();
 // Whenever the socket opens, at first too, ask again: what happened between the

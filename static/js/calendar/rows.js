@@ -1,7 +1,9 @@
 // The timeline's rows: a folding one per node and class, one per GPU under it.
-import { el } from "../dom.js";
+import { el, setText } from "../dom.js";
 import { gib } from "../format.js";
 import { shortClass } from "./words.js";
+
+const FOLD_FROM_GPUS = 48;
 
 /** [{id, gpuIds, group?, folded?}] from top to bottom, as they are drawn. */
 export function rowsOf(groups, folded) {
@@ -26,9 +28,31 @@ export function rowLabel({ gpu, group }) {
   if (!gpu && !group) return el("span");
   if (group) {
     return el("span", { class: "row-group" }, el("strong", { text: group.node }),
-      el("span", { class: "row-class", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}` }));
+      el("span", { class: "row-class", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}` }),
+      el("span", { class: "row-free", "data-group": group.key }));
   }
   return el("span", { class: gpu.bookable ? "row-gpu" : "row-gpu is-closed" },
     el("span", { class: "row-index", text: `GPU ${gpu.index}` }),
     el("span", { class: "row-memory", text: gpu.bookable ? gib(gpu.memory_total_bytes) : "closed" }));
+}
+
+/** Which groups a large lab starts folded: all but the first and those one is in. */
+export function foldedAtFirst(groups, reservations) {
+  if (groups.reduce((n, group) => n + group.gpus.length, 0) <= FOLD_FROM_GPUS) return new Set();
+  const own = new Set(reservations.filter((r) => r.mine).flatMap((r) => r.gpu_ids));
+  return new Set(groups.slice(1).filter((group) => !group.gpus.some((gpu) => own.has(gpu.id)))
+    .map((group) => group.key));
+}
+
+/** Write beside every group how many of its GPUs nobody holds now; nothing where
+ *  another time is in view, of which the store knows nothing about now. */
+export function tellFree(host, store, now) {
+  const soon = new Date(now.getTime() + 60_000);
+  const known = store.start <= now && now < store.end;
+  const groups = new Map(store.groups().map((group) => [group.key, group]));
+  for (const node of host.querySelectorAll(".row-free")) {
+    const free = groups.get(node.dataset.group)?.gpus.filter((gpu) => store.isFree(gpu, now, soon)).length ?? 0;
+    setText(node, known ? (free ? `${free} free` : "full") : "");
+    node.classList.toggle("is-full", !free);
+  }
 }

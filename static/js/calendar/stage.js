@@ -3,9 +3,8 @@
 import { toastProblem } from "../toast.js";
 import { Agenda } from "./agenda.js";
 import { Timeline } from "./timeline.js";
-import { addWall, fromWall } from "./zone.js";
+import { fromWall, rangeOf } from "./zone.js";
 
-const DAY = 86400;
 const MINUTE_MS = 60_000;
 
 export class Stage {
@@ -32,8 +31,8 @@ export class Stage {
       if (this.store.loaded) this.agenda.draw(this.shown.date);
       return;
     }
-    this.timeline ??= new Timeline(this.timelineNode, { ...this.common, ...this.shown });
     if (!this.store.loaded) return;
+    this.timeline ??= new Timeline(this.timelineNode, { ...this.common, ...this.shown });
     if (rows) this.timeline.drawRows();
     this.timeline.drawBars();
   }
@@ -48,9 +47,7 @@ export class Stage {
 
   /** Ask for the range in view; a phone's agenda shows one day of a week too. */
   async load() {
-    if (!this.timeline) this.draw();
-    const midnight = `${this.shown.date}T00:00`;
-    const [start, end] = this.phone.matches ? [midnight, addWall(midnight, DAY)] : this.timeline.range();
+    const [start, end] = this.phone.matches ? rangeOf("day", this.shown.date) : rangeOf(this.shown.view, this.shown.date);
     try {
       await this.store.load(fromWall(start, this.zone), fromWall(end, this.zone));
     } catch (error) {

@@ -4,14 +4,16 @@ import { serverNow } from "../time.js";
 import { barContent, barEvent, closedEvent, draftEvent, pastEvent } from "./bars.js";
 import { RowSelection, gpusBetween } from "./pointer.js";
 import { watchRoles } from "./roles.js";
-import { resourcesOf, rowLabel, rowsOf } from "./rows.js";
-import { addWall, offsetText, toWall, wallMillis } from "./zone.js";
+import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellFree } from "./rows.js";
+import { addWall, offsetText, rangeOf, toWall } from "./zone.js";
 
 const VIEWS = {
   day: { view: "resourceTimelineDay", slot: 3600, days: 1, narrowest: 34 },
   week: { view: "resourceTimelineWeek", slot: 6 * 3600, days: 7, narrowest: 22 },
 };
 const DAY = 86400;
+const ROOMY_ROWS = 18;
+const FEW = 20; // more changes than that: one new list is quicker than single ones
 const LABEL_PX = { day: 44, week: 20 };
 const shown = (options) => new Intl.DateTimeFormat("en-GB", options);
 const FORMATS = {
@@ -23,7 +25,7 @@ export class Timeline {
   /** on: {pick(gpuIds, start, end), press(gpuIds, start), open(id), move(id, change), moveDraft(change)} */
   constructor(host, { store, draft, zone, gridSeconds, nowWall, view, date, on }) {
     Object.assign(this, { host, store, draft, zone, gridSeconds, nowWall, view, date, on });
-    this.folded = new Set();
+    this.folded = foldedAtFirst(store.groups(), store.visibleReservations());
     this.drawn = new Map();
     const selection = new RowSelection(host, {
       choose: (a, b, start, end) => on.pick(gpusBetween(this.#rows(), a, b), start, end),
@@ -46,7 +48,9 @@ export class Timeline {
       slotLabelFormat: (at) => FORMATS[this.view][1].format(at),
       eventContent: ({ event }) => barContent(event, this),
       resourceLabelContent: ({ resource }) => ({ domNodes: [rowLabel(resource.extendedProps)] }),
-      resourceExpand: ({ resource }) => this.folded[resource.expanded ? "delete" : "add"](resource.id),
+      resourceExpand: ({ resource: { id, expanded } }) => {
+        this.folded[expanded ? "delete" : "add"](id); this.drawBars();
+      },
       dragConstraint: ({ newResource }) => !newResource || Boolean(this.store.gpu(Number(newResource.id))?.bookable),
       eventDrop: (info) => this.#moved(info, info.delta.seconds, info.delta.seconds),
       eventResize: (info) => this.#moved(info, info.startDelta.seconds, info.endDelta.seconds),
@@ -58,13 +62,6 @@ export class Timeline {
     const snap = this.view === "week" ? Math.max(3600, this.gridSeconds) : this.gridSeconds;
     const scroll = Math.max(0, Number(this.nowWall().slice(11, 13)) - 2) * 3600;
     return { view, slotDuration: slot, slotLabelInterval: slot, snapDuration: snap, scrollTime: scroll };
-  }
-
-  /** [first wall, wall after the last] of what is in view. */
-  range() {
-    const back = this.view === "week" ? (new Date(wallMillis(`${this.date}T00:00`)).getUTCDay() + 6) % 7 : 0;
-    const start = addWall(`${this.date}T00:00`, -back * DAY);
-    return [start, addWall(start, VIEWS[this.view].days * DAY)];
   }
 
   show(view, date) {
@@ -90,38 +87,47 @@ export class Timeline {
     this.ec.setOption("slotLabelInterval", slot * Math.ceil(LABEL_PX[this.view] / width));
   }
 
-  #rows() {
-    return rowsOf(this.store.groups(), this.folded);
-  }
+  #rows() { return rowsOf(this.store.groups(), this.folded); }
 
   drawRows() {
+    const print = JSON.stringify(this.store.groups());
+    if (print === this.drawnRows) return;
+    this.drawnRows = print;
     this.ec.setOption("resources", resourcesOf(this.store.groups(), this.folded));
-    requestAnimationFrame(() => this.#fit());
+    this.host.classList.toggle("is-dense", this.#rows().length > ROOMY_ROWS);
+    requestAnimationFrame(() => {
+      tellFree(this.host, this.store, new Date(serverNow()));
+      this.#fit();
+    });
   }
 
   /** Bring the bars to what the store and the draft hold; touch only what changed. */
   drawBars() {
-    const gpus = this.store.visibleGpus();
-    const rowIds = gpus.map((gpu) => String(gpu.id));
-    const events = this.store.visibleReservations().map((r) => barEvent(r, this.zone));
-    events.push(draftEvent(this.draft), closedEvent(gpus, ...this.range()),
-      pastEvent(rowIds, ...this.range(), this.nowWall()));
+    const drawn = new Set(this.#rows().map((row) => row.id));
+    const gpus = this.store.visibleGpus().filter((gpu) => drawn.has(String(gpu.id)));
+    const events = this.store.visibleReservations()
+      .filter((r) => r.gpu_ids.some((id) => drawn.has(String(id))))
+      .map((r) => barEvent(r, this.zone));
+    events.push(draftEvent(this.draft), closedEvent(gpus, ...rangeOf(this.view, this.date)),
+      pastEvent(gpus.map((gpu) => String(gpu.id)), ...rangeOf(this.view, this.date), this.nowWall()));
     const wanted = new Map(events.filter(Boolean).map((event) => [event.id, event]));
-    for (const id of [...this.drawn.keys()].filter((known) => !wanted.has(known))) {
-      this.ec.removeEventById(id);
-      this.drawn.delete(id);
+    const prints = new Map([...wanted].map(([id, event]) => [id, JSON.stringify(event)]));
+    const gone = [...this.drawn.keys()].filter((id) => !wanted.has(id));
+    const changed = [...wanted.keys()].filter((id) => this.drawn.get(id) !== prints.get(id));
+    if (gone.length + changed.length > FEW) {
+      this.ec.setOption("events", [...wanted.values()]);
+    } else {
+      for (const id of gone) this.ec.removeEventById(id);
+      for (const id of changed) this.#put(wanted.get(id));
     }
-    for (const event of wanted.values()) this.#put(event);
+    this.drawn = prints;
+    tellFree(this.host, this.store, new Date(serverNow()));
   }
 
   #put(event) {
-    const print = JSON.stringify(event);
-    const known = this.drawn.get(event.id);
-    if (known === print) return;
     const focused = document.activeElement?.dataset.reservation;
-    if (known === undefined) this.ec.addEvent(event);
-    else this.ec.updateEvent(event);
-    this.drawn.set(event.id, print);
+    if (this.drawn.has(event.id)) this.ec.updateEvent(event);
+    else this.ec.addEvent(event);
     if (focused && `r${focused}` === event.id) {
       requestAnimationFrame(() => this.host.querySelector(`[data-reservation="${focused}"]`)?.focus());
     }

@@ -2,7 +2,7 @@
 import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { longDay, shortClass, weekOf } from "./words.js";
-import { addWall, wallMillis } from "./zone.js";
+import { addWall, mondayOf } from "./zone.js";
 
 const DAY = 86400;
 
@@ -47,8 +47,7 @@ export class Toolbar {
 
   draw(shown) {
     this.shown = shown;
-    const monday = addWall(`${shown.date}T00:00`, -((new Date(wallMillis(`${shown.date}T00:00`)).getUTCDay() + 6) % 7) * DAY);
-    this.title.textContent = shown.view === "week" ? weekOf(monday) : longDay(`${shown.date}T00:00`);
+    this.title.textContent = shown.view === "week" ? weekOf(mondayOf(shown.date)) : longDay(`${shown.date}T00:00`);
     this.date.value = shown.date;
     this.node.querySelector(`[name=view][value=${shown.view}]`).checked = true;
     this.classes.value = shown.gpuClass;

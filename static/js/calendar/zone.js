@@ -76,3 +76,16 @@ export function ceilWall(wall, gridSeconds) {
   const floor = floorWall(wall, gridSeconds);
   return floor === wall ? wall : addWall(floor, gridSeconds);
 }
+
+/** The Monday that a date's week begins with, as a wall. */
+export function mondayOf(date) {
+  const midnight = `${date}T00:00`;
+  return addWall(midnight, -((new Date(wallMillis(midnight)).getUTCDay() + 6) % 7) * 86400);
+}
+
+/** [first wall, wall after the last] of a day's or a week's view. */
+export function rangeOf(view, date) {
+  if (view === "day") return [`${date}T00:00`, addWall(`${date}T00:00`, 86400)];
+  const monday = mondayOf(date);
+  return [monday, addWall(monday, 7 * 86400)];
+}

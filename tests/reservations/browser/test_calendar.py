@@ -103,6 +103,7 @@ def test_a_move_onto_somebody_else_is_refused_and_goes_back(browser, live_asgi, 
     with page_of(browser, live_asgi, lab.people["alice"]) as page:
         open_day(page, lab)
         cell = row(page, lab.gpus[0])
+        expect(bar(page, "mine")).to_be_visible()
         before = bar(page, "mine").bounding_box()
         drag(page, point(cell, 11), point(cell, 15))
         expect(page.locator("#verdict .notice")).to_contain_text("taken by Carol")
@@ -286,7 +287,7 @@ def test_a_plans_booking_goes_on_to_the_launch(browser, live_asgi, lab):
         open_day(page, lab, query)
         expect(page.locator("#verdict")).to_contain_text("Firm")
         page.click("#book")
-        page.wait_for_url(re.compile(r"/jobs/new\?reservation=\d+&plan=5"))
+        page.wait_for_url(re.compile(r"/jobs/new/\?reservation=\d+&plan=5"))
         assert only_reservation().purpose == "llama"
 
 
