@@ -15,7 +15,7 @@ const HISTORY_MS = 120_000;
 const page = pageData("gpu-data");
 const $ = (id) => document.getElementById(id);
 const board = new Board();
-const history = new History($("gpu-charts"), $("gpu-no-history"), page.history);
+const history = new History($("gpu-charts"), $("gpu-no-history"), page);
 
 const chip = makeStateChip();
 const util = el("span", { class: "gpu-util" });
@@ -30,7 +30,7 @@ const cellOf = () => board.byId.get(page.gpu);
 function paintNow(cell) {
   const { row, info } = cell;
   drawStateChip(chip, cell.state);
-  setText(util, pct(row?.utilPct));
+  setText(util, row?.utilPct ?? UNKNOWN);
   drawSparkline(spark, cell);
   drawMemory(memory, cell);
   const heat = row?.temperatureCelsius ?? null;
