@@ -36,7 +36,7 @@ def write_past_jobs(
                 name=row.purpose,
                 kind=Job.Kind.SCRIPT,
                 arguments=[],
-                node=row.allocations.select_related("gpu__node").first().gpu.node,
+                node=row.allocations.select_related("gpu__node")[0].gpu.node,
                 state=state,
                 reason=reason,
                 attempt=1,
@@ -58,4 +58,5 @@ def write_past_jobs(
             (job.started_at, "starting", "running", ""),
             (job.ended_at, "running", job.state, job.reason),
         )
+        if at is not None
     )
