@@ -70,14 +70,14 @@ def _now(user: User, *, writes: bool) -> datetime:
 
 def _entry(user: User, reservation: Reservation, now: datetime) -> dict[str, object]:
     policy = site_policy()
-    rows = reservation.allocations.order_by("gpu_id")
+    rows = reservation.allocations.order_by("gpu_id").values_list("gpu_id", flat=True)
+    if reservation.user_id == user.pk:
+        reader = Reader.owner(user)
+    else:
+        reader = Reader.of(user, policy)
     return {
         **calendar_entry(
-            reservation,
-            gpu_ids=list(rows.values_list("gpu_id", flat=True)),
-            reader=Reader.of(user, policy),
-            policy=policy,
-            now=now,
+            reservation, gpu_ids=list(rows), reader=reader, policy=policy, now=now
         ),
         "cost_gpu_hours": _hours(reservation.cost_gpu_seconds),
         "checked_in": reservation.checked_in_at is not None,

@@ -10,6 +10,7 @@ they reconnect, and ingest reads the calendar anew every few seconds anyway.
 
 import json
 import logging
+import threading
 from typing import Literal, TypedDict
 
 import redis
@@ -49,16 +50,22 @@ class ReservationChanged(TypedDict):
 
 
 _client: redis.Redis | None = None
+_client_lock = threading.Lock()
 
 
 def client() -> redis.Redis:
-    """Return this process's connection pool to the broker."""
+    """Return this process's connection pool to the broker.
+
+    Made once, under a lock: a second one that is dropped again closes, when it
+    is collected, connections that other threads are reading from.
+    """
     global _client
-    if _client is None:
-        _client = redis.Redis.from_url(
-            settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
-        )
-    return _client
+    with _client_lock:
+        if _client is None:
+            _client = redis.Redis.from_url(
+                settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
+            )
+        return _client
 
 
 def publish_reservation(

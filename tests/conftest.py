@@ -28,6 +28,8 @@ DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_asgi"}
 def pytest_configure(config: pytest.Config) -> None:
     """Put the test database in the sandbox and let it be quick."""
     database = django_settings.DATABASES["default"]
+    # A thread that keeps its connection would keep the test database alive.
+    database["CONN_MAX_AGE"] = 0
     if database["ENGINE"].endswith("sqlite3"):
         # A file and not memory: threads of the live server need their own
         # connections, and shared-cache memory locks whole tables at once.

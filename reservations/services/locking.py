@@ -33,7 +33,9 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
         MembershipNeeded: none, or several and none named.
         NotAllowed: not this User's, or switched off.
     """
-    rows = user.memberships.filter(active=True).select_related("user", PATH_UP)
+    if not user.is_active:
+        raise NotAllowed(act="book: the login is switched off")
+    rows = user.memberships.filter(active=True).select_related(PATH_UP)
     if membership is not None:
         found = list(rows.filter(pk=membership.pk))
         if not found:
@@ -42,8 +44,7 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
         found = list(rows[:20])
         if len(found) != 1:
             raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
-    if not found[0].user.is_active:
-        raise NotAllowed(act="book: the login is switched off")
+    found[0].user = user
     return found[0]
 
 

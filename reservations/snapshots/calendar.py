@@ -43,6 +43,11 @@ class Reader:
     """Whether the reader sees who holds a Gpu."""
 
     @classmethod
+    def owner(cls, user: User) -> "Reader":
+        """Return what a User may see and do with what is their own."""
+        return cls(user.pk, is_operator=False, headed=frozenset(), names=True)
+
+    @classmethod
     def of(cls, user: User, policy: Policy) -> "Reader":
         """Return what a User may see and do."""
         return cls(

