@@ -9,8 +9,9 @@ import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";
 const WEEK_SECONDS = 7 * 86400;
 
 export class Find {
-  constructor(node, { store, config, nowWall, take }) {
-    Object.assign(this, { node, store, config, nowWall, take });
+  /** membership(): the one that would pay. take(slot): the card that was chosen. */
+  constructor(node, { store, config, nowWall, membership, take }) {
+    Object.assign(this, { node, store, config, nowWall, membership, take });
     this.form = node.querySelector("form");
     this.results = node.querySelector("#slots");
     this.form.addEventListener("submit", (event) => { event.preventDefault(); this.ask(); });
@@ -36,6 +37,7 @@ export class Find {
     const { count, hours, min_gib: size, gpu_class: kind, earliest, latest } = this.form.elements;
     if (!this.form.reportValidity()) return;
     const query = new URLSearchParams({ count: count.value, hours: hours.value, min_memory_gib: size.value || "0" });
+    if (this.membership()) query.set("membership", this.membership());
     if (kind.value) query.set("gpu_class", kind.value);
     if (earliest.value) query.set("earliest", fromWall(earliest.value, this.config.zone).toISOString());
     if (latest.value) query.set("latest", fromWall(latest.value, this.config.zone).toISOString());

@@ -38,7 +38,7 @@ const details = new Details(node("details"), {
 const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => draft.set(slot, "slot") });
 new Form(node("booking"), { draft, store, config, nowWall, submit });
 const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });
-new Find(node("find"), { store, config, nowWall, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
+new Find(node("find"), { store, config, nowWall, membership: () => draft.membership, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
 const stage = new Stage(node("timeline"), node("agenda"), {
   store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
   on: {

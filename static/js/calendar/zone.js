@@ -31,9 +31,11 @@ export function offsetMinutes(at, zone) {
   return Math.round((shown - Math.floor(at.getTime() / 1000) * 1000) / 60000);
 }
 
-/** "+01:00" for the offset of that instant. */
+/** "+01:00" for the offset of that instant, as EventCalendar wants it for its line
+ *  of now. It takes an offset of zero for none at all and then uses the browser's
+ *  zone, so zero is written as one minute: less than a pixel. */
 export function offsetText(at, zone) {
-  const minutes = offsetMinutes(at, zone);
+  const minutes = offsetMinutes(at, zone) || 1;
   const hours = String(Math.floor(Math.abs(minutes) / 60)).padStart(2, "0");
   const rest = String(Math.abs(minutes) % 60).padStart(2, "0");
   return `${minutes < 0 ? "-" : "+"}${hours}:${rest}`;

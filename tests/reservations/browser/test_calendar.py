@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
 from reservations.models import Reservation, SitePolicy
@@ -324,7 +325,11 @@ def test_escape_closes_the_drawer_and_the_draft(browser, live_asgi, lab):
         expect(page.locator(".bar-event.is-draft")).to_have_count(0)
 
 
-def test_the_sites_clock_rules_whatever_zone_the_browser_is_in(browser, live_asgi, lab):
+@pytest.mark.parametrize("site_zone", ["UTC", "Europe/Berlin", "Asia/Kolkata"])
+def test_the_sites_clock_rules_whatever_zone_the_browser_is_in(
+    browser, live_asgi, lab, settings, site_zone
+):
+    settings.TIME_ZONE = site_zone
     lab.hold("bob", [0], 10, 12)
     with page_of(
         browser, live_asgi, lab.people["alice"], timezone_id="America/New_York"
@@ -340,3 +345,39 @@ def test_the_sites_clock_rules_whatever_zone_the_browser_is_in(browser, live_asg
         page.click("#book")
         expect(page.locator("#drawer")).to_be_hidden()
         assert Reservation.objects.get(user=lab.people["alice"]).start == lab.at(13)
+        page.goto("/calendar/")
+        line = page.locator(".ec-now-indicator").bounding_box()
+        now = timezone.localtime()
+        x, _y = point(row(page, lab.gpus[1]), now.hour + now.minute / 60)
+        assert line["x"] == pytest.approx(x, abs=4)
+
+
+def test_walls_and_instants_agree_where_the_clock_jumps(browser, live_asgi, lab):
+    """2026 in Berlin: 02:00 to 03:00 on 29 March, 03:00 to 02:00 on 25 October."""
+    with page_of(browser, live_asgi, lab.people["alice"]) as page:
+        page.goto("/standing/")
+        there_and_back = page.evaluate(
+            """async () => {
+              const zone = await import("/static/js/calendar/zone.js");
+              const at = (wall) => zone.fromWall(wall, "Europe/Berlin").toISOString();
+              const wall = (at) => zone.toWall(at, "Europe/Berlin");
+              return [at("2026-03-29T01:30"), at("2026-03-29T02:30"),
+                at("2026-03-29T03:30"), at("2026-10-25T01:30"), at("2026-10-25T02:30"),
+                at("2026-10-25T03:30"), wall("2026-03-29T01:00:00Z"),
+                wall("2026-10-25T00:30:00Z"), wall("2026-10-25T01:30:00Z"),
+                zone.mondayOf("2026-03-29"), zone.ceilWall("2026-03-29T10:01", 900)];
+            }"""
+        )
+        assert there_and_back == [
+            "2026-03-29T00:30:00.000Z",
+            "2026-03-29T01:30:00.000Z",
+            "2026-03-29T01:30:00.000Z",
+            "2026-10-24T23:30:00.000Z",
+            "2026-10-25T01:30:00.000Z",
+            "2026-10-25T02:30:00.000Z",
+            "2026-03-29T03:00",
+            "2026-10-25T02:30",
+            "2026-10-25T02:30",
+            "2026-03-23T00:00",
+            "2026-03-29T10:15",
+        ]
