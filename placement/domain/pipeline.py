@@ -177,15 +177,18 @@ def split_pipeline(
         found = split_chain(chain, low=low * (1 - 1e-9), high=high)
         probes += chain.probes
         steps += chain.steps
-        if found is None or len(found.pieces) < least_stages:
+        if found is None:
             continue
-        if len(set(speeds)) > 1:
-            better, whole = _pareto(problem, classes, speeds, memory, times, stages)
+        enough = len(found.pieces) >= least_stages
+        seconds = _whole(problem, found) if enough else float("inf")
+        if len(set(speeds)) > 1 or not enough:
+            front = _Front(problem, classes, speeds, memory, times)
+            better, whole = front.search(
+                least_stages, stages, min(seconds, best_seconds)
+            )
             exact = exact and whole
-            found = better or found
-        seconds = iteration_seconds(
-            [piece.load for piece in found.pieces], problem.microbatches
-        )
+            if better is not None:
+                found, seconds = better, _whole(problem, better)
         if seconds < best_seconds:
             best, best_seconds = found, seconds
     if best is None:
@@ -237,45 +240,76 @@ def _chain(
     return ChainProblem(len(times) - 1, classes, load, reach, stages)
 
 
-def _pareto(
-    problem: PipelineProblem,
-    classes: Sequence[Sequence[int]],
-    speeds: Sequence[float],
-    memory: Memory,
-    times: Sequence[float],
-    stages: int,
-) -> tuple[Split | None, bool]:
+def _whole(problem: PipelineProblem, split: Split) -> float:
+    return iteration_seconds(
+        [piece.load for piece in split.pieces], problem.microbatches
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
     """Exact for sum + (m - 1) max: fronts of (sum, max) per state and prefix."""
-    layers = len(times) - 1
-    lattice = Lattice([len(group) for group in classes], stages)
-    moves = sum(len(lattice.moves[code]) for codes in lattice.levels for code in codes)
-    if moves * layers * layers // 2 > FRONT_BUDGET:
-        return None, False
-    fronts: dict[tuple[int, int], list[_Point]] = {(0, 0): [_Point(0.0, 0.0, None)]}
-    done: list[_Point] = []
-    for stage, codes in enumerate(lattice.levels):
-        flight = problem.in_flight(stage, stages)
-        for code in codes:
-            for first in range(layers):
-                points = fronts.get((code, first))
-                if not points:
-                    continue
-                for kind, following in lattice.moves[code]:
-                    fits = memory.reach(first, kind, flight)
-                    for last in range(first + 1, fits + 1):
-                        load = (times[last] - times[first]) / speeds[kind]
-                        step = (kind, first, last, load)
-                        made = [_after(point, step) for point in points]
-                        if last == layers:
-                            done += made
-                        else:
-                            front = fronts.setdefault((following, last), [])
-                            _merge(front, made)
-    if not done:
-        return None, True
-    scale = problem.microbatches - 1
-    winner = min(done, key=lambda point: point.total + scale * point.largest)
-    return _pieces(winner, classes), True
+
+    problem: PipelineProblem
+    classes: Sequence[Sequence[int]]
+    speeds: Sequence[float]
+    memory: Memory
+    times: Sequence[float]
+
+    def search(
+        self, least: int, stages: int, beat_seconds: float
+    ) -> tuple[Split | None, bool]:
+        """The best pipeline of `least` to `stages` stages, if it beats a time; and
+        whether the search was small enough to be done at all."""
+        layers = len(self.times) - 1
+        lattice = Lattice([len(group) for group in self.classes], stages)
+        moves = sum(
+            len(lattice.moves[code]) for codes in lattice.levels for code in codes
+        )
+        if moves * layers * layers // 2 > FRONT_BUDGET:
+            return None, False
+        fronts: dict[tuple[int, int], list[_Point]] = {(0, 0): [_Point(0.0, 0.0, None)]}
+        done: list[_Point] = []
+        for stage, codes in enumerate(lattice.levels):
+            flight = self.problem.in_flight(stage, stages)
+            for code in codes:
+                for first in range(layers):
+                    points = fronts.get((code, first))
+                    for kind, following in lattice.moves[code] if points else ():
+                        fits = self.memory.reach(first, kind, flight)
+                        for last in range(first + 1, fits + 1):
+                            made = self._grown(points, kind, first, last, beat_seconds)
+                            if not made:
+                                break
+                            if last < layers:
+                                _merge(fronts.setdefault((following, last), []), made)
+                            elif stage + 1 >= least:
+                                done += made
+        if not done:
+            return None, True
+        scale = self.problem.microbatches - 1
+        winner = min(done, key=lambda point: point.total + scale * point.largest)
+        return _pieces(winner, self.classes), True
+
+    def _grown(
+        self,
+        points: "Sequence[_Point] | None",
+        kind: int,
+        first: int,
+        last: int,
+        beat_seconds: float,
+    ) -> "list[_Point]":
+        """Points with one more stage, without those that cannot beat the time: what
+        is left takes at least as long as on the fastest Gpu."""
+        load = (self.times[last] - self.times[first]) / self.speeds[kind]
+        rest = (self.times[-1] - self.times[last]) / max(self.speeds)
+        scale = self.problem.microbatches - 1
+        made = []
+        for point in points or ():
+            after = _after(point, (kind, first, last, load))
+            if after.total + rest + scale * after.largest < beat_seconds:
+                made.append(after)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from placement.domain.candidates import data_parallel, single, zero1_uneven
-from placement.domain.candidates_staged import gpipe_note, pipeline, tensor
+from placement.domain.candidates_staged import gpipe_note, pipeline
+from placement.domain.candidates_tensor import tensor
 from placement.domain.errors import PlanInvalid
 from placement.domain.offer import GpuOffer, check_offers
 from placement.domain.plan import LeftOut, Plan, PlanSet, Refusal
