@@ -223,7 +223,8 @@ class JobKeeper:
                     }
                 )
             elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:
-                ended.append(fact_of(kept.folder, kept.status))
+                # Without its last lines: the log itself is at the web by then.
+                ended.append(fact_of(kept.folder, {**kept.status, "last_lines": []}))
         belief = {
             "v": 1,
             "kind": "jobs",

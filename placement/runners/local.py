@@ -127,34 +127,24 @@ class LocalRunner:
         return ask(folder, {"reason": reason, "lost": False})
 
     def end_strays(self, folder: JobFolder) -> int:
-        """Kill what a shim that was itself killed left behind; how many."""
-        shim = folder.read("shim")
+        """Kill what a shim that was itself killed left behind; how many.
+
+        Known by the mark in their environment and by nothing else: the number of
+        a process group may by now be that of an innocent one.
+        """
         nonce = folder.read("order").get("nonce")
-        mark = run_entry(str(nonce)) if nonce else None
-        group = shim.get("pgid")
+        if not nonce:
+            return 0
+        mark = run_entry(str(nonce))
         left = [
             item.pid
             for item in processes.table().values()
             if not item.dead
             and item.pid != os.getpid()
-            and (
-                (_grouped(item, group, shim.get("leader_start_ticks")))
-                or (mark is not None and processes.environ_holds(item.pid, mark))
-            )
+            and processes.environ_holds(item.pid, mark)
         ]
         processes.end_all(left)
         return len(left)
-
-
-def _grouped(item: processes.Stat, group: object, leader_ticks: object) -> bool:
-    """Say whether a process is of a Job's group or session.
-
-    A number is used again for another group only after every member of the
-    first has ended; one that began before the Job's leader is not of it.
-    """
-    if not isinstance(group, int) or not isinstance(leader_ticks, int):
-        return False
-    return group in (item.pgid, item.session) and item.start_ticks >= leader_ticks
 
 
 def shim_lives(folder: JobFolder) -> bool:

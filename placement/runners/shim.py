@@ -150,7 +150,7 @@ class Shim:
             self.order,
             sim_dir=Path(sim_dir) if sim_dir else None,
             pid=self.leader_pid,
-            command=" ".join(argv),
+            command=self.order.recipe or "script " + " ".join(argv[1:]),
         ):
             started_at = time.time()
             self._write_status({"event": "started", "started_at": started_at})

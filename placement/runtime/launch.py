@@ -8,13 +8,15 @@ torchrun passes on to the workers, ends it quietly instead of with a traceback.
 
 import sys
 
-from torch.distributed import run
-from torch.distributed.elastic.multiprocessing.api import SignalException
-
 
 def main(argv: list[str]) -> int:
     """Run the workers; 0 when they ended well or were asked to end."""
     processes, settings = argv[1], argv[2]
+    # Torch takes seconds to import; the log should not be silent meanwhile.
+    print(f"tiny-transformer: starting {processes} process(es)", flush=True)
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
     try:
         run.main(
             [

@@ -70,21 +70,7 @@ def launch(
     checked = _checked_form(
         name, kind, recipe, recipe_settings or {}, script, arguments
     )
-    # The row lock makes the count of live Jobs a promise.
-    reservation = (
-        Reservation.objects.select_for_update()
-        .filter(pk=reservation_id, user=user)
-        .first()
-    )
-    if reservation is None:
-        raise NotFound(what=f"reservation #{reservation_id} of yours")
-    if reservation.state not in State.live() or reservation.end <= now:
-        raise ReservationNotUsable(
-            reservation=reservation.pk, state=reservation.state, end=reservation.end
-        )
-    count = reservation.jobs.live().count()
-    if count >= MOST_LIVE_JOBS:
-        raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
+    reservation = _locked_reservation(user, reservation_id, now)
     where = _node_of(reservation, node)
     if kind == Job.Kind.SCRIPT:
         _check_isolation(where, user)
@@ -157,6 +143,26 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         if job.state not in JobState.live():
             raise JobOver(job=job.pk, state=job.state)
     return job
+
+
+def _locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
+    """Return one's own live Reservation with room for another Job, locked.
+
+    The row lock makes the count of live Jobs a promise.
+    """
+    reservation = (
+        Reservation.objects.select_for_update().filter(pk=pk, user=user).first()
+    )
+    if reservation is None:
+        raise NotFound(what=f"reservation #{pk} of yours")
+    if reservation.state not in State.live() or reservation.end <= now:
+        raise ReservationNotUsable(
+            reservation=reservation.pk, state=reservation.state, end=reservation.end
+        )
+    count = reservation.jobs.live().count()
+    if count >= MOST_LIVE_JOBS:
+        raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
+    return reservation
 
 
 def _checked_form(

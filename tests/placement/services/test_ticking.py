@@ -1,0 +1,149 @@
+"""The tick of Jobs: what it orders, tells and stops. The broker is real."""
+
+from datetime import timedelta
+
+import pytest
+
+from placement import services
+from placement.domain.lifecycle import JobState
+from placement.domain.orders import OrderKind
+from placement.models import Job
+from reservations.domain.lifecycle import State
+from reservations.models import Reservation
+from tests.factories import make_reservation
+from tests.placement.services.stage import NOW, after, belief, fact, now_is, record
+
+pytestmark = pytest.mark.django_db
+
+
+# --- ordering ---
+
+
+def test_a_due_job_is_ordered_once_with_everything_in_it(job, orders, reservation):
+    assert services.tick(NOW)["ordered"] == 1
+    assert services.tick(NOW)["ordered"] == 0
+    (order,) = orders()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == (JobState.STARTING, 1)
+    assert order.kind is OrderKind.START
+    assert (order.job, order.attempt, order.nonce) == (job.pk, 1, job.order_nonce)
+    assert order.gpu_uuids == ("GPU-red-0", "GPU-red-1")
+    assert order.deadline_at == reservation.end.timestamp()
+    assert order.expires_at <= order.deadline_at
+    assert (order.recipe, order.user) == ("burn-in", "alice")
+    assert order.simulated and order.claim_bytes_per_gpu == 8 * 2**30
+    assert order.settings["seconds"] == 5
+
+
+def test_nothing_is_ordered_before_the_reservation_is_active(job, orders, reservation):
+    Reservation.objects.filter(pk=reservation.pk).update(state=State.CONFIRMED)
+    assert services.tick(NOW)["ordered"] == 0
+    assert orders() == []
+    assert now_is(job) == JobState.QUEUED
+
+
+def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
+    job, orders, reservation, bob
+):
+    gpus = [row.gpu for row in reservation.allocations.all()]
+    before = make_reservation(
+        bob, gpus, start=NOW - timedelta(hours=1), end=NOW, state=State.ENDED
+    )
+    other = Job.objects.create(
+        reservation=before, owner=bob, node=job.node, name="late", kind="recipe",
+        recipe="burn-in", state=JobState.STOPPING, stop_at=NOW, ordered_at=NOW,
+        seen_at=NOW, attempt=1,
+    )  # fmt: skip
+    assert services.tick(NOW)["ordered"] == 0
+    job.refresh_from_db()
+    assert job.reason == f"waits for job #{other.pk} to leave the GPUs"
+    Job.objects.filter(pk=other.pk).update(state=JobState.STOPPED)
+    assert services.tick(NOW)["ordered"] == 1
+    assert now_is(job) == JobState.STARTING
+    assert job.reason == ""
+
+
+def test_an_unheard_job_is_ordered_again_as_the_same_attempt(job, orders):
+    services.tick(NOW)
+    (first,) = orders()
+    assert services.tick(after(10))["ordered_again"] == 0
+    assert services.tick(after(21))["ordered_again"] == 1
+    (second,) = orders()
+    assert (second.job, second.attempt) == (first.job, first.attempt)
+    assert second.nonce != first.nonce
+
+
+def test_a_broker_that_is_away_costs_nothing_but_time(job, orders, monkeypatch):
+    monkeypatch.setattr("placement.services.ordering.current_app.send_task", _refuse)
+    assert services.tick(NOW)["ordered"] == 0
+    assert now_is(job) == JobState.STARTING
+    monkeypatch.undo()
+    assert services.tick(after(21))["ordered_again"] == 1
+
+
+def _refuse(*_args, **_kwargs):
+    raise ConnectionError("no broker")
+
+
+def test_a_moved_end_is_told_to_the_shim(running, orders, reservation):
+    assert services.tick(NOW)["told"] == 0
+    later = reservation.end + timedelta(hours=1)
+    Reservation.objects.filter(pk=reservation.pk).update(end=later)
+    assert services.tick(NOW)["told"] == 1
+    assert services.tick(NOW)["told"] == 0
+    (order,) = orders()
+    assert (order.kind, order.deadline_at) == (OrderKind.START, later.timestamp())
+
+
+def test_a_node_that_missed_the_new_end_is_told_again(running, orders, reservation):
+    heard = belief(running)
+    Reservation.objects.filter(pk=reservation.pk).update(
+        end=reservation.end + timedelta(hours=1)
+    )
+    services.tick(NOW)
+    orders()
+    record(heard)
+    assert services.tick(NOW)["told"] == 1
+
+
+# --- stopping ---
+
+
+@pytest.mark.parametrize("state", [State.ENDED, State.RELEASED, State.REFUNDED])
+def test_a_reservation_that_is_over_stops_its_jobs(running, orders, reservation, state):
+    Reservation.objects.filter(pk=reservation.pk).update(state=state, end=NOW)
+    done = services.tick(after(1))
+    assert (done["stopped"], done["stops_sent"]) == (1, 1)
+    assert now_is(running) == JobState.STOPPING
+    (order,) = orders()
+    assert (order.kind, order.job) == (OrderKind.STOP, running.pk)
+    assert "reservation" in order.reason
+    assert services.tick(after(2))["stops_sent"] == 0
+    assert services.tick(after(8))["stops_sent"] == 1
+    record(fact(running, "exited", exit_code=0, stopped=True))
+    assert now_is(running) == JobState.STOPPED
+    assert services.tick(after(20))["stops_sent"] == 0
+
+
+def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservation):
+    Reservation.objects.filter(pk=reservation.pk).update(state=State.CANCELLED)
+    services.tick(NOW)
+    assert now_is(job) == JobState.STOPPED
+    assert job.reason == "never began: the reservation was cancelled"
+    assert orders() == []
+
+
+def test_a_silent_nodes_job_is_given_up_a_minute_after_the_end(running, reservation):
+    end = NOW + timedelta(seconds=10)
+    Reservation.objects.filter(pk=reservation.pk).update(end=end, state=State.ENDED)
+    services.tick(after(11))
+    services.tick(after(60))
+    assert now_is(running) == JobState.STOPPING
+    services.tick(after(200))
+    assert now_is(running) == JobState.LOST
+    assert "red is silent since" in running.reason
+
+
+def test_a_silent_node_is_not_the_jobs_fault_before_that(running):
+    services.tick(after(600))
+    assert now_is(running) == JobState.RUNNING
