@@ -89,6 +89,9 @@ def control(*, listener_fd: int) -> list[Spec]:
                 *("--fd", str(listener_fd), "--lifespan", "off", "--no-access-log"),
                 *("--timeout-graceful-shutdown", "2", "--no-server-header"),
                 *("--no-proxy-headers", "--ws-max-size", "65536"),
+                # Compressing a frame for each page costs six times as much as
+                # sending it (bench/fanout.py --compress).
+                *("--ws-per-message-deflate", "false"),
                 *("--log-level", "warning"),
             ],
             environ,

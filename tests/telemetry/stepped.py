@@ -1,0 +1,32 @@
+"""An ingest that a test drives by hand, and its fixtures."""
+
+import redis
+
+from telemetry import live
+from telemetry.domain import frame
+from telemetry.ingest import Ingest
+
+
+class Stepped:
+    """An ingest whose rounds a test takes one by one, in one thread."""
+
+    def __init__(self, client: redis.Redis, **parts: object) -> None:
+        self.client = client
+        self.ingest = Ingest(client, **parts)
+        self.round()
+
+    def round(self) -> frame.Frame | None:
+        """Write, read, tick; the frame that is published now."""
+        self.ingest.writer._loaded = float("-inf")
+        self.ingest.writer.work(may_write=self.ingest.lease.held)
+        self.ingest.read(0.01)
+        while self.ingest.intake.behind:
+            self.ingest.read(0.01)
+        self.ingest.tick()
+        self.ingest.writer.work(may_write=self.ingest.lease.held)
+        return self.frame
+
+    @property
+    def frame(self) -> frame.Frame | None:
+        data = self.client.get(live.FRAME_LATEST)
+        return frame.decode(data) if data else None
