@@ -97,13 +97,13 @@ def optimizer_temporary_bytes(
     torch/optim/adam.py: the for-loop makes the square root of the second moment and
     its quotient (2 x the largest tensor); foreach makes the square roots of all
     tensors at once; fused makes nothing. SGD updates in place. Adafactor steps tensor
-    by tensor whatever is asked (torch/optim/_adafactor.py).
+    by tensor, making one update at a time (torch/optim/_adafactor.py).
     """
     width = widths(workload).moment
     if workload.optimizer in ("sgd", "momentum", "adam8bit"):
         return 0
     if workload.optimizer == "adafactor":
-        return int(2 * width * largest)
+        return int(width * largest)
     if workload.optimizer_loop == "fused":
         return 0
     if workload.optimizer_loop == "forloop":
