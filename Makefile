@@ -25,15 +25,15 @@ test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARG
 	@sh deploy/setup.sh test
 	@exec $(PYTHON_VENV) tests/run.py $(ARGS)
 
-check: ## Check format, lint, types, import contracts and migrations
+check: ## Check format, lint, types, import contracts and migrations; all, then fail
 	@sh deploy/setup.sh check
-	@$(PYTHON_VENV) -m ruff format --check .
-	@$(PYTHON_VENV) -m ruff check .
-	@$(PYTHON_VENV) -m mypy .
-	@.venv/bin/lint-imports
-	@GPUPORTAL_VAR="$$(mktemp -d)" && export GPUPORTAL_VAR && \
-	  $(PYTHON_VENV) manage.py makemigrations --check --dry-run; \
-	  status=$$?; rm -rf "$$GPUPORTAL_VAR"; exit $$status
+	@status=0; made=$$(mktemp -d); \
+	$(PYTHON_VENV) -m ruff format --check . || status=1; \
+	$(PYTHON_VENV) -m ruff check . || status=1; \
+	$(PYTHON_VENV) -m mypy . || status=1; \
+	.venv/bin/lint-imports || status=1; \
+	GPUPORTAL_VAR="$$made" $(PYTHON_VENV) manage.py makemigrations --check --dry-run || status=1; \
+	rm -rf "$$made"; exit $$status
 
 format: ## Put every Python file into the house's format
 	@$(PYTHON_VENV) -m ruff format .

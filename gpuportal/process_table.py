@@ -197,8 +197,8 @@ def nodes_here(choice: str) -> Sequence[NodeProcess]:
     """Choose the node workers of this machine.
 
     Args:
-        choice: ``none``, ``auto`` (the driver's Gpus where there is a driver,
-            otherwise every simulated node), or node names with commas between.
+        choice: ``none``, ``auto`` (the driver's Gpus where there is a driver, and
+            every simulated node), or node names with commas between.
     """
     if choice == "none":
         return []
@@ -213,9 +213,9 @@ def nodes_here(choice: str) -> Sequence[NodeProcess]:
         return [
             simulated.get(name, NodeProcess(name, simulated=False)) for name in wanted
         ]
-    if driver_present():
-        return [NodeProcess(own_name(), simulated=False)]
-    return list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else []
+    # Beside real Gpus the demo lab's nodes go on: its bookings are on them.
+    real = [NodeProcess(own_name(), simulated=False)] if driver_present() else []
+    return real + (list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else [])
 
 
 def driver_present() -> bool:

@@ -1,0 +1,90 @@
+"""Which node workers a machine plays, and with which token."""
+
+import pytest
+
+from gpuportal import paths, process_table
+from gpuportal.process_table import NodeProcess
+from telemetry.models import Node
+from tests.factories import make_node
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Say whether there is a driver, and what the machine is called."""
+
+    def present(answer: bool) -> None:
+        monkeypatch.setattr(process_table, "driver_present", lambda: answer)
+        monkeypatch.setattr("platform.node", lambda: "Büro_3.example.org")
+
+    return present
+
+
+def test_without_a_driver_every_simulated_node_has_a_worker(driver):
+    driver(False)
+    make_node("sim-b")
+    make_node("sim-a")
+    make_node("atlas", simulated=False)
+    assert process_table.nodes_here("auto") == [
+        NodeProcess("sim-a", simulated=True),
+        NodeProcess("sim-b", simulated=True),
+    ]
+
+
+def test_with_a_driver_the_machine_is_a_node_of_its_own(driver):
+    driver(True)
+    make_node("sim-a")
+    assert process_table.nodes_here("auto") == [
+        NodeProcess("B-ro-3", simulated=False),
+        NodeProcess("sim-a", simulated=True),
+    ]
+
+
+def test_a_site_that_refuses_simulated_gpus_starts_none(driver, settings):
+    driver(False)
+    settings.ALLOW_SIMULATED_GPUS = False
+    make_node("sim-a")
+    assert process_table.nodes_here("auto") == []
+
+
+def test_named_nodes_and_none_are_obeyed(driver):
+    driver(True)
+    make_node("sim-a")
+    assert process_table.nodes_here("none") == []
+    assert process_table.nodes_here("sim-a, atlas") == [
+        NodeProcess("sim-a", simulated=True),
+        NodeProcess("atlas", simulated=False),
+    ]
+
+
+def test_a_new_node_is_enrolled_and_its_token_kept_for_the_owner_only():
+    process = NodeProcess("atlas", simulated=False)
+    path = process_table.token_file(process)
+    assert path.stat().st_mode & 0o077 == 0
+    token = path.read_text().strip()
+    assert Node.objects.get(name="atlas").accepts(token)
+    assert process_table.token_file(process).read_text().strip() == token
+    path.unlink()
+
+
+def test_a_token_that_was_lost_or_replaced_is_renewed():
+    process = NodeProcess("borea", simulated=True)
+    path = process_table.token_file(process)
+    for spoil in (path.unlink, lambda: path.write_text("wrong")):
+        spoil()
+        assert process_table.token_file(process) == path
+        assert Node.objects.get(name="borea").accepts(path.read_text().strip())
+    path.unlink()
+
+
+def test_a_node_worker_is_told_where_everything_is(settings):
+    make_node("sim-a")
+    spec = process_table.node(
+        NodeProcess("sim-a", simulated=True), web_url="http://127.0.0.1:8010"
+    )
+    assert spec.env["GPUPORTAL_BACKEND"] == "simulated"
+    assert spec.env["GPUPORTAL_WEB_URL"] == "http://127.0.0.1:8010"
+    assert spec.env["GPUPORTAL_ALLOW_SCRIPTS"] == "0"
+    assert paths.read_secret("order_key.pub").startswith("-----BEGIN PUBLIC KEY")
+    assert not spec.essential
