@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 
 from placement import live, logs
 from placement.models import Job
@@ -35,7 +35,7 @@ class JobConsumer(SessionConsumer):
 
     async def welcome(self) -> None:
         """Send where the Job stands, and the end of its log."""
-        for message in await sync_to_async(self._present)():
+        for message in await database_sync_to_async(self._present)():
             await self.pass_on(message)
 
     def _present(self) -> list[dict[str, Any]]:

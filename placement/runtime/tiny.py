@@ -16,6 +16,8 @@ CHOICES = 4
 class TinyTransformer(nn.Module):
     """A decoder-only transformer with learned positions."""
 
+    mask: torch.Tensor
+
     def __init__(self, *, layers: int, hidden: int, heads: int, seq: int) -> None:
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, hidden)
