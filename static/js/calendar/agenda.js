@@ -109,6 +109,6 @@ export class Agenda {
       type: "button", class: "agenda-item agenda-free", "data-key": `f${gpu.id}${start}`,
       on: { click: () => this.on.pick([gpu.id], start, end) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
-    el("span", { class: "grow", text: `free for ${duration(wallSeconds(start, end))}` }), icon("plus"), "Book");
+    el("span", { class: "grow", text: `${duration(wallSeconds(start, end))} free` }), icon("plus"), "Book");
   }
 }

@@ -35,7 +35,7 @@ const details = new Details(node("details"), {
   store, config, nowWall, actions, close: () => drawer.close(),
   change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "[name=start]" }); },
 });
-const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => draft.set(slot, "slot") });
+const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); } });
 new Form(node("booking"), { draft, store, config, nowWall, submit });
 const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });
 new Find(node("find"), { store, config, nowWall, membership: () => draft.membership, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
@@ -55,6 +55,7 @@ function pick(gpuIds, start, end, focus = null) {
   else draft.begin(fields, "pointer");
   drawer.open("form", { focus });
   if (start.slice(0, 10) !== shown.date && shown.view === "day") change({ date: start.slice(0, 10) }, true);
+  if (focus) stage.reveal();
 }
 
 function open(id) {
@@ -140,4 +141,5 @@ if (config.draft) {
   const { gpu_ids: gpuIds, ...fields } = config.draft;
   draft.begin({ ...Object.fromEntries(Object.entries(fields).filter(([, value]) => value)), gpuIds });
   drawer.open("form", { focus: gpuIds.length ? "#book" : "[name=start]" });
+  stage.reveal();
 }

@@ -55,6 +55,13 @@ export class Stage {
     }
   }
 
+  /** Scroll to the draft where it lies outside of what is seen. */
+  reveal() {
+    requestAnimationFrame(() => {
+      this.timelineNode.querySelector(".is-draft")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    });
+  }
+
   putBack(id) {
     this.timeline?.putBack(id);
   }

@@ -104,15 +104,14 @@ def test_a_move_onto_somebody_else_is_refused_and_goes_back(browser, live_asgi, 
     with page_of(browser, live_asgi, lab.people["alice"]) as page:
         open_day(page, lab)
         cell = row(page, lab.gpus[0])
-        expect(bar(page, "mine")).to_be_visible()
-        before = bar(page, "mine").bounding_box()
         drag(page, point(cell, 11), point(cell, 15))
         expect(page.locator("#verdict .notice")).to_contain_text("taken by Carol")
         expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T14:00")
         page.keyboard.press("Escape")
-        assert bar(page, "mine").bounding_box()["x"] == pytest.approx(
-            before["x"], abs=2
-        )
+        expect(page.locator("#drawer")).to_be_hidden()
+        page.wait_for_timeout(300)  # the rows take the drawer's room again
+        x, _y = point(cell, 10)
+        assert bar(page, "mine").bounding_box()["x"] == pytest.approx(x, abs=4)
         own.refresh_from_db()
         assert own.start == lab.at(10)
 

@@ -77,7 +77,7 @@ def test_on_a_phone_a_free_time_is_booked_from_the_agenda(browser, live_asgi, la
         gpu = page.locator(".agenda-gpu").nth(3)
         gpu.locator("summary").click()
         assert is_as_wide_as_its_window(page)
-        gpu.get_by_role("button", name="free for").click()
+        gpu.get_by_role("button", name=" free").click()
         page.get_by_role("button", name="2 h", exact=True).click()
         expect(page.locator("#verdict")).to_contain_text("Firm")
         assert is_as_wide_as_its_window(page)
