@@ -16,7 +16,7 @@ help: ## Show this list
 
 run: ## Install what is missing, start everything, print address and logins (PORT=8010 BIND=127.0.0.1)
 	@sh deploy/setup.sh run
-	@exec $(PYTHON_VENV) manage.py portal --bind "$(BIND)" --port "$(PORT)" $(ARGS)
+	@exec $(PYTHON_VENV) manage.py portal --with-starter --bind "$(BIND)" --port "$(PORT)" $(ARGS)
 
 setup: ## Only install: virtual environment, Python and front-end packages
 	@sh deploy/setup.sh setup

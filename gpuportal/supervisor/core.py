@@ -70,7 +70,9 @@ class Supervisor:
         self._say = say
         kernel.adopt_orphans()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, self._asked_to_stop)
+            # Whoever started this under nohup wants it to outlive the terminal.
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, self._asked_to_stop)
 
     @property
     def stopping(self) -> bool:

@@ -20,6 +20,7 @@ from django.db.migrations.executor import MigrationExecutor
 from gpuportal import paths, process_table
 from gpuportal.supervisor import AlreadyRunning, Supervisor, take_lock
 from gpuportal.supervisor.kernel import write_lock
+from gpuportal.supervisor.starter import Starter
 
 DISK_NEEDED_BYTES = 200 * 2**20
 BROKER_SECONDS = 10.0
@@ -46,10 +47,17 @@ class Command(BaseCommand):
             action="store_true",
             help="leave an empty portal empty (production always does)",
         )
+        parser.add_argument(
+            "--with-starter",
+            action="store_true",
+            help="end with the shell this was started from (make run says so)",
+        )
 
     def handle(self, *args: object, **options: object) -> None:
         """Lock, take the port, prepare, run, stop."""
         bind, port = str(options["bind"]), int(str(options["port"]))
+        # First of all: it is the shell of now that counts, not of in a minute.
+        starter = Starter() if options["with_starter"] else None
         lock = self._lock()
         listener = self._listen(bind, port)
         port = listener.getsockname()[1]
@@ -63,7 +71,11 @@ class Command(BaseCommand):
         )
         try:
             self._start(supervisor, listener, address, options)
-            supervisor.run()
+            while not supervisor.stopping:
+                supervisor.turn()
+                if starter is not None and starter.gone():
+                    self.say("whoever started this is gone;")
+                    break
         finally:
             if supervisor.children:
                 self.say("stopping ...")
