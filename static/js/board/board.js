@@ -21,7 +21,7 @@ const announcer = new Announcer($("announcer"));
 const views = {
   cards: new CardsView($("gpus"), board),
   table: new TableView($("gpus"), board, filters),
-  wall: new WallView($("gpus"), board, filters),
+  wall: new WallView($("gpus"), board, filters, $("wall-page")),
 };
 let view = null;
 let shown = "";

@@ -44,6 +44,7 @@ export class Board {
     this.cells = [];
     this.byId = new Map();
     this.nodes = new Map();
+    this.byNode = new Map();
     this.rosterId = null;
     this.frameAt = null; // performance.now() of the newest frame
     this.holders = {};
@@ -63,6 +64,7 @@ export class Board {
     this.nodes = new Map();
     for (const node of roster.nodes ?? []) this.nodes.set(node.name, { ...before.get(node.name), ...node });
     for (const { node } of roster.gpus) if (!this.nodes.has(node)) this.nodes.set(node, { name: node });
+    this.byNode = Map.groupBy(cells, (cell) => cell.info.node);
     this.rosterId = roster.roster_id;
     this.takeHolders(this.holders);
   }
@@ -75,9 +77,7 @@ export class Board {
   takeDetail(detail) {
     const node = this.nodes.get(detail.node);
     if (node) node.load1 = detail.load1;
-    for (const cell of this.cells) {
-      if (cell.info.node === detail.node) cell.detail = detail.gpus[cell.info.uuid] ?? cell.detail;
-    }
+    for (const cell of this.byNode.get(detail.node) ?? []) cell.detail = detail.gpus[cell.info.uuid] ?? cell.detail;
   }
 
   /** Takes a frame; returns the cells whose state word changed, or null if it is not ours. */

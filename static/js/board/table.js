@@ -39,16 +39,17 @@ class Row {
     this.chip = makeStateChip();
     this.util = el("span", { class: "row-util" });
     this.meter = el("span", { class: "meter" }, el("span", { class: "meter-fill" }));
-    this.texts = Object.fromEntries(["memory", "heat", "power"].map((key) => [key, el("td", { class: "num" })]));
-    this.running = el("td", { class: "truncate row-running" });
-    this.holder = el("td", { class: "truncate row-holder" });
-    this.next = el("td", { class: "nowrap" });
+    this.texts = Object.fromEntries(["memory", "heat", "power"].map((key) => [key, el("td", { role: "cell", class: "num" })]));
+    this.running = el("td", { role: "cell" });
+    this.holder = el("td", { role: "cell" });
+    this.next = el("td", { role: "cell" });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: "Book", "aria-label": `Book ${cell.name}` });
     const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
-    this.root = el("tr", {},
-      el("th", { scope: "row" }, link), el("td", { class: "nowrap", text: cell.info.gpu_class }),
-      el("td", {}, this.chip.root), el("td", {}, el("div", { class: "row-load" }, this.util, this.meter)),
-      ...Object.values(this.texts), this.running, this.holder, this.next, el("td", { class: "num" }, this.book));
+    const td = (props, ...children) => el("td", { role: "cell", ...props }, ...children);
+    this.root = el("tr", { role: "row" },
+      el("th", { scope: "row", role: "rowheader" }, link), td({ text: cell.info.gpu_class, title: cell.info.gpu_class }),
+      td({}, this.chip.root), td({}, el("div", { class: "row-load" }, this.util, this.meter)),
+      ...Object.values(this.texts), this.running, this.holder, this.next, td({ class: "num" }, this.book));
   }
 
   paint() {
@@ -76,12 +77,12 @@ export class TableView {
     this.rows = new Map();
     this.visible = new Visible((row) => row.paint());
     this.heads = COLUMNS.map(([key, label, look]) =>
-      el("th", { scope: "col", class: look, "data-key": key },
+      el("th", { scope: "col", role: "columnheader", class: look, "data-key": key },
         el("button", { type: "button", text: label, on: { click: () => this.sort(key) } })));
-    this.body = el("tbody");
-    this.table = el("table", { class: "table table-dense board-table" },
+    this.body = el("tbody", { role: "rowgroup" });
+    this.table = el("table", { class: "table table-dense board-table", role: "table" },
       el("caption", { class: "visually-hidden", text: "Every GPU that the filter shows" }),
-      el("thead", {}, el("tr", {}, ...this.heads, el("td"))), this.body);
+      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads, el("td", { role: "cell" }))), this.body);
     this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": "GPUs as a table" }, this.table);
   }
 

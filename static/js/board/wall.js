@@ -1,12 +1,16 @@
-// The corridor screen: every Gpu at once, read from two metres, for ever.
+// The corridor screen: Gpus as large tiles, read from two metres, for ever. More
+// than fit legibly take turns, a page every ten seconds, until somebody holds one.
 
-import { el, place, setClass, setText, setVars } from "../dom.js";
+import { el, place, setAttr, setClass, setText, setVars } from "../dom.js";
 import { UNKNOWN } from "../format.js";
 import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { holderWords, nextWords, noteWords } from "./words.js";
 
 const TILE_RATIO = 1.5;
+const SMALLEST_TILE_PX = 220;
+const PAGE_MS = 10_000;
+const PHONE = matchMedia("(max-width: 40rem)");
 
 /** Columns that make the tiles largest for so many in such a box. */
 export function bestColumns(count, width, height) {
@@ -17,6 +21,12 @@ export function bestColumns(count, width, height) {
     if (size > best.size) best = { columns, size };
   }
   return best;
+}
+
+/** How many tiles of the smallest legible size such a box holds. */
+export function capacity(width, height) {
+  const columns = Math.max(1, Math.floor(width / SMALLEST_TILE_PX));
+  return columns * Math.max(1, Math.floor((height * TILE_RATIO) / SMALLEST_TILE_PX));
 }
 
 class Tile {
@@ -47,42 +57,62 @@ class Tile {
 }
 
 export class WallView {
-  constructor(root, board, filters) {
-    Object.assign(this, { root, board, filters });
+  constructor(root, board, filters, pageButton) {
+    Object.assign(this, { root, board, filters, pageButton });
     this.tiles = new Map();
+    this.page = 0;
+    this.held = false;
     this.grid = el("div", { class: "wall-grid" });
     new ResizeObserver(() => this.fit()).observe(root);
+    pageButton.addEventListener("click", () => { this.held = !this.held; this.fit(); });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.shown && !document.fullscreenElement) filters.set({ view: "" });
+      if (event.key === "Escape" && this.cells && !document.fullscreenElement) filters.set({ view: "" });
     });
+    setInterval(() => {
+      if (!this.cells || this.held || document.hidden) return;
+      this.page++;
+      this.fit();
+    }, PAGE_MS);
   }
 
   layout(cells) {
-    this.shown = cells;
+    this.cells = cells;
     document.body.classList.add("is-wall");
-    place(this.grid, cells.map((cell) => {
-      if (!this.tiles.has(cell.id)) this.tiles.set(cell.id, new Tile(cell));
-      const tile = this.tiles.get(cell.id);
-      tile.cell = cell;
-      return tile.root;
-    }));
     place(this.root, [this.grid]);
     this.fit();
+  }
+
+  /** Chooses the page's tiles and their size. */
+  fit() {
+    if (!this.cells) return;
+    const [width, height] = [this.root.clientWidth, this.root.clientHeight];
+    const most = PHONE.matches ? this.cells.length || 1 : capacity(width, height);
+    const pages = Math.ceil(this.cells.length / most) || 1;
+    this.page %= pages;
+    this.shown = this.cells.slice(this.page * most, (this.page + 1) * most);
+    const slots = pages > 1 ? most : this.shown.length || 1;
+    const { columns, size } = bestColumns(slots, width, height);
+    setVars(this.grid, { "--columns": columns, "--rows": Math.ceil(slots / columns), "--tile-size": `${size}px` });
+    place(this.grid, this.shown.map((cell) => this.tile(cell).root));
+    this.pageButton.hidden = pages === 1;
+    setText(this.pageButton, `${this.page + 1} of ${pages}${this.held ? ", held" : ""}`);
+    setAttr(this.pageButton, "aria-pressed", this.held);
     this.paint();
   }
 
-  fit() {
-    if (!this.shown) return;
-    const { columns, size } = bestColumns(this.shown.length || 1, this.root.clientWidth, this.root.clientHeight);
-    const rows = Math.ceil(this.shown.length / columns) || 1;
-    setVars(this.grid, { "--columns": columns, "--rows": rows, "--tile-size": `${size}px` });
+  tile(cell) {
+    if (!this.tiles.has(cell.id)) this.tiles.set(cell.id, new Tile(cell));
+    const tile = this.tiles.get(cell.id);
+    tile.cell = cell;
+    return tile;
   }
 
   paint() {
-    for (const cell of this.shown ?? []) this.tiles.get(cell.id).paint();
+    for (const cell of this.shown ?? []) this.tile(cell).paint();
   }
 
   leave() {
+    this.cells = null;
     this.shown = null;
     document.body.classList.remove("is-wall");
     this.root.replaceChildren();
