@@ -282,14 +282,23 @@ def _flex(request: Request, snapshot: Snapshot, why: QuotaExceeded) -> Decision:
     cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
     if why.flex_from > now:
         return Decision(None, cost, refusal=why)
-    begins_ahead = request.window.start > now
-    ahead = sum(h.kind is Kind.FLEX and h.window.start > now for h in snapshot.own)
-    # Time inside the freeze is anyone's (rule 3) and hoards nothing.
-    frozen = is_frozen(Kind.FLEX, request.window.start, now=now, policy=policy)
-    if begins_ahead and not frozen and ahead >= policy.future_flex:
+    ahead = flex_ahead(request, snapshot)
+    if ahead >= policy.future_flex:
         refusal = TooManyFlex(live=ahead, most=policy.future_flex, why_not_firm=why)
         return Decision(None, cost, refusal=refusal, why_not_firm=why)
     return Decision(Kind.FLEX, cost, why_not_firm=why)
+
+
+def flex_ahead(request: Request, snapshot: Snapshot) -> int:
+    """Return how many of the requester's flex reservations count beside this one.
+
+    Those that have not begun; none where the request itself begins inside the
+    freeze, because that time is anyone's (rule 3) and hoards nothing.
+    """
+    now, start = request.now, request.window.start
+    if start <= now or is_frozen(Kind.FLEX, start, now=now, policy=snapshot.policy):
+        return 0
+    return sum(h.kind is Kind.FLEX and h.window.start > now for h in snapshot.own)
 
 
 def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:

@@ -242,12 +242,13 @@ class TooManyFlex(Refusal):
     title: ClassVar[str] = "Too many flex reservations"
     live: int
     most: int
-    why_not_firm: QuotaExceeded
+    why_not_firm: QuotaExceeded | None = None
 
     def text(self, zone: tzinfo = UTC) -> str:
+        why = f"{self.why_not_firm.text(zone)} " if self.why_not_firm else ""
         return (
-            f"{self.why_not_firm.text(zone)} As flex it is not possible either: "
-            f"you have {self.live} flex reservations ahead and may have {self.most}."
+            f"{why}As flex it is not possible: you have {self.live} flex "
+            f"reservations ahead and may have {self.most}."
         )
 
 

@@ -267,6 +267,7 @@ class Migration(migrations.Migration):
                 ('end', models.DateTimeField()),
                 ('weight', models.PositiveIntegerField()),
                 ('permille', models.PositiveSmallIntegerField(help_text='lambda x 1000')),
+                ('firm', models.BooleanField(default=True, help_text='Counts in quotas: it was firm when it came back.')),
                 ('returned_at', models.DateTimeField()),
                 ('charged_at', models.DateTimeField(blank=True, null=True)),
                 ('gpu', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='telemetry.gpu')),

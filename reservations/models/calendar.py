@@ -240,6 +240,9 @@ class LateReturn(models.Model):
     end = models.DateTimeField()
     weight = models.PositiveIntegerField()
     permille = models.PositiveSmallIntegerField(help_text="lambda x 1000")
+    firm = models.BooleanField(
+        default=True, help_text="Counts in quotas: it was firm when it came back."
+    )
     returned_at = models.DateTimeField()
     charged_at = models.DateTimeField(null=True, blank=True)
 

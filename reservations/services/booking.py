@@ -1,6 +1,6 @@
 """Book, and say beforehand what booking would do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -12,7 +12,8 @@ from reservations.domain.decision import Decision, Request, decide
 from reservations.domain.errors import GpuTaken, InThePast, Refusal
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
-from reservations.domain.window import Window, whole_second
+from reservations.domain.quota import Spend
+from reservations.domain.window import Window, whole_second, without
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.services import books, locking, search
 from reservations.services.rights import may_change
@@ -100,6 +101,7 @@ def judge(
     policy: Policy,
     names: bool,
     ignoring: int | None = None,
+    extra: Sequence[Spend] = (),
 ) -> Decision:
     """Read what the request is judged by, and judge it."""
     snapshot = request_snapshot(
@@ -111,6 +113,7 @@ def judge(
         policy=policy,
         names=names,
         ignoring=ignoring,
+        extra=extra,
     )
     return decide(request, snapshot)
 
@@ -201,7 +204,12 @@ def preview(
         else:
             request = request_of(locked.gpus, begin, end, now=now)
         decision = judge(
-            request, locked, policy=policy, names=policy.names_visible, ignoring=pk
+            request,
+            locked,
+            policy=policy,
+            names=policy.names_visible,
+            ignoring=pk,
+            extra=given_back_late(before, request, policy) if before else (),
         )
     except Refusal as refusal:
         return Decision(None, 0, refusal=refusal)
@@ -219,6 +227,27 @@ def preview(
         return replace(decision, next_slot=decision.refusal.next_slot)
     freed = before.cost_gpu_seconds if before else 0
     return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
+
+
+def given_back(
+    row: Reservation, gpu_pks: Iterable[int], window: Window
+) -> list[tuple[Allocation, Window]]:
+    """Return what a change to these Gpus and this Window would give back."""
+    before = Window(row.start, row.end)
+    kept = set(gpu_pks)
+    returned: list[tuple[Allocation, Window]] = []
+    for allocation in row.allocations.select_related("gpu__pool").order_by("gpu_id"):
+        gone = without(before, [window]) if allocation.gpu_id in kept else [before]
+        returned += [(allocation, part) for part in gone]
+    return returned
+
+
+def given_back_late(row: Reservation, request: Request, policy: Policy) -> list[Spend]:
+    """Return what a change would give back too late: it still counts in quotas."""
+    returned = given_back(row, (gpu.pk for gpu in request.gpus), request.window)
+    return books.late_spends(
+        row, returned, now=request.now, permille=policy.late_return_permille
+    )
 
 
 def _to_be_changed(user: User, pk: int | None) -> Reservation | None:

@@ -6,7 +6,9 @@ from datetime import datetime
 from django.db.models import Sum
 
 from reservations.domain.ledger import Settlement, late_windows
-from reservations.domain.window import Window
+from reservations.domain.lifecycle import Kind
+from reservations.domain.quota import Spend
+from reservations.domain.window import Window, unix
 from reservations.models import (
     Allocation,
     AuditEntry,
@@ -84,11 +86,29 @@ def late_return(
             end=late.end,
             weight=weight_of(allocation),
             permille=permille,
+            firm=reservation.kind == Kind.FIRM,
             returned_at=now,
         )
         for allocation, window in returned
         for late in late_windows(window, at=now)
     )
+
+
+def late_spends(
+    reservation: Reservation,
+    returned: Iterable[tuple[Allocation, Window]],
+    *,
+    now: datetime,
+    permille: int,
+) -> list[Spend]:
+    """Return what ``late_return`` of the same would count in quotas."""
+    if reservation.kind != Kind.FIRM:
+        return []
+    return [
+        Spend(unix(late.start), unix(late.end), weight_of(allocation) * permille)
+        for allocation, window in returned
+        for late in late_windows(window, at=now)
+    ]
 
 
 def weight_of(allocation: Allocation) -> int:

@@ -17,10 +17,16 @@ from reservations.domain.errors import (
 from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
-from reservations.domain.window import Window, whole_second, without
+from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking, search
-from reservations.services.booking import OVERLAP, _taken, judge
+from reservations.services.booking import (
+    OVERLAP,
+    _taken,
+    given_back,
+    given_back_late,
+    judge,
+)
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import load_membership, site_policy
 
@@ -149,6 +155,7 @@ def _judge(
         policy=policy,
         names=policy.names_visible,
         ignoring=row.pk,
+        extra=given_back_late(row, request, policy),
     )
     if decision.refusal is not None:
         raise decision.refusal
@@ -204,17 +211,12 @@ def _reallocate(
     A Gpu that stays keeps the weight it was booked with.
     """
     asked = {gpu.pk: gpu for gpu in gpus}
-    before = Window(row.start, row.end)
-    returned: list[tuple[Allocation, Window]] = []
+    returned = given_back(row, asked, window)
+    books.late_return(row, returned, now=now, permille=policy.late_return_permille)
     rate = 0
     for allocation in old:
-        if allocation.gpu_id not in asked:
-            returned.append((allocation, before))
-            continue
-        asked.pop(allocation.gpu_id)
-        rate += books.weight_of(allocation)
-        returned += [(allocation, gone) for gone in without(before, [window])]
-    books.late_return(row, returned, now=now, permille=policy.late_return_permille)
+        if asked.pop(allocation.gpu_id, None) is not None:
+            rate += books.weight_of(allocation)
     kept = [a for a in old if a.gpu_id in {gpu.pk for gpu in gpus}]
     dropped = [a.pk for a in old if a not in kept]
     if dropped:

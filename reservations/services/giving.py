@@ -5,17 +5,28 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 
 from reservations import live
-from reservations.domain.decision import Request, check_free, check_gpus
-from reservations.domain.errors import NotChangeable, Refusal, UndoOver
+from reservations.domain.decision import (
+    Request,
+    check_free,
+    check_gpus,
+    check_limits,
+    check_quotas,
+    flex_ahead,
+)
+from reservations.domain.errors import NotChangeable, Refusal, TooManyFlex, UndoOver
 from reservations.domain.ledger import FULL_PRICE_PERMILLE, settle
-from reservations.domain.lifecycle import State
+from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking
 from reservations.services.booking import OVERLAP, _taken
 from reservations.services.rights import check_may_change
-from reservations.snapshots.facts import calendar_of, load_membership, site_policy
+from reservations.snapshots.facts import (
+    load_membership,
+    request_snapshot,
+    site_policy,
+)
 
 UNDO_SECONDS = 10
 _SLACK_SECONDS = 3
@@ -78,14 +89,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             locked = locking.lock(membership, gpu_ids)
             row = locking.load_reservation(reservation_id, lock=True)
             _check_undo(row, now=at)
-            request = Request(locked.gpus, Window(row.start, row.end), at)
-            check_gpus(request.gpus)
-            check_free(
-                request,
-                calendar_of(
-                    request.gpus, row.start, row.end, names=policy.names_visible
-                ),
-            )
+            _check_again(row, locked, now=at, policy=policy)
             row.late_returns.all().delete()
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
@@ -101,6 +105,34 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             raise
         refusal: Refusal = _taken(locked.gpus[0], Window(before.start, before.end))
     raise refusal
+
+
+def _check_again(
+    row: Reservation, locked: locking.Locked, *, now: datetime, policy: Policy
+) -> None:
+    """Refuse an undo of what would not be granted any more.
+
+    Raises:
+        Refusal: a Gpu, a limit or the quota was taken meanwhile.
+    """
+    request = Request(locked.gpus, Window(row.start, row.end), now)
+    snapshot = request_snapshot(
+        membership=locked.membership,
+        path=locked.path,
+        gpus=locked.gpus,
+        start=row.start,
+        end=row.end,
+        policy=policy,
+        names=policy.names_visible,
+        ignoring_late=row.pk,
+    )
+    check_gpus(request.gpus)
+    check_limits(request, snapshot)
+    check_free(request, snapshot.calendar)
+    if row.kind == Kind.FIRM:
+        check_quotas(request, snapshot)
+    elif (ahead := flex_ahead(request, snapshot)) >= policy.future_flex:
+        raise TooManyFlex(live=ahead, most=policy.future_flex)
 
 
 def _check_undo(row: Reservation, *, now: datetime) -> None:

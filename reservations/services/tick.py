@@ -235,6 +235,7 @@ def _piece(part: LateReturn, piece: Window, now: datetime) -> LateReturn:
         end=piece.end,
         weight=part.weight,
         permille=part.permille,
+        firm=part.firm,
         returned_at=part.returned_at,
         charged_at=now,
     )

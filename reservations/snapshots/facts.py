@@ -147,23 +147,35 @@ def quota_infos(
     *,
     policy: Policy,
     ignoring: int | None = None,
+    ignoring_late: int | None = None,
+    extra: Sequence[Spend] = (),
 ) -> tuple[QuotaInfo, ...]:
     """Return the quotas that bind a Membership, with what counts near a span.
 
     An Account without a quota of its own has the sum of its members', which
     holds wherever each of theirs does: it is not looked at.
+
+    Args:
+        ignoring: a Reservation that is about to change.
+        ignoring_late: a Reservation whose late hours are about to be held again.
+        extra: what else counts, such as hours a change would give back late.
     """
     limited = [account for account in path if account.quota_gpu_seconds is not None]
     below = accounts_below(limited)
     rows = _spend_rows(
-        membership, below.values(), start - WEEK, end + WEEK, ignoring=ignoring
+        membership,
+        below.values(),
+        start - WEEK,
+        end + WEEK,
+        ignoring=ignoring,
+        ignoring_late=ignoring_late,
     )
     quota = membership.quota_gpu_seconds
     infos = [
         QuotaInfo(
             account=str(membership.account),
             quota_gpu_seconds=policy.quota_gpu_seconds if quota is None else quota,
-            spends=tuple(spend for pk, _, spend in rows if pk == membership.pk),
+            spends=(*extra, *(spend for pk, _, spend in rows if pk == membership.pk)),
         )
     ]
     for account in limited:
@@ -172,7 +184,7 @@ def quota_infos(
             QuotaInfo(
                 account=str(account),
                 quota_gpu_seconds=account.quota_gpu_seconds or 0,
-                spends=tuple(spend for _, pk, spend in rows if pk in inside),
+                spends=(*extra, *(spend for _, pk, spend in rows if pk in inside)),
                 own=False,
             )
         )
@@ -212,11 +224,12 @@ def _spend_rows(
     high: datetime,
     *,
     ignoring: int | None,
+    ignoring_late: int | None,
 ) -> list[tuple[int, int, Spend]]:
     """Return (Membership, Account, firm cost) of one Membership and of groups."""
     held = Reservation.objects.spending().near(low, high).exclude(pk=ignoring or 0)
-    late = LateReturn.objects.filter(
-        reservation__kind=Kind.FIRM, start__lt=high, end__gt=low
+    late = LateReturn.objects.filter(firm=True, start__lt=high, end__gt=low).exclude(
+        reservation_id=ignoring_late or 0
     )
     wide = frozenset[int]().union(*groups)
     if wide:
@@ -255,14 +268,23 @@ def request_snapshot(
     policy: Policy,
     names: bool,
     ignoring: int | None = None,
+    ignoring_late: int | None = None,
+    extra: Sequence[Spend] = (),
 ) -> Snapshot:
-    """Return all that one request is judged by."""
+    """Return all that one request is judged by; see ``quota_infos``."""
     return Snapshot(
         policy=policy,
         calendar=calendar_of(gpus, start, end, ignoring=ignoring, names=names),
         own=own_holdings(membership.user_id, ignoring=ignoring),
         quotas=quota_infos(
-            membership, path, start, end, policy=policy, ignoring=ignoring
+            membership,
+            path,
+            start,
+            end,
+            policy=policy,
+            ignoring=ignoring,
+            ignoring_late=ignoring_late,
+            extra=extra,
         ),
     )
 

@@ -184,3 +184,36 @@ def test_the_ledger_says_why(lab, alice) -> None:
         ("release", "released: done"),
         ("charge", "released: done"),
     ]
+
+
+def test_an_undo_never_breaks_the_quota(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
+    made = lab.book(alice, lab.gpus[:1], at(12, day=4), 4)
+    cancel(made, alice)
+    lab.book(alice, lab.gpus[1:2], at(12, day=5), 4)
+    with pytest.raises(errors.QuotaExceeded):
+        services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+
+
+def test_a_move_counts_the_hours_it_gives_back_late(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    with pytest.raises(errors.QuotaExceeded):
+        services.change(
+            reservation_id=made.pk, user=alice, start=at(18), end=at(22), version=1,
+            now=NOW,
+        )  # fmt: skip
+    assert services.change(
+        reservation_id=made.pk, user=alice, start=at(18), end=at(20), version=1,
+        now=NOW,
+    ).kind == "firm"  # fmt: skip
+
+
+def test_undoing_flex_keeps_the_limit_of_flex_ahead(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=0)
+    first = lab.book(alice, lab.gpus[:1], at(0, day=4), 1)
+    cancel(first, alice)
+    for hour in (4, 8):
+        lab.book(alice, lab.gpus[:1], at(hour, day=4), 1)
+    with pytest.raises(errors.TooManyFlex):
+        services.undo_cancel(reservation_id=first.pk, user=alice, now=NOW + SOON)

@@ -1,0 +1,176 @@
+"""Rank, path, quota band; searches; holders; the smaller services."""
+
+from datetime import timedelta
+
+import pytest
+
+from reservations import services, snapshots
+from reservations.domain import errors
+from reservations.domain.lifecycle import Kind
+from reservations.models import Account, LedgerEntry, Reservation, SitePolicy
+from reservations.snapshots import usage
+from tests.factories import make_gpus, make_membership, make_node, make_pool
+from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
+
+GIB = 2**30
+
+
+def test_who_booked_stands_behind_who_did_not(lab, alice, bob, carol) -> None:
+    lab.book(alice, lab.gpus[:1], at(12), 4)
+    places = {
+        user.username: services.standing(user=user, now=NOW).memberships[0].place
+        for user in (alice, bob, carol)
+    }
+    assert places == {"carol": 1, "bob": 2, "alice": 3}
+    own = services.standing(user=alice, now=NOW).memberships[0]
+    assert own.of == 3
+    assert [level.kind for level in own.path] == ["account", "account", "member"]
+    member = own.path[-1]
+    assert member.usage_gpu_hours == WEIGHT * 4
+    assert (member.norm_shares, member.effective_usage) == (0.5, 1.0)
+    assert member.level_fs == 0.5
+    idle = services.standing(user=carol, now=NOW).memberships[0]
+    assert idle.path[-1].level_fs is None
+
+
+def test_past_charges_count_less_with_time_and_commitments_do_not(lab, alice) -> None:
+    lab.book(alice, lab.gpus[:1], NOW, 4)
+    services.tick(at(13))
+    later = at(13) + timedelta(seconds=lab.policy.half_life_seconds)
+    own = services.standing(user=alice, now=later).memberships[0]
+    assert own.path[-1].usage_gpu_hours == pytest.approx(WEIGHT * 2)
+    lab.book(alice, lab.gpus[:1], later + timedelta(days=2), 1, now=later)
+    own = services.standing(user=alice, now=later).memberships[0]
+    assert own.path[-1].usage_gpu_hours == pytest.approx(WEIGHT * 3)
+
+
+def test_the_quota_band_says_when_there_is_room(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 10 * HOUR)
+    lab.book(alice, lab.gpus[:1], at(9, day=4), 8)
+    own = services.standing(user=alice, now=NOW).memberships[0].quotas[0]
+    assert (own.quota_gpu_seconds, own.own) == (WEIGHT * 10 * HOUR, True)
+    assert own.held_gpu_seconds == WEIGHT * 8 * HOUR
+    assert {p.left_gpu_seconds for p in own.band if p.at < at(9, day=4)} == {
+        WEIGHT * 2 * HOUR
+    }
+    after = [p for p in own.band if p.at > at(17, day=11)]
+    assert {p.left_gpu_seconds for p in after} == {WEIGHT * 10 * HOUR}
+    assert len(own.band) == 112
+
+
+def test_the_groups_quota_is_shown_beside_ones_own(lab, alice) -> None:
+    Account.objects.filter(name="vision").update(quota_gpu_seconds=WEIGHT * HOUR)
+    quotas = services.standing(user=alice, now=NOW).memberships[0].quotas
+    assert [(quota.account, quota.own) for quota in quotas] == [
+        ("Vision", True), ("Vision", False),
+    ]  # fmt: skip
+
+
+def test_a_standing_costs_the_same_queries_for_any_history(
+    lab, alice, django_assert_max_num_queries
+) -> None:
+    for hour in range(10, 20, 2):
+        lab.book(alice, lab.gpus[:1], at(hour), 1)
+    with django_assert_max_num_queries(12):
+        services.standing(user=alice, now=NOW)
+
+
+def test_who_belongs_nowhere_has_an_empty_standing(lab, omar) -> None:
+    assert services.standing(user=omar, now=NOW).memberships == ()
+
+
+def test_a_large_ledger_is_summed_once_a_minute(lab, alice, monkeypatch) -> None:
+    monkeypatch.setattr(usage, "SMALL_LEDGER_ROWS", 0)
+    policy = SitePolicy.current().to_policy()
+    lab.book(alice, lab.gpus[:1], NOW, 1)
+    services.tick(at(10))
+    own = alice.memberships.get().pk
+    first = snapshots.usage_by_membership(at(10), policy)[own]
+    LedgerEntry.objects.create(
+        membership_id=own, reservation=Reservation.objects.get(),
+        kind="charge", gpu_seconds=999, at=at(10), reason="later",
+    )  # fmt: skip
+    assert snapshots.usage_by_membership(at(10, 0), policy)[own] == first
+    assert snapshots.usage_by_membership(at(10, 2), policy)[own] > first
+    usage._kept.clear()
+
+
+def find(user, *, count=1, hours=1.0, **fields):
+    return services.find_slots(
+        **{
+            "user": user, "membership": None, "count": count, "min_memory_bytes": 0,
+            "duration_seconds": int(hours * HOUR), "now": NOW,
+        }
+        | fields
+    )  # fmt: skip
+
+
+def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
+    lab.book(bob, lab.gpus[:3], at(10), 5)
+    slots = find(alice, count=2, hours=3, now=at(9, 10))
+    assert slots[0].start == at(15)
+    for slot in slots:
+        made = services.book(
+            user=alice, membership=None, gpu_ids=list(slot.gpu_ids), start=slot.start,
+            end=slot.end, now=at(9, 10),
+        )  # fmt: skip
+        assert made.kind == slot.kind
+        services.cancel(reservation_id=made.pk, user=alice, now=at(9, 10))
+
+
+def test_slots_skip_what_the_quota_forbids(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR, flex_horizon_seconds=0)
+    lab.book(alice, lab.gpus[:1], at(12), 4)
+    slot = find(alice, hours=2, limit=1, earliest=at(10))[0]
+    # The first two hours leave the seven days that began on Monday at noon.
+    assert (slot.start, slot.kind) == (at(12, day=9), Kind.FIRM)
+
+
+def test_slots_respect_memory_class_and_times(lab, alice) -> None:
+    small = make_gpus(
+        2, make_node("node-b"), pool=make_pool("small", weight=3),
+        memory_total_bytes=24 * GIB,
+    )  # fmt: skip
+    assert set(find(alice)[0].gpu_ids) <= {gpu.pk for gpu in small}
+    large = find(alice, min_memory_bytes=40 * GIB)[0]
+    assert set(large.gpu_ids) <= {gpu.pk for gpu in lab.gpus}
+    assert find(alice, gpu_class="small", min_memory_bytes=40 * GIB) == []
+    timed = find(alice, earliest=at(20, 30), latest=at(23), hours=2)
+    assert (timed[0].start, timed[0].end) == (at(21), at(23))
+    assert find(alice, earliest=at(20, 30), latest=at(21), hours=2) == []
+    assert find(alice, count=3, gpu_class="small") == []
+
+
+def test_a_search_that_can_never_fit_is_refused(lab, alice, omar) -> None:
+    with pytest.raises(errors.TooLong):
+        find(alice, hours=25)
+    with pytest.raises(errors.TooManyGpus):
+        find(alice, count=5)
+    with pytest.raises(errors.MembershipNeeded):
+        find(omar)
+
+
+def test_holders_are_known_at_every_instant(lab, alice, bob) -> None:
+    alice.unix_user = "alice1"
+    alice.save()
+    lab.book(alice, lab.gpus[:1], NOW, 2)
+    lab.book(bob, lab.gpus[:1], at(11), 1)
+    lab.book(bob, lab.gpus[:1], at(14), 1)
+    pk = lab.gpus[0].pk
+    held = snapshots.current_holdings(at(10))[pk]
+    assert (held.username, held.unix_user, held.account) == (
+        "alice", "alice1", "vision",
+    )  # fmt: skip
+    assert snapshots.next_holdings(at(10))[pk].start == at(11)
+    # By the Window: no tick has run yet.
+    assert snapshots.current_holdings(at(11))[pk].username == "bob"
+    assert snapshots.recent_holdings(at(11, 1), within_seconds=300)[pk].username == (
+        "alice"
+    )
+    assert snapshots.current_holdings(at(13)) == {}
+
+
+def test_who_has_two_memberships_stands_twice(lab, alice) -> None:
+    make_membership(alice, "nlp")
+    found = services.standing(user=alice, now=NOW).memberships
+    assert [own.membership.account.name for own in found] == ["nlp", "vision"]
