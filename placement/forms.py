@@ -2,20 +2,24 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django import forms
+from django.utils import timezone
 
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
 from placement.domain.well_known import WELL_KNOWN
 from placement.domain.workload import Workload
-from reservations.models import Reservation
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
 SCRIPT = "script"
+Choices = Sequence[tuple[int, str]]
+"""(number, words) of what a select offers."""
+MOST_DAYS_AHEAD = 366
 
 
 class JobFilterForm(forms.Form):
@@ -53,17 +57,30 @@ class LaunchForm(forms.Form):
         required=False, max_length=MOST_SCRIPT_CHARACTERS, strip=False
     )
     arguments = forms.CharField(required=False, max_length=4000)
+    node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
 
     def __init__(
-        self, *args: object, reservations: Sequence[Reservation], **kwargs: object
+        self,
+        *args: object,
+        reservations: Choices,
+        nodes: Sequence[str] = (),
+        first_settings: Mapping[str, object] | None = None,
+        **kwargs: object,
     ) -> None:
+        """Take what may be chosen: Reservations, and nodes where some span several.
+
+        ``first_settings`` stand in the recipe's fields until somebody types.
+        """
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.recipe_settings: dict[str, object] = {}
         self.setting_errors: dict[str, str] = {}
-        field = self.fields["reservation"]
+        self.first_settings = first_settings or {}
+        field, node = self.fields["reservation"], self.fields["node"]
         assert isinstance(field, forms.TypedChoiceField)
-        field.choices = [(row.pk, str(row)) for row in reservations]
+        assert isinstance(node, forms.ChoiceField)
+        field.choices = list(reservations)
+        node.choices = [("", "the only one"), *((name, name) for name in nodes)]
 
     def clean_arguments(self) -> list[str]:
         """Split as a shell would.
@@ -106,7 +123,8 @@ class LaunchForm(forms.Form):
                 name=f"{recipe.name}.{setting.name}",
                 setting=setting,
                 value=self.data.get(
-                    f"{recipe.name}.{setting.name}", str(setting.default)
+                    f"{recipe.name}.{setting.name}",
+                    str(self.first_settings.get(setting.name, setting.default)),
                 ),
                 errors=[
                     text
@@ -138,7 +156,7 @@ class PlanForm(forms.Form):
     known = forms.ChoiceField(
         choices=[(k.name, k.title) for k in WELL_KNOWN.values()], initial="gpt2"
     )
-    model = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    model = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     upload = forms.FileField(required=False, allow_empty_file=False)
     task = forms.ChoiceField(
         choices=[("train", "Train"), ("infer", "Infer")], initial="train"
@@ -175,9 +193,37 @@ class PlanForm(forms.Form):
         choices=[("flash", "flash"), ("math", "math"), ("eager", "eager")],
         initial="flash",
     )
+    reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     at = forms.DateTimeField(required=False)
     hours = forms.FloatField(initial=4, min_value=0.1, max_value=336)
     max_gpus = forms.IntegerField(required=False, min_value=1, max_value=64)
+
+    def __init__(
+        self,
+        *args: object,
+        reservations: Choices = (),
+        models: Choices = (),
+        **kwargs: object,
+    ) -> None:
+        """Take what may be chosen: one's own Reservations and earlier files."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.reservations, self.models = list(reservations), list(models)
+        where, model = self.fields["reservation"], self.fields["model"]
+        assert isinstance(where, forms.TypedChoiceField)
+        assert isinstance(model, forms.TypedChoiceField)
+        where.choices = [("", "any"), *self.reservations]
+        model.choices = [("", "new"), *self.models]
+
+    def clean_at(self) -> datetime | None:
+        """Return a time that a calendar could show; None: now.
+
+        Raises:
+            ValidationError: so far ahead that nothing is known of it.
+        """
+        at: datetime | None = self.cleaned_data["at"]
+        if at is not None and at > timezone.now() + timedelta(days=MOST_DAYS_AHEAD):
+            raise forms.ValidationError(f"at most {MOST_DAYS_AHEAD} days ahead")
+        return at
 
     def workload(self) -> Workload:
         """Return the Workload that the valid form describes.

@@ -6,7 +6,7 @@ Memory that others use or have booked is never counted: "now" reads the live fra
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 from redis import Redis
 
-from placement.domain.errors import WorkloadInvalid
+from placement.domain.errors import BadInput, WorkloadInvalid
 from placement.domain.offer import GpuOffer, peak_flops_of
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.planner import plan as make_plan_set
@@ -23,7 +23,9 @@ from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
 from placement.models import StoredPlan
-from reservations.models import Allocation, SitePolicy, User
+from reservations.domain.calendar import window_from
+from reservations.domain.window import Window, grid_ceil
+from reservations.models import Allocation, Reservation, SitePolicy, User
 from telemetry import live
 from telemetry.domain.state import GpuState
 from telemetry.models import Gpu, Node
@@ -31,6 +33,9 @@ from telemetry.snapshots import LiveGpu, read_live
 
 MOST_HOURS = 24 * 14
 MIB = 2**20
+BOOKED = "booked by"
+OWN_PART = "only partly in your reservation"
+"""How a reason begins where a booking is the reason."""
 SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
 
 
@@ -47,63 +52,110 @@ class Offered:
     ids: Mapping[str, int]
     start: datetime
     end: datetime
+    later: bool
+    """Of a time to come: what runs on the Gpus now was not looked at."""
 
 
-def offered(*, user: User, at: datetime | None, hours: float, now: datetime) -> Offered:
-    """Return every Gpu as a Plan may use it over [at, at + hours).
+def offered(
+    *,
+    user: User,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    reservation_id: int | None = None,
+) -> Offered:
+    """Return the Gpus as a Plan may use them over a Window that can be booked.
 
     Args:
         user: whose own reservations count as theirs to use.
-        at: aware; None or past: now, with what runs on the Gpus now.
+        at: aware; None or past: now, with what runs on the Gpus now. A later time is
+            moved to the calendar's grid.
         hours: length of the Window, above 0, at most two weeks.
+        reservation_id: only the Gpus of this Reservation of theirs, for the rest of
+            its Window; ``at`` and ``hours`` count for nothing then.
 
     Raises:
         WorkloadInvalid: hours out of range.
+        BadInput: no such Reservation, or it is over.
     """
     if not 0 < hours <= MOST_HOURS:
         raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
-    start = max(at, now) if at else now
-    end = start + timedelta(hours=hours)
-    gpus = list(
-        Gpu.objects.filter(present=True)
-        .select_related("node", "pool")
-        .order_by("node__name", "index")
-    )
-    booked = _booked(start, end)
-    later = start > now + timedelta(minutes=1)
+    held = None if reservation_id is None else _held(user, reservation_id, now)
+    window = _window(at, hours, now) if held is None else _rest_of(held, now)
+    later = window.start > now + timedelta(minutes=1)
+    gpus = list(_gpus(held))
+    booked = _booked(window)
     now_on = {} if later else _live()
     groups = _link_groups({gpu.node for gpu in gpus})
     names = user.is_operator or SitePolicy.current().names_visible
     offers, own = [], {}
     for gpu in gpus:
         mine = [a for a in booked[gpu.pk] if a.reservation.user_id == user.pk]
-        others = [a for a in booked[gpu.pk] if a.reservation.user_id != user.pk]
-        if mine and mine[0].start <= start and mine[0].end >= end:
+        if mine and mine[0].start <= window.start and mine[0].end >= window.end:
             own[gpu.uuid] = mine[0].reservation_id
         seen = now_on.get(gpu.uuid)
-        reason = _reason(gpu, others, seen, later=later, names=names)
-        used = 0 if seen is None else seen.used_bytes
-        total = gpu.memory_total_bytes
-        offers.append(
-            GpuOffer(
-                uuid=gpu.uuid,
-                node=gpu.node.name,
-                index=gpu.index,
-                name=gpu.name,
-                gpu_class=gpu.pool.gpu_class,
-                memory_total_bytes=total,
-                used_bytes=min(used, total),
-                free_bytes=0 if reason else max(0, total - used),
-                util_pct=None if seen is None else seen.util_pct,
-                compute_processes=0 if seen is None else seen.processes,
-                bookable=not reason,
-                reason=reason,
-                peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
-                link_group=groups.get(gpu.uuid, ""),
-            )
+        reason = _reason(gpu, seen, later=later) or _booked_words(
+            booked[gpu.pk], user, window, names=names, held=gpu.uuid in own
         )
+        offers.append(_offer(gpu, seen, reason, groups.get(gpu.uuid, "")))
     ids = {gpu.uuid: gpu.pk for gpu in gpus}
-    return Offered(tuple(offers), own, ids, start, end)
+    return Offered(tuple(offers), own, ids, window.start, window.end, later)
+
+
+def _window(at: datetime | None, hours: float, now: datetime) -> Window:
+    """Return the Window that the calendar would accept for what was asked."""
+    policy = SitePolicy.current()
+    start = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
+    return window_from(
+        start,
+        duration_seconds=int(hours * 3600),
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=MOST_HOURS * 3600,
+    )
+
+
+def _held(user: User, reservation_id: int, now: datetime) -> Reservation:
+    found = (
+        Reservation.objects.live()
+        .filter(user=user, pk=reservation_id, end__gt=now)
+        .first()
+    )
+    if found is None:
+        raise BadInput({"reservation": "is over, or not one of yours"})
+    return found
+
+
+def _rest_of(held: Reservation, now: datetime) -> Window:
+    return Window(max(held.start, now), held.end)
+
+
+def _gpus(held: Reservation | None) -> Iterable[Gpu]:
+    """Return the Gpus to offer: all that are there, or those of a Reservation."""
+    rows = Gpu.objects.filter(present=True)
+    if held is not None:
+        rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
+    return rows.select_related("node", "pool").order_by("node__name", "index")
+
+
+def _offer(gpu: Gpu, seen: "_Seen | None", reason: str, link_group: str) -> GpuOffer:
+    total = gpu.memory_total_bytes
+    used = 0 if seen is None else seen.used_bytes
+    return GpuOffer(
+        uuid=gpu.uuid,
+        node=gpu.node.name,
+        index=gpu.index,
+        name=gpu.name,
+        gpu_class=gpu.pool.gpu_class,
+        memory_total_bytes=total,
+        used_bytes=min(used, total),
+        free_bytes=0 if reason else max(0, total - used),
+        util_pct=None if seen is None else seen.util_pct,
+        compute_processes=0 if seen is None else seen.processes,
+        bookable=not reason,
+        reason=reason,
+        peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
+        link_group=link_group,
+    )
 
 
 def make_plans(
@@ -174,41 +226,55 @@ def _seen(
     )
 
 
-def _booked(start: datetime, end: datetime) -> dict[int, list[Allocation]]:
-    """Return the live Allocations that meet [start, end), by Gpu."""
+def _booked(window: Window) -> dict[int, list[Allocation]]:
+    """Return the live Allocations that meet a Window, by Gpu."""
     found: dict[int, list[Allocation]] = defaultdict(list)
     rows = Allocation.objects.filter(
-        live=True, start__lt=end, end__gt=start
+        live=True, start__lt=window.end, end__gt=window.start
     ).select_related("reservation__user", "reservation__membership__account")
     for row in rows.order_by("start"):
         found[row.gpu_id].append(row)
     return found
 
 
-def _reason(
-    gpu: Gpu,
-    others: Sequence[Allocation],
-    seen: _Seen | None,
-    *,
-    later: bool,
-    names: bool,
-) -> str:
-    """Return why a Gpu may not be used, or ""."""
+def _reason(gpu: Gpu, seen: _Seen | None, *, later: bool) -> str:
+    """Return why nobody may use a Gpu, or ""."""
     if gpu.lost:
         return "the driver lost it"
     if gpu.maintenance or gpu.node.maintenance:
         return "under maintenance"
-    if others:
-        first = others[0].reservation
-        who = first.user if names else first.membership.account
-        zone = timezone.get_current_timezone()
-        return (
-            f"booked by {who} from {first.start.astimezone(zone):%a %H:%M} "
-            f"to {first.end.astimezone(zone):%a %H:%M}"
-        )
     if not later and (seen is None or seen.state in SILENT):
         return "no fresh reading: what is used on it is not known"
     return ""
+
+
+def _booked_words(
+    rows: Sequence[Allocation], user: User, window: Window, *, names: bool, held: bool
+) -> str:
+    """Return who has booked a Gpu and until when, or ""."""
+    others = [row for row in rows if row.reservation.user_id != user.pk]
+    first = others[0] if others else (None if held or not rows else rows[0])
+    if first is None:
+        return ""
+    until = _clock(first.end, window.start)
+    span = (
+        f"until {until}"
+        if first.start <= window.start
+        else f"from {_clock(first.start, window.start)} to {until}"
+    )
+    if not others:
+        return f"{OWN_PART} {first.reservation_id}, {span}"
+    booked = first.reservation
+    return f"{BOOKED} {booked.user if names else booked.membership.account} {span}"
+
+
+def _clock(at: datetime, near: datetime) -> str:
+    """Return an instant as the site's clock shows it, with its day if another."""
+    zone = timezone.get_current_timezone()
+    there, here = at.astimezone(zone), near.astimezone(zone)
+    if there.date() == here.date():
+        return f"{there:%H:%M}"
+    return f"{there:%a} {there.day} {there:%b %H:%M}"
 
 
 def _link_groups(nodes: set[Node]) -> dict[str, str]:

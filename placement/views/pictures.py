@@ -1,70 +1,36 @@
-"""The pictures of a Plan: each Gpu's memory as a bar. Numbers only, drawn as SVG.
+"""Plans as the pages show them: cards, the table of all candidates, the verdict."""
 
-Bars are ``WIDTH`` wide whatever the Gpu's size; x and width are in those units.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.domain.estimate import Estimate
-from placement.domain.offer import GpuOffer
-from placement.domain.plan import Plan, Shard
+from placement.domain.plan import Plan, PlanSet
 from placement.domain.recipes import RUNNABLE_STRATEGIES
-from placement.domain.words import gib, seconds
+from placement.domain.words import gib, plural, seconds
+from placement.views import bars
+from placement.views.bars import Bar
+from placement.views.schedule import Schedule, schedule_of
 
-WIDTH = 1000
-COMPONENTS = (
-    ("parameters", "parameters"),
-    ("gradients", "gradients"),
-    ("optimizer", "optimizer states"),
-    ("activations", "activations"),
-    ("logits", "logits"),
-    ("kv_cache", "KV cache"),
-    ("transients", "transients"),
-    ("buckets", "buckets"),
-    ("context", "CUDA context and workspace"),
-)
-WORDS = dict(COMPONENTS)
 MOST_CARDS = 6
 MENTION_GAIN = 1.15
 """How much faster another Plan must be to stand in the verdict."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One part of a bar."""
-
-    key: str
-    words: str
-    x: float
-    width: float
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One Gpu's memory: what is used, what the Plan adds, what stays free."""
-
-    label: str
-    name: str
-    note: str
-    pieces: tuple[Piece, ...]
-    words: str
-    hatched: bool = False
-    """Nothing of it may be used."""
-
-
-@dataclass(frozen=True)
 class Card:
-    """One Plan as the page shows it."""
+    """One Plan as a page shows it."""
 
     plan: Plan
     key: str
     bars: tuple[Bar, ...]
+    time: Bar
+    where: str
     step: str
-    parts: tuple[tuple[str, str], ...]
+    speed: str
     headroom: str
     own_reservation: int | None
     runs_with_recipe: bool
+    schedule: Schedule | None
 
 
 def plan_key(plan: Plan) -> str:
@@ -72,135 +38,129 @@ def plan_key(plan: Plan) -> str:
     return f"{plan.strategy}|{','.join(plan.gpu_uuids)}"
 
 
-def cards(plans: Sequence[Plan], own: Mapping[str, int]) -> list[Card]:
-    """Return the Plans to show: the best of each strategy first, then others."""
+def own_reservation(plan: Plan, own: Mapping[str, int]) -> int | None:
+    """Return the one Reservation that already holds all of a Plan's Gpus."""
+    held = {own.get(uuid) for uuid in plan.gpu_uuids}
+    return held.pop() if len(held) == 1 else None
+
+
+def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Card]:
+    """Return the Plans to show, best first: the best of each strategy."""
     best: dict[str, Plan] = {}
     for plan in plans:
         best.setdefault(plan.strategy, plan)
-    chosen = list(best.values())[:MOST_CARDS]
-    return [_card(plan, own) for plan in sorted(chosen, key=plans.index)]
+    return [card(plan, own, units) for plan in list(best.values())[:MOST_CARDS]]
 
 
-def _card(plan: Plan, own: Mapping[str, int]) -> Card:
-    held = {own.get(uuid) for uuid in plan.gpu_uuids}
-    parts = [("compute", seconds(plan.compute_seconds))]
-    if plan.communication_seconds > 0:
-        parts.append(("sending", seconds(plan.communication_seconds)))
-    if plan.bubble_seconds > 0:
-        parts.append(("waiting (bubble)", seconds(plan.bubble_seconds)))
+def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
+    """Return one Plan as a page shows it."""
     tightest = min(plan.shards, key=lambda shard: shard.headroom_bytes)
+    on = f" on {tightest.gpu_label}" if len(plan.shards) > 1 else ""
     return Card(
         plan=plan,
         key=plan_key(plan),
-        bars=tuple(_shard_bar(shard, plan) for shard in plan.shards),
+        bars=tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
+        time=bars.time_bar(plan),
+        where=_where(plan),
         step=seconds(plan.step_seconds),
-        parts=tuple(parts),
-        headroom=f"{gib(tightest.headroom_bytes)} on {tightest.gpu_label}",
-        own_reservation=held.pop() if len(held) == 1 else None,
-        runs_with_recipe=plan.strategy in RUNNABLE_STRATEGIES,
+        speed=f"{plan.units_per_second:,.0f} {units}/s",
+        headroom=f"{gib(tightest.headroom_bytes)}{on}",
+        own_reservation=own_reservation(plan, own),
+        runs_with_recipe=plan.workload.trains and plan.strategy in RUNNABLE_STRATEGIES,
+        schedule=schedule_of(plan),
     )
 
 
-def _shard_bar(shard: Shard, plan: Plan) -> Bar:
-    sizes = [("used", "used by others", shard.used_bytes)]
-    sizes += [(key, words, shard.components.get(key, 0)) for key, words in COMPONENTS]
-    sizes += [
-        (key, key, size) for key, size in shard.components.items() if key not in WORDS
+def units_of(image_tokens: int) -> str:
+    """Return what ``units_per_second`` counts: images of a vision model, or tokens."""
+    return "images" if image_tokens else "tokens"
+
+
+def legend(shown: Iterable[Bar]) -> list[tuple[str, str]]:
+    """Return (key, words) of every component that some bar really has, in order."""
+    there = {piece.key for bar in shown for piece in bar.pieces}
+    return [(key, words) for key, words in bars.WORDS.items() if key in there]
+
+
+def candidates(found: PlanSet) -> list[dict[str, object]]:
+    """Return every Plan and every strategy that lost as rows of one table."""
+    rows: list[dict[str, object]] = [
+        {
+            "title": plan.title,
+            "where": _short(plan),
+            "step": seconds(plan.step_seconds),
+            "left": gib(min(shard.headroom_bytes for shard in plan.shards)),
+            "tight": plan.fit == "tight",
+            "why": "; ".join(plan.remedies) or "Fits as asked.",
+        }
+        for plan in found.plans
     ]
-    slack = shard.likely_bytes - sum(shard.components.values())
-    sizes.append(("slack", "allocator slack", max(0, slack)))
-    layers = ""
-    if plan.strategy in ("pipeline", "gpipe"):
-        layers = f"layers {shard.first_layer} to {shard.last_layer - 1}"
-    elif shard.share_ratio is not None:
-        layers = f"{100 * shard.share_ratio:.0f} % of the optimizer"
-    return Bar(
-        label=shard.gpu_label,
-        name=shard.gpu_name,
-        note=layers,
-        pieces=_pieces(sizes, shard.total_bytes),
-        words=f"{gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free",
-    )
-
-
-def offer_bars(offers: Sequence[GpuOffer]) -> list[Bar]:
-    """Return every Gpu as it was offered: used, booked, free."""
-    return [
-        Bar(
-            label=offer.label,
-            name=offer.gpu_class,
-            note=offer.reason,
-            pieces=_pieces(
-                [("used", "used by others", offer.used_bytes)],
-                offer.memory_total_bytes,
-            ),
-            words=(
-                f"{gib(offer.free_bytes)} free of {gib(offer.memory_total_bytes)}"
-                if offer.usable
-                else f"not usable: {offer.reason or 'no free memory'}"
-            ),
-            hatched=not offer.usable,
-        )
-        for offer in offers
+    rows += [
+        {
+            "title": lost.title,
+            "lost": True,
+            "missing": gib(lost.missing_bytes) if lost.missing_bytes else "",
+            "gpu": lost.gpu_label,
+            "why": lost.reason,
+            "change": lost.cheapest_change,
+        }
+        for lost in found.refusals
     ]
+    return rows
 
 
-def estimate_rows(estimate: Estimate) -> list[dict[str, object]]:
+def estimate_rows(one: Estimate) -> list[dict[str, object]]:
     """Return the components at the peak, largest first, with their share."""
-    total = max(1, sum(estimate.components.values()))
+    total = max(1, sum(one.components.values()))
     return [
         {
             "key": key,
-            "words": WORDS.get(key, key.replace("_", " ")),
+            "words": bars.WORDS.get(key, key.replace("_", " ")),
             "bytes": size,
             "pct": 100 * size / total,
         }
-        for key, size in sorted(estimate.components.items(), key=lambda kv: -kv[1])
+        for key, size in sorted(one.components.items(), key=lambda kv: -kv[1])
         if size > 0
     ]
 
 
-def estimate_bar(estimate: Estimate) -> Bar:
-    """Return the components at the peak as one bar as wide as the high end."""
-    sizes = [(key, words, estimate.components.get(key, 0)) for key, words in COMPONENTS]
-    slack = estimate.likely_bytes - sum(estimate.components.values())
-    sizes.append(("slack", "allocator slack", max(0, slack)))
-    return Bar(
-        "", "", "", _pieces(sizes, estimate.high_bytes), gib(estimate.likely_bytes)
-    )
-
-
-def _pieces(
-    sizes: Sequence[tuple[str, str, int]], total_bytes: int
-) -> tuple[Piece, ...]:
-    pieces, x = [], 0.0
-    for key, words, size in sizes:
-        if size <= 0 or total_bytes <= 0:
-            continue
-        width = min(WIDTH - x, WIDTH * size / total_bytes)
-        pieces.append(Piece(key, f"{words}: {gib(size)}", round(x, 2), round(width, 2)))
-        x += width
-    return tuple(pieces)
-
-
-def verdict(plans: Sequence[Plan]) -> str:
-    """Return the answer in one sentence."""
-    if not plans:
-        return "It does not fit on the GPUs that are free. Below is what is missing."
-    best = plans[0]
-    count = len(best.shards)
-    where = (
-        f"one {best.shards[0].gpu_name} ({best.shards[0].gpu_label})"
-        if count == 1
-        else f"{count} GPUs of {best.node}"
-    )
-    said = [f"Fits on {where}, about {seconds(best.step_seconds)} a step."]
+def verdict(found: PlanSet) -> str:
+    """Return the answer in one or two sentences."""
+    if not found.plans:
+        return _why_none(found)
+    best = found.plans[0]
+    said = [f"Fits on {_where(best)}, about {seconds(best.step_seconds)} a step."]
     if best.fit == "tight":
         said.append("It is tight: only the least possible need fits.")
     said += [f"{text[0].upper()}{text[1:]}." for text in best.remedies]
-    faster = min(plans, key=lambda plan: plan.step_seconds)
+    faster = min(found.plans, key=lambda plan: plan.step_seconds)
     gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
     if gain >= MENTION_GAIN:
-        on = f"{len(faster.shards)} of {faster.node}"
-        said.append(f"{gain:.1f} times faster on {on} ({faster.title}).")
+        said.append(f"{gain:.1f} times faster on {_where(faster)}: {faster.title}.")
     return " ".join(said)
+
+
+def _why_none(found: PlanSet) -> str:
+    short = [lost for lost in found.refusals if lost.missing_bytes]
+    if not short:
+        return "No GPU is free to be used then. Below is why, GPU by GPU."
+    nearest = min(short, key=lambda lost: lost.missing_bytes)
+    said = (
+        f"It does not fit: {nearest.gpu_label} comes nearest and lacks "
+        f"{gib(nearest.missing_bytes)}."
+    )
+    if nearest.cheapest_change:
+        said += f" It would fit with {nearest.cheapest_change}."
+    return said
+
+
+def _short(plan: Plan) -> str:
+    first = plan.shards[0].gpu_label
+    return first if len(plan.shards) == 1 else f"{len(plan.shards)} of {plan.node}"
+
+
+def _where(plan: Plan) -> str:
+    first = plan.shards[0]
+    if len(plan.shards) == 1:
+        return f"one {first.gpu_name} ({first.gpu_label})"
+    return f"{plural(len(plan.shards), 'GPU')} of {plan.node}"

@@ -1,96 +1,92 @@
-// Curves from the numbers in the log: one uPlot per key, x is the step.
+// Curves of a Job: the numbers in its log (x is the step), and what its Gpus did.
 
-import { el } from "../dom.js";
+import { clock, siteZone } from "../time.js";
+import { Plot } from "./plot.js";
 
 const MOST_POINTS = 1000;
-const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})=(-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?)(?=[\s,;]|$)/gi;
+const MOST_KEYS = 8;
+const GIB = 2 ** 30;
+const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)/gi;
 
 /** {step, key: value, ...} of one log line, or null. Linear in the line. */
 export function numbersOf(line) {
-  if (line.length > 2000 || !line.includes("=")) return null;
+  if (line.length > 2000 || !/[=:]/.test(line)) return null;
   const found = {};
   for (const [, key, value] of line.matchAll(PAIR)) found[key.toLowerCase()] = Number(value);
   return "step" in found && Object.keys(found).length > 1 ? found : null;
 }
 
+const thinned = (values) => values.filter((_, i) => i % 2 === 0);
+
 export class Charts {
   constructor(host, empty) {
     this.host = host;
     this.empty = empty;
-    this.series = new Map();
+    this.curves = new Map();
+    this.plots = [];
     new ResizeObserver(() => this.fit()).observe(host);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    const redraw = () => this.plots.forEach((plot) => plot.redraw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.addEventListener("theme:changed", redraw);
   }
 
-  /** Adds a point set; the same step again replaces it. */
-  add(numbers) {
-    const { step, ...values } = numbers;
+  /** Adds the numbers of one line; the same step again replaces them. */
+  add({ step, ...values }) {
     for (const [key, value] of Object.entries(values)) {
       if (!Number.isFinite(value)) continue;
-      if (!this.series.has(key)) {
-        if (this.series.size >= 8) continue;
-        this.series.set(key, { xs: [], ys: [], plot: null });
+      if (!this.curves.has(key)) {
+        if (this.curves.size >= MOST_KEYS) continue;
+        this.curves.set(key, { xs: [], ys: [], plot: null });
       }
-      const one = this.series.get(key);
-      if (one.xs.length && step <= one.xs.at(-1)) {
-        if (step === one.xs.at(-1)) one.ys[one.ys.length - 1] = value;
-        continue;
-      }
-      one.xs.push(step);
-      one.ys.push(value);
-      if (one.xs.length > 2 * MOST_POINTS) this.thin(one);
+      this.point(this.curves.get(key), step, value);
     }
-    this.later();
+    this.timer ??= setTimeout(() => { this.timer = null; this.draw(); }, 250);
   }
 
-  thin(one) {
-    one.xs = one.xs.filter((_, i) => i % 2 === 0);
-    one.ys = one.ys.filter((_, i) => i % 2 === 0);
-  }
-
-  later() {
-    if (this.frame) return;
-    this.frame = setTimeout(() => { this.frame = 0; this.draw(); }, 250);
+  point(curve, step, value) {
+    const { xs, ys } = curve;
+    if (xs.length && step <= xs.at(-1)) {
+      if (step === xs.at(-1)) ys[ys.length - 1] = value;
+      return;
+    }
+    xs.push(step);
+    ys.push(value);
+    if (xs.length > 2 * MOST_POINTS) [curve.xs, curve.ys] = [thinned(xs), thinned(ys)];
   }
 
   draw() {
-    this.empty.hidden = this.series.size > 0;
-    if (this.host.offsetParent === null) return;
-    for (const [key, one] of this.series) {
-      if (!one.plot) one.plot = this.make(key, one);
-      else one.plot.setData([one.xs, one.ys]);
+    this.empty.hidden = this.plots.length + this.curves.size > 0;
+    for (const [key, curve] of this.curves) {
+      curve.plot ??= this.plot(key.replaceAll("_", " "), [key], { scales: { x: { time: false } } });
+      curve.plot.show([curve.xs, curve.ys]);
     }
   }
 
-  redraw() {
-    for (const one of this.series.values()) { one.plot?.destroy(); one.plot = null; }
-    this.host.replaceChildren();
+  plot(title, lines, options) {
+    const made = new Plot(this.host, title, lines, options);
+    this.plots.push(made);
+    return made;
+  }
+
+  /** What the Gpus did, of the Job's own time; the plan's need as a line. */
+  showGpus({ gpus, planned_bytes: planned }) {
+    const known = gpus.filter((gpu) => gpu.series.n.some((n) => n > 0));
+    if (!known.length) return;
+    const at = known[0].series.at;
+    const names = known.map((gpu) => gpu.label);
+    const scaled = (values) => values.map((value) => (value === null ? null : value / GIB));
+    const x = {
+      axis: { values: (_plot, splits) => splits.map((seconds) => clock(new Date(seconds * 1000))), space: 72 },
+      series: { label: "at", value: (_plot, seconds) => (seconds === null ? "–" : clock(new Date(seconds * 1000))) },
+    };
+    const tzDate = (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), siteZone);
+    const estimates = [...new Set(known.map((gpu) => planned[gpu.label]).filter(Boolean))];
+    this.util ??= this.plot("GPU utilization, %", names, { x, tzDate, scales: { y: { range: [0, 100] } } });
+    this.memory ??= this.plot("GPU memory, GiB", [...names, ...estimates.map(() => "planned")], { x, tzDate, scales: { y: { range: (_plot, _low, high) => [0, high * 1.1 || 1] } } });
+    this.util.show([at, ...known.map((gpu) => gpu.series.util_avg_pct)]);
+    this.memory.show([at, ...known.map((gpu) => scaled(gpu.series.memory_max_bytes)), ...estimates.map((size) => at.map(() => size / GIB))]);
     this.draw();
   }
 
-  colour(name) { return getComputedStyle(this.host).getPropertyValue(name).trim(); }
-
-  make(key, one) {
-    const box = el("figure", { class: "chart" }, el("figcaption", { text: key.replaceAll("_", " ") }));
-    this.host.append(box);
-    // Canvas knows no light-dark(): the colours are read from elements that use it.
-    const line = getComputedStyle(box).getPropertyValue("accent-color");
-    const text = getComputedStyle(box).color;
-    const grid = getComputedStyle(box).borderTopColor;
-    const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-    return new window.uPlot({
-      width: box.clientWidth, height: 220, cursor: { y: false }, legend: { live: true },
-      scales: { x: { time: false } },
-      axes: [{ ...axis }, { ...axis, size: 60 }],
-      series: [{ label: "step" }, { label: key, stroke: line, width: 2, points: { show: one.xs.length < 30 } }],
-    }, [one.xs, one.ys], box);
-  }
-
-  fit() {
-    this.draw();
-    for (const { plot } of this.series.values()) {
-      const box = plot?.root.parentElement;
-      if (box && box.clientWidth > 0 && box.clientWidth !== plot.width) plot.setSize({ width: box.clientWidth, height: 220 });
-    }
-  }
+  fit() { for (const plot of this.plots) plot.fit(); }
 }

@@ -1,38 +1,41 @@
-// The live log: a window on the end of the file. Chunks carry byte offsets; what
-// is missing between two of them is fetched, or skipped and said when it is long.
-// Never more than MOST_LINES lines stand in the page, however long the log is.
+// The live log as a stream: chunks carry byte offsets; what is missing between two
+// of them is fetched from the stored file, or skipped and said when it is long.
 
-import { el, setText } from "../dom.js";
+import { setText } from "../dom.js";
 import { bytes } from "../format.js";
-import { pieces } from "./ansi.js";
 
-const MOST_LINES = 4000;
 const MOST_GAP_BYTES = 256 * 1024;
+const MOST_REST_CHARACTERS = 65536;
+// The stored file is a moment behind the live chunks.
+const TRIES = 4;
+const TRY_AGAIN_MS = 700;
 
-export class LogView {
-  constructor(nodes, fetchRange, onLine) {
-    this.nodes = nodes;
-    this.fetchRange = fetchRange;
-    this.onLine = onLine;
+const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
+
+/** A progress bar rewrites its line: the last state of it is what counts. */
+function lastState(line) {
+  const whole = line.replace(/\r+$/, "");
+  return whole.slice(whole.lastIndexOf("\r") + 1);
+}
+
+export class LogStream {
+  /** rows: where lines go; fetchRange(offset, length) -> chunk or null. */
+  constructor({ rows, skip, size }, fetchRange, onLine) {
+    Object.assign(this, { rows, skipNode: skip, sizeNode: size, fetchRange, onLine });
+    this.waiting = Promise.resolve();
+    this.reset();
+  }
+
+  reset() {
     this.end = 0;
     this.size = 0;
     this.rest = "";
-    this.style = { color: "", bold: false };
-    this.waiting = Promise.resolve();
-    this.pending = [];
     this.skipped = 0;
-    nodes.log.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.follow(false); }, { passive: true });
-    nodes.log.addEventListener("keydown", ({ key }) => { if (["PageUp", "ArrowUp", "Home"].includes(key)) this.follow(false); });
-    nodes.follow.addEventListener("change", () => { if (nodes.follow.checked) this.toEnd(); });
-    nodes.wrap.addEventListener("change", () => nodes.log.classList.toggle("log-wrapped", nodes.wrap.checked));
-    nodes.search.addEventListener("input", () => this.find());
+    this.skipNode.hidden = true;
+    this.rows.clear();
   }
 
-  follow(on) { this.nodes.follow.checked = on; }
-
-  toEnd() { this.nodes.log.scrollTop = this.nodes.log.scrollHeight; }
-
-  /** Takes a chunk in file order; fetches or skips what lies before it. */
+  /** Takes chunks one after the other; fetches or skips what lies before each. */
   take(chunk) {
     this.waiting = this.waiting.then(() => this.place(chunk));
     return this.waiting;
@@ -43,10 +46,10 @@ export class LogView {
     if (offset + length <= this.end) { this.tell(); return; }
     if (offset > this.end) await this.bridge(offset);
     if (offset < this.end) {
-      const rest = await this.fetchRange(this.end, offset + length - this.end);
-      if (!rest) return;
-      this.end = rest.offset + rest.bytes;
-      this.write(rest.data);
+      // Overlaps what is shown: only the file says where characters begin.
+      const rest = await this.fetchWhole(this.end, offset + length);
+      for (const piece of rest) this.add(piece);
+      this.end = Math.max(this.end, offset + length);
       return;
     }
     this.end = offset + length;
@@ -55,76 +58,51 @@ export class LogView {
 
   async bridge(offset) {
     const gap = offset - this.end;
-    const from = gap > MOST_GAP_BYTES ? offset - MOST_GAP_BYTES : this.end;
-    const piece = await this.fetchRange(from, offset - from);
-    const reached = piece ? piece.offset + piece.bytes : from;
-    this.skip(from - this.end + Math.max(0, offset - reached));
-    if (piece) this.write(piece.data);
-    this.end = offset;
+    if (gap > MOST_GAP_BYTES) {
+      this.skip(gap - MOST_GAP_BYTES);
+      this.end = offset - MOST_GAP_BYTES;
+    }
+    for (const piece of await this.fetchWhole(this.end, offset)) this.add(piece);
+    this.skip(offset - this.end);
+    this.end = Math.max(this.end, offset);
+  }
+
+  /** Pieces of [from, to), as much as the stored file has after a few looks. */
+  async fetchWhole(from, to) {
+    const pieces = [];
+    for (let at = from, tries = 0; at < to && tries < TRIES;) {
+      const piece = await this.fetchRange(at, to - at);
+      if (piece?.bytes) { pieces.push(piece); at = piece.offset + piece.bytes; continue; }
+      tries += 1;
+      if (tries < TRIES) await sleep(TRY_AGAIN_MS);
+    }
+    return pieces;
+  }
+
+  add(piece) {
+    this.end = piece.offset + piece.bytes;
+    this.write(piece.data);
   }
 
   skip(count) {
     if (count <= 0) return;
     this.skipped += count;
-    this.nodes.skip.hidden = false;
-    setText(this.nodes.skip, `${bytes(this.skipped)} of the log are not shown here. The download has all of it.`);
+    this.rest = "";
+    this.skipNode.hidden = false;
+    setText(this.skipNode, `${bytes(this.skipped)} of the log are not shown here. The download has all of it.`);
   }
 
   write(text) {
     const lines = (this.rest + text).split("\n");
-    this.rest = lines.pop().slice(-65536);
+    this.rest = lines.pop().slice(-MOST_REST_CHARACTERS);
     for (const line of lines) {
-      // A progress bar rewrites its line: the last state of it is what counts.
-      const shown = line.slice(line.replace(/\r$/, "").lastIndexOf("\r") + 1).replace(/\r$/, "");
-      this.onLine?.(shown);
-      this.pending.push(shown);
+      const shown = lastState(line);
+      this.onLine(shown);
+      this.rows.add(shown);
     }
-    if (this.pending.length > MOST_LINES) this.pending.splice(0, this.pending.length - MOST_LINES);
-    if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+    this.rows.unfinished(lastState(this.rest));
     this.tell();
   }
 
-  draw() {
-    this.frame = 0;
-    const { log, follow, empty } = this.nodes;
-    const fragment = document.createDocumentFragment();
-    for (const line of this.pending) fragment.append(this.row(line));
-    this.pending = [];
-    log.append(fragment);
-    const over = log.childElementCount - MOST_LINES;
-    if (over > 0) {
-      const range = document.createRange();
-      range.setStart(log, 0);
-      range.setEnd(log, over);
-      range.deleteContents();
-    }
-    empty.hidden = log.childElementCount > 0;
-    if (this.nodes.search.value) this.find();
-    if (follow.checked) this.toEnd();
-  }
-
-  row(line) {
-    const row = el("div", { class: "log-line" });
-    for (const [text, name] of pieces(line, this.style)) {
-      row.append(name ? el("span", { class: name, text }) : text);
-    }
-    if (!row.firstChild) row.append("\u200b");
-    return row;
-  }
-
-  find() {
-    const wanted = this.nodes.search.value.toLowerCase();
-    let count = 0;
-    for (const row of this.nodes.log.children) {
-      const hit = wanted !== "" && row.textContent.toLowerCase().includes(wanted);
-      row.classList.toggle("log-hit", hit);
-      if (hit) count += 1;
-    }
-    setText(this.nodes.found, wanted ? `${count} ${count === 1 ? "line" : "lines"}` : "");
-    if (!wanted) return;
-    this.follow(false);
-    this.nodes.log.querySelector(".log-hit")?.scrollIntoView({ block: "nearest" });
-  }
-
-  tell() { setText(this.nodes.size, this.size ? bytes(this.size) : ""); }
+  tell() { setText(this.sizeNode, this.size ? bytes(this.size) : ""); }
 }

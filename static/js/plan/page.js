@@ -1,20 +1,72 @@
-// The planning form: shows the chosen source only, and sends a file once.
+// The planning form: shows what belongs to the choices, sends a file once and only
+// its header where that is enough, keeps the address in step with what is planned.
+
+import { setText } from "../dom.js";
+import { headerOnly } from "./header.js";
 
 const form = document.getElementById("plan-form");
 const upload = document.getElementById("id_upload");
+const KEPT_HERE = new Set(["csrfmiddlewaretoken", "upload"]);
 
-function showSource() {
-  const chosen = form.elements.source.value;
-  for (const part of form.querySelectorAll("[data-source]")) part.hidden = part.dataset.source !== chosen;
+function showParts() {
+  const { source, task, reservation } = form.elements;
+  const hide = (name, wanted) => {
+    for (const part of form.querySelectorAll(`[data-${name}]`)) part.hidden = !wanted(part.dataset[name]);
+  };
+  hide("source", (value) => value === source.value);
+  hide("task", (value) => value === task.value);
+  hide("window", () => !reservation?.value);
 }
 
-form.addEventListener("change", showSource);
-showSource();
+function showErrors() {
+  for (const said of form.querySelectorAll(".error")) {
+    const input = form.elements[said.id.replace("e-", "")];
+    if (!(input instanceof HTMLElement)) continue;
+    if (said.textContent) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  }
+}
 
-// The answer to an upload carries the number of the stored model: from then on
-// that number travels and not the file.
-document.body.addEventListener("htmx:afterSettle", () => {
-  if (upload.files.length && form.elements.model.value) upload.value = "";
+/** What is planned can be reloaded, bookmarked and sent to somebody. */
+function keepAddress() {
+  const asked = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) {
+    if (typeof value === "string" && value !== "" && !KEPT_HERE.has(name)) asked.set(name, value);
+  }
+  history.replaceState(null, "", `?${asked}`);
+}
+
+const again = () => form.dispatchEvent(new CustomEvent("plan-again"));
+
+form.addEventListener("input", showParts);
+form.addEventListener("submit", (event) => {
+  if (event.submitter?.hasAttribute("formaction")) return;
+  event.preventDefault();
+  again();
 });
-// A file chosen anew replaces the stored model.
-upload.addEventListener("change", () => { form.elements.model.value = ""; }, { capture: true });
+// Before htmx hears of it: a file of many GB goes out as its header alone.
+upload.addEventListener("input", async (event) => {
+  const [file] = upload.files;
+  if (!file || file.size <= 2 ** 20 || !file.name.toLowerCase().endsWith(".safetensors")) return;
+  event.stopPropagation();
+  const short = await headerOnly(file);
+  const holder = new DataTransfer();
+  holder.items.add(short ?? file);
+  upload.files = holder.files;
+  again();
+});
+document.body.addEventListener("htmx:afterSettle", () => {
+  // From now on the number of the stored model travels, and not the file.
+  if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
+  showParts();
+  showErrors();
+  keepAddress();
+  const said = document.getElementById("verdict") ?? document.querySelector("#plan-result [role=alert]");
+  if (said) setText(document.getElementById("announcer"), said.textContent.trim());
+});
+document.body.addEventListener("htmx:sendError", () => {
+  setText(document.getElementById("announcer"), "The portal cannot be reached; what is shown is older than what you typed.");
+});
+
+showParts();
+showErrors();

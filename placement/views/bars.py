@@ -1,0 +1,157 @@
+"""Bars of memory and of time: numbers only, drawn as SVG by `_bar.html`.
+
+Bars are ``WIDTH`` wide whatever they measure; x and width are in those units.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.domain.estimate import Estimate
+from placement.domain.offer import GpuOffer
+from placement.domain.plan import Plan, Shard
+from placement.domain.words import gib, seconds
+
+WIDTH = 1000
+USED = ("used", "in use now")
+SLACK = ("slack", "allocator slack")
+COMPONENTS = (
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer", "optimizer states"),
+    ("activations", "activations"),
+    ("logits", "logits"),
+    ("kv_cache", "KV cache"),
+    ("transients", "transients"),
+    ("buckets", "buckets"),
+    ("context", "CUDA context and workspace"),
+)
+WORDS = dict((USED, *COMPONENTS, SLACK))
+STAGED = ("pipeline", "gpipe")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One part of a bar."""
+
+    key: str
+    words: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One Gpu's memory, or one step's time."""
+
+    label: str
+    name: str
+    note: str
+    pieces: tuple[Piece, ...]
+    words: str
+    off: str = ""
+    """Why nothing more of it may be used: booked, or closed. Hatched then."""
+
+
+def pieces_of(
+    sizes: Sequence[tuple[str, str, float]], total: float
+) -> tuple[Piece, ...]:
+    """Lay (key, words, size) side by side on a bar that stands for ``total``."""
+    pieces, x = [], 0.0
+    for key, words, size in sizes:
+        if size <= 0 or total <= 0:
+            continue
+        width = min(WIDTH - x, WIDTH * size / total)
+        pieces.append(Piece(key, words, round(x, 2), round(width, 2)))
+        x += width
+    return tuple(pieces)
+
+
+def shard_bar(shard: Shard, plan: Plan) -> Bar:
+    """Return one Gpu of a Plan: what is in use, what each component adds."""
+    layers = ""
+    if plan.strategy in STAGED:
+        layers = f"layers {shard.first_layer} to {shard.last_layer - 1}"
+    elif shard.share_ratio is not None:
+        layers = f"{100 * shard.share_ratio:.0f} % of the optimizer"
+    sizes = [_sized(*USED, shard.used_bytes)]
+    sizes += _components(shard.components, shard.likely_bytes)
+    return Bar(
+        label=shard.gpu_label,
+        name=shard.gpu_name,
+        note=layers,
+        pieces=pieces_of(sizes, shard.total_bytes),
+        words=f"{gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free",
+    )
+
+
+def offer_bar(offer: GpuOffer, booked: str) -> Bar:
+    """Return a Gpu as it was offered; ``booked`` begins reasons that are bookings."""
+    words = f"{gib(offer.free_bytes)} free of {gib(offer.memory_total_bytes)}"
+    return Bar(
+        label=offer.label,
+        name=offer.gpu_class,
+        note="",
+        pieces=pieces_of([_sized(*USED, offer.used_bytes)], offer.memory_total_bytes),
+        words=words if offer.usable else (offer.reason or "no free memory"),
+        off="" if offer.usable else _off(offer.reason, booked),
+    )
+
+
+def _off(reason: str, booked: str) -> str:
+    return "booked" if reason.startswith(booked) else "closed"
+
+
+def estimate_bar(one: Estimate) -> Bar:
+    """Return the components at the peak as one bar as wide as the high end."""
+    sizes = _components(one.components, one.likely_bytes)
+    return Bar(
+        "One GPU", "", "", pieces_of(sizes, one.high_bytes), gib(one.likely_bytes)
+    )
+
+
+def phase_bars(one: Estimate) -> list[Bar]:
+    """Return the peak inside each phase of a step, on one scale."""
+    most = max(one.phase_bytes.values(), default=0)
+    return [
+        Bar(
+            label=phase,
+            name="peak" if phase == one.peak_phase else "",
+            note="",
+            pieces=pieces_of(
+                [("peak" if phase == one.peak_phase else "phase", gib(size), size)],
+                most,
+            ),
+            words=gib(size),
+        )
+        for phase, size in one.phase_bytes.items()
+    ]
+
+
+def time_bar(plan: Plan) -> Bar:
+    """Return one step's time: compute, sending, waiting."""
+    sizes = [
+        (key, f"{words} {seconds(size)}", size)
+        for key, words, size in (
+            ("compute", "compute", plan.compute_seconds),
+            ("sending", "sending", plan.communication_seconds),
+            ("waiting", "waiting (bubble)", plan.bubble_seconds),
+        )
+    ]
+    total = sum(size for _, _, size in sizes)
+    return Bar("One step", "", "", pieces_of(sizes, total), seconds(plan.step_seconds))
+
+
+def _components(components: Mapping[str, int], likely_bytes: int) -> list:
+    sizes = [_sized(key, words, components.get(key, 0)) for key, words in COMPONENTS]
+    known = dict(COMPONENTS)
+    sizes += [
+        _sized(key, key.replace("_", " "), size)
+        for key, size in components.items()
+        if key not in known
+    ]
+    slack = likely_bytes - sum(components.values())
+    return [*sizes, _sized(*SLACK, max(0, slack))]
+
+
+def _sized(key: str, words: str, size_bytes: int) -> tuple[str, str, float]:
+    return key, f"{words}: {gib(size_bytes)}", float(size_bytes)

@@ -1,0 +1,130 @@
+"""The list of Jobs: filtered, sorted, paged, and as CSV, all by the address."""
+
+import csv
+from urllib.parse import urlencode
+
+from django.core.paginator import Paginator
+from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models.functions import Coalesce, Now
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from placement.domain.lifecycle import JobState
+from placement.forms import JobFilterForm
+from placement.models import Job, JobQuerySet
+from placement.views.access import reader
+from reservations.models import User
+
+PAGE_ROWS = 50
+CSV_ROWS = 10_000
+SORTS = {
+    "number": ("#", "pk", True),
+    "name": ("Name", "name", False),
+    "state": ("State", "state", False),
+    "owner": ("Who", "owner__username", False),
+    "node": ("Node", "node__name", False),
+    "made": ("Launched", "created_at", False),
+    "ran": ("Ran", "ran", True),
+}
+"""Word of the address: title, field, whether it is a number."""
+
+
+@require_safe
+def job_list(request: HttpRequest) -> HttpResponse:
+    """List the Jobs one may see; filter, sort, page and CSV by the address."""
+    form = JobFilterForm(request.GET)
+    form.is_valid()
+    asked = {name: value for name, value in form.cleaned_data.items() if value}
+    sort = request.GET.get("sort", "-made")
+    key = sort.removeprefix("-") if sort.removeprefix("-") in SORTS else "made"
+    mark = "-" if sort.startswith("-") else ""
+    user = reader(request)
+    rows = _filtered(Job.objects.visible_to(user), asked, user)
+    rows = rows.select_related("owner", "node").annotate(
+        ran=ExpressionWrapper(
+            Coalesce("ended_at", Now()) - F("started_at"), output_field=DurationField()
+        )
+    )
+    rows = rows.order_by(f"{mark}{SORTS[key][1]}", "-pk")
+    if request.GET.get("format") == "csv":
+        return _csv(rows[:CSV_ROWS])
+    page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
+    return render(
+        request,
+        "placement/job_list.html",
+        {
+            "form": form,
+            "page": page,
+            "rows": [(job, _seconds(job)) for job in page],
+            "filtered": bool(asked),
+            "states": [state.value for state in JobState],
+            "columns": _columns(key, mark, asked),
+            "page_query": urlencode(asked | {"sort": mark + key}),
+            "csv_query": urlencode(asked | {"sort": mark + key, "format": "csv"}),
+        },
+    )
+
+
+def _seconds(job: Job) -> float | None:
+    """Return how long a Job ran, from the query's own difference."""
+    ran = getattr(job, "ran", None)
+    return ran.total_seconds() if ran else None
+
+
+def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQuerySet:
+    if "q" in asked:
+        rows = rows.filter(name__icontains=asked["q"])
+    if "state" in asked:
+        rows = rows.filter(state=asked["state"])
+    if asked.get("whose") == "mine":
+        rows = rows.filter(owner=user)
+    return rows
+
+
+def _columns(key: str, mark: str, asked: dict[str, str]) -> list[dict[str, object]]:
+    """Return the heads of the table; each sorts, the current one the other way."""
+    columns = []
+    for name, (title, _, number) in SORTS.items():
+        other = name if name == key and mark else f"-{name}"
+        order = "descending" if mark else "ascending"
+        columns.append(
+            {
+                "name": name,
+                "title": title,
+                "num": number,
+                "sort": order if name == key else "",
+                "query": urlencode(asked | {"sort": other}),
+            }
+        )
+    return columns
+
+
+def _csv(rows: JobQuerySet) -> HttpResponse:
+    answer = HttpResponse(
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="jobs.csv"'},
+    )
+    sheet = csv.writer(answer)
+    sheet.writerow(
+        ["job", "name", "state", "user", "node", "launched", "started", "ended", "exit"]
+    )
+    for job in rows:
+        times = (job.created_at, job.started_at, job.ended_at)
+        sheet.writerow(
+            [
+                job.pk,
+                _cell(job.name),
+                job.state,
+                _cell(job.owner.username),
+                job.node.name,
+                *(at.isoformat() if at else "" for at in times),
+                "" if job.exit_code is None else job.exit_code,
+            ]
+        )
+    return answer
+
+
+def _cell(text: str) -> str:
+    """Neutralise what a spreadsheet would run as a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text

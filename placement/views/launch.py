@@ -1,0 +1,202 @@
+"""The form that launches a Job into one of one's own Reservations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from placement import services
+from placement.domain.errors import LaunchInvalid
+from placement.domain.recipes import (
+    GIB,
+    RECIPES,
+    RUNNABLE_STRATEGIES,
+    TINY_TRANSFORMER,
+)
+from placement.forms import SCRIPT, LaunchForm
+from placement.models import Job, StoredPlan
+from placement.views.access import OwnReservation, own_reservations, reader
+from reservations.domain.errors import BookingError
+
+SMALL_PARAMETERS = 20_000_000
+"""A simulated node computes on its processor: larger models are not copied there."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def job_new(request: HttpRequest) -> HttpResponse:
+    """Show the form, or launch what it says."""
+    mine = own_reservations(reader(request), timezone.now())
+    plan = _own_plan(request)
+    nodes = _nodes_to_choose(mine)
+    posted = request.method == "POST"
+    form = LaunchForm(
+        request.POST if posted else None,
+        initial=_first_words(request, mine, plan),
+        reservations=[(row.pk, row.label) for row in mine],
+        nodes=nodes,
+        first_settings=_settings_of(plan, mine),
+    )
+    if posted and form.is_valid():
+        job = _launch(request, form, plan, mine)
+        if job is not None:
+            return redirect("job", job.pk)
+    context = {
+        "form": form,
+        "reservations": mine,
+        "nodes": nodes,
+        "plan": plan,
+        "plan_runs": plan is None or _runs(plan),
+        "recipes": _recipes(form),
+        "scripts_allowed": _scripts_allowed(mine),
+    }
+    status = 422 if form.errors else 200
+    return render(request, "placement/job_new.html", context, status=status)
+
+
+def _nodes_to_choose(rows: Sequence[OwnReservation]) -> list[str]:
+    """Return the nodes of Reservations that span several: one must be named."""
+    return sorted({name for row in rows if len(row.nodes) > 1 for name in row.nodes})
+
+
+def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
+    found = []
+    for recipe in RECIPES.values():
+        inputs = form.inputs(recipe)
+        found.append(
+            {
+                "name": recipe.name,
+                "title": recipe.title,
+                "about": recipe.about,
+                "inputs": inputs,
+                "wrong": any(i.errors for i in inputs),
+            }
+        )
+    return found
+
+
+def _scripts_allowed(rows: Sequence[OwnReservation]) -> bool:
+    return settings.ALLOW_UNISOLATED_SCRIPTS or any(row.isolated for row in rows)
+
+
+def _own_plan(request: HttpRequest) -> StoredPlan | None:
+    text = request.POST.get("plan") or request.GET.get("plan") or ""
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        return None
+    return StoredPlan.objects.filter(owner=reader(request), pk=int(text)).first()
+
+
+def _runs(plan: StoredPlan) -> bool:
+    """Say whether the ready recipe does what a Plan says."""
+    trains = plan.workload.get("task", "train") == "train"
+    return trains and plan.plan.get("strategy") in RUNNABLE_STRATEGIES
+
+
+def _settings_of(
+    plan: StoredPlan | None, rows: Sequence[OwnReservation]
+) -> dict[str, object]:
+    """Return the recipe's settings that come nearest to a Plan.
+
+    Sizes are taken over where the recipe can have them and the node can bear them.
+    """
+    if plan is None or not plan.plan.get("shards"):
+        return {}
+    most = max(shard["likely_bytes"] for shard in plan.plan["shards"])
+    found: dict[str, object] = {"simulated_memory_gib": round(most / GIB, 2)}
+    node = plan.plan.get("node")
+    simulated = any(row.simulated and node in row.nodes for row in rows)
+    shape = plan.spec.get("shape") or {}
+    if simulated and plan.plan.get("parameter_count", 0) > SMALL_PARAMETERS:
+        return found
+    wanted = {
+        "layers": sum(
+            layer["kind"] not in ("embedding", "head") for layer in plan.spec["layers"]
+        ),
+        "hidden": shape.get("hidden"),
+        "heads": shape.get("heads"),
+        "seq": plan.workload.get("sequence_length"),
+        "batch": plan.plan.get("launch", {}).get("microbatch"),
+    }
+    known = {setting.name: setting for setting in TINY_TRANSFORMER.settings}
+    fits = all(
+        isinstance(value, int) and known[name].least <= value <= known[name].most
+        for name, value in wanted.items()
+    )
+    return found | wanted if fits else found
+
+
+def _first_words(
+    request: HttpRequest, rows: Sequence[OwnReservation], plan: StoredPlan | None
+) -> dict[str, object]:
+    asked = request.GET.get("reservation", "")
+    chosen = next((r for r in rows if str(r.pk) == asked), rows[0] if rows else None)
+    name = plan.title if plan else (chosen.purpose if chosen else "")
+    node = str(plan.plan.get("node", "")) if plan else ""
+    first = next(iter(RECIPES)) if plan is None or _runs(plan) else SCRIPT
+    return {
+        "reservation": chosen.pk if chosen else None,
+        "name": name[:120],
+        "node": node if chosen and len(chosen.nodes) > 1 else "",
+        "what": first,
+    }
+
+
+def _launch(
+    request: HttpRequest,
+    form: LaunchForm,
+    plan: StoredPlan | None,
+    rows: Sequence[OwnReservation],
+) -> Job | None:
+    """Launch what a valid form says; refusals go back into the form."""
+    data = form.cleaned_data
+    script = data["what"] == SCRIPT
+    if plan is None and data["plan"]:
+        form.add_error(None, "That plan is gone, or not one of yours. Plan again.")
+        return None
+    missing = _not_held(plan, data["reservation"], rows)
+    if missing:
+        form.add_error("reservation", missing)
+        return None
+    try:
+        return services.launch(
+            user=reader(request),
+            reservation_id=data["reservation"],
+            name=data["name"],
+            kind=Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
+            recipe="" if script else data["what"],
+            recipe_settings={} if script else form.recipe_settings,
+            script=data["script"].replace("\r\n", "\n") if script else "",
+            arguments=data["arguments"] if script else [],
+            plan_id=plan.pk if plan else None,
+            node=data["node"],
+            now=timezone.now(),
+        )
+    except LaunchInvalid as error:
+        for field, text in error.problems.items():
+            form.add_error(field if field in form.fields else None, text)
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    return None
+
+
+def _not_held(
+    plan: StoredPlan | None, reservation_id: int, rows: Sequence[OwnReservation]
+) -> str:
+    """Return which Gpus of a Plan a Reservation does not hold, in words; or ""."""
+    if plan is None:
+        return ""
+    row = next(r for r in rows if r.pk == reservation_id)
+    gone = [
+        shard["gpu_label"]
+        for shard in plan.plan["shards"]
+        if shard["gpu_uuid"] not in row.gpu_uuids
+    ]
+    if not gone:
+        return ""
+    return (
+        f"The plan is for {', '.join(gone)}, which this reservation does not hold. "
+        "Choose the one that was booked for it, or go on without the plan."
+    )

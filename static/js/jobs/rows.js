@@ -1,0 +1,120 @@
+// The lines of a log in the page: never more than MOST_LINES, however long it is.
+
+import { el, setText } from "../dom.js";
+import { pieces } from "./ansi.js";
+
+const MOST_LINES = 4000;
+const UPWARDS = ["PageUp", "ArrowUp", "Home"];
+
+export class LogRows {
+  constructor(nodes) {
+    this.nodes = nodes;
+    this.style = { color: "", bold: false };
+    this.pending = [];
+    this.last = null;
+    this.lastText = "";
+    const { log, follow, wrap, search } = nodes;
+    log.addEventListener("wheel", ({ deltaY }) => { if (deltaY < 0) this.follow(false); }, { passive: true });
+    log.addEventListener("touchmove", () => this.follow(false), { passive: true });
+    log.addEventListener("pointerdown", ({ offsetX }) => { if (offsetX >= log.clientWidth) this.follow(false); });
+    log.addEventListener("keydown", ({ key }) => { if (UPWARDS.includes(key)) this.follow(false); });
+    follow.addEventListener("change", () => { if (follow.checked) this.toEnd(); });
+    wrap.addEventListener("change", () => log.classList.toggle("log-wrapped", wrap.checked));
+    search.addEventListener("input", () => { this.hit = 0; this.find(); });
+    search.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      this.hit += event.shiftKey ? -1 : 1;
+      this.find();
+    });
+  }
+
+  clear() {
+    this.pending = [];
+    this.last = null;
+    this.lastText = "";
+    this.nodes.log.replaceChildren();
+    this.nodes.empty.hidden = false;
+  }
+
+  add(line) {
+    this.pending.push(line);
+    // Dropped here and not in draw(): a hidden tab draws nothing for a long time.
+    if (this.pending.length > 2 * MOST_LINES) this.pending.splice(0, this.pending.length - MOST_LINES);
+    this.later();
+  }
+
+  /** The line that has no end yet: a prompt, a progress bar. */
+  unfinished(text) {
+    if (text === this.lastText) return;
+    this.lastText = text;
+    this.later();
+  }
+
+  later() { this.frame ||= requestAnimationFrame(() => this.draw()); }
+
+  draw() {
+    this.frame = 0;
+    const { log, follow, empty, search } = this.nodes;
+    const lines = this.pending.slice(-MOST_LINES);
+    this.pending = [];
+    this.last?.remove();
+    this.last = null;
+    const fragment = document.createDocumentFragment();
+    for (const line of lines) fragment.append(this.row(line, this.style));
+    if (this.lastText) {
+      this.last = this.row(this.lastText, { ...this.style });
+      fragment.append(this.last);
+    }
+    log.append(fragment);
+    this.dropOld(log.childElementCount - MOST_LINES);
+    empty.hidden = log.childElementCount > 0;
+    if (search.value) this.mark();
+    if (follow.checked) this.toEnd();
+  }
+
+  dropOld(count) {
+    if (count <= 0) return;
+    const range = document.createRange();
+    range.setStart(this.nodes.log, 0);
+    range.setEnd(this.nodes.log, count);
+    range.deleteContents();
+  }
+
+  row(line, style) {
+    const row = el("div", { class: "log-line" });
+    for (const [text, name] of pieces(line, style)) {
+      row.append(name ? el("span", { class: name, text }) : text);
+    }
+    if (!row.firstChild) row.append("\u200b");
+    return row;
+  }
+
+  follow(on) { this.nodes.follow.checked = on; }
+
+  toEnd() { this.nodes.log.scrollTop = this.nodes.log.scrollHeight; }
+
+  /** Marks the lines with the wanted text; returns them. */
+  mark() {
+    const wanted = this.nodes.search.value.toLowerCase();
+    const hits = [];
+    for (const row of this.nodes.log.children) {
+      const hit = wanted !== "" && row.textContent.toLowerCase().includes(wanted);
+      row.classList.toggle("log-hit", hit);
+      row.classList.remove("log-hit-now");
+      if (hit) hits.push(row);
+    }
+    setText(this.nodes.found, wanted ? `${hits.length} ${hits.length === 1 ? "line" : "lines"}` : "");
+    return hits;
+  }
+
+  find() {
+    const hits = this.mark();
+    if (!hits.length) return;
+    this.follow(false);
+    const at = ((this.hit % hits.length) + hits.length) % hits.length;
+    hits[at].classList.add("log-hit-now");
+    hits[at].scrollIntoView({ block: "nearest" });
+    setText(this.nodes.found, `${at + 1} of ${hits.length} ${hits.length === 1 ? "line" : "lines"}`);
+  }
+}
