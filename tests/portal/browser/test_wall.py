@@ -1,0 +1,84 @@
+"""The corridor wall: legible on a large site too."""
+
+import json
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from telemetry import live
+from telemetry.domain.frame import Frame, FrameRow, encode
+from telemetry.domain.state import GpuState
+from tests.portal.browser.conftest import GIB
+
+
+def publish_site(redis_client, count: int) -> None:
+    """A roster and one frame of so many Gpus, without rows in the database."""
+    gpus = [
+        {
+            "id": i + 1,
+            "uuid": f"GPU-{i}",
+            "node": f"node-{i // 8:03}",
+            "index": i % 8,
+            "name": "H100",
+            "gpu_class": "H100-SXM5-80GB",
+            "memory_total_bytes": 80 * GIB,
+            "power_limit_watts": 700.0,
+            "slowdown_celsius": 90.0,
+            "sm_clock_max_mhz": 1980,
+            "simulated": True,
+        }
+        for i in range(count)
+    ]
+    row = FrameRow(state=GpuState.BUSY, util_pct=50, age_seconds=0.3)
+    with redis_client.pipeline() as pipe:
+        roster = {"roster_id": 9, "gpus": gpus}
+        live.publish_roster(pipe, json.dumps(roster).encode())
+        live.publish_frame(pipe, encode(Frame(9, time.time(), (row,) * count)))
+        pipe.execute()
+
+
+@pytest.fixture
+def thousand(page: Page, live_asgi: str, alice, sign_in, redis_client) -> Page:
+    """Alice looks at a site of a thousand Gpus."""
+    publish_site(redis_client, 1000)
+    sign_in(alice)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    return page
+
+
+def test_a_thousand_cards_are_built_only_where_one_looks(thousand: Page, live_asgi):
+    thousand.goto(live_asgi)
+    expect(thousand.get_by_role("button", name="1000 busy")).to_be_visible()
+    expect(thousand.locator(".gpu")).to_have_count(1000)
+    assert 4 <= thousand.locator(".gpu-util").count() < 150
+
+
+def test_more_tiles_than_are_legible_take_turns(thousand: Page, live_asgi):
+    thousand.goto(f"{live_asgi}/?view=wall")
+    tiles = thousand.locator(".tile")
+    expect(tiles.first).to_be_visible()
+    shown = tiles.count()
+    assert 12 <= shown < 60
+    turn = thousand.locator("#wall-page")
+    expect(turn).to_have_text(re.compile(r"^1 of \d+$"))
+    expect(turn).to_have_text(re.compile(r"^2 of \d+$"), timeout=12_000)
+    expect(thousand.locator(".tile-name").first).not_to_have_text("node-000:0")
+    turn.click()
+    expect(turn).to_have_text(re.compile(r"^2 of \d+, held$"))
+
+
+def test_tiles_fill_the_box_and_pages_hold_what_is_legible(
+    page, live_asgi, alice, sign_in
+):
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    found = page.evaluate(
+        """async () => {
+          const { bestColumns, capacity } = await import("/static/js/board/wall.js");
+          return [bestColumns(12, 1800, 900).columns, bestColumns(1, 900, 900).columns,
+                  capacity(1800, 900), capacity(100, 100)];
+        }"""
+    )
+    assert found == [4, 1, 48, 1]
