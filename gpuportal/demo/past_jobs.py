@@ -12,9 +12,20 @@ ENDS = (
     (JobState.DONE, 0, ""),
     (JobState.DONE, 0, ""),
     (JobState.DONE, 0, ""),
-    (JobState.FAILED, 1, "exited with code 1"),
-    (JobState.STOPPED, 143, "the Reservation ended"),
+    (JobState.FAILED, 1, "exit code 1"),
+    (JobState.STOPPED, 143, "the reservation ended"),
 )
+LAST_LINES = {
+    JobState.DONE: ["step=5000 loss=1.8241 tokens_per_s=48211", "saved checkpoint.pt"],
+    JobState.FAILED: [
+        "step=812 loss=2.4407 tokens_per_s=47950",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 88, in <module>',
+        "    loss.backward()",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.38 GiB.",
+    ],
+    JobState.STOPPED: ["step=3140 loss=1.9920 tokens_per_s=48102", "asked to stop"],
+}
 
 
 def write_past_jobs(
@@ -44,7 +55,10 @@ def write_past_jobs(
                 created_at=row.created_at,
                 ordered_at=row.start,
                 started_at=row.start + timedelta(seconds=2),
-                stop_at=row.end,
+                stop_at=row.end - timedelta(seconds=15)
+                if state == JobState.STOPPED
+                else None,
+                last_lines=LAST_LINES[state],
                 ended_at=row.start + length,
             )
         )
