@@ -52,60 +52,64 @@ def ledger(var: Path, reservation: int) -> dict[str, int]:
         )
 
 
-def test_a_student_plans_books_trains_and_is_charged(
-    lab: tuple[str, dict[str, str], Path], page: Page
-) -> None:
-    address, logins, var = lab
+def watch_for_errors(page: Page) -> list[str]:
+    """Return a list that fills with script errors and policy violations."""
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on(
         "console",
-        lambda line: wrong.append(line.text)
-        if "Content Security Policy" in line.text
-        else None,
+        lambda line: (
+            wrong.append(line.text) if "Content Security Policy" in line.text else None
+        ),
     )
-    sign_in(page, address, "bob", logins["bob"])
+    return wrong
 
-    # See: the board moves, and says who holds what.
+
+def see_the_board(page: Page) -> None:
+    """The board moves, and says who holds what and who should not be there."""
     expect(page.get_by_text(re.compile(r"^live, \d"))).to_be_visible(timeout=SOON_MS)
     expect(page.get_by_text("intruder", exact=True).first).to_be_visible(
         timeout=SOON_MS
     )
     expect(page.get_by_text("These GPUs are simulated", exact=False)).to_be_visible()
 
-    # Place: a well-known model onto two Gpus, as they are now.
+
+def plan_and_book(page: Page, address: str) -> int:
+    """Plan a model onto two Gpus as they are now; book them; return the booking."""
     page.goto(f"{address}/plan/")
     page.get_by_label("Configuration").select_option("tiny-gpt")
-    expect(page.locator(".plan-card").first).to_be_visible(timeout=SOON_MS)
-    copies = page.locator(".plan-card", has_text="Copies of the model (DDP)")
+    copies = page.locator(".plan-card", has_text="Copies of the model (DDP)").first
+    expect(copies).to_be_visible(timeout=SOON_MS)
     copies.get_by_role("button", name=re.compile("^Book these")).click()
-
-    # Book: the draft is filled in; the verdict comes before any button.
     expect(page).to_have_url(re.compile("/calendar/.*plan="))
-    book = page.locator("#book")
-    expect(book).to_be_enabled(timeout=SOON_MS)
-    expect(page.locator("#verdict")).to_contain_text(re.compile("firm", re.I))
-    book.click()
-
-    # Run: the job form knows reservation and plan; the log streams.
+    # The verdict comes before any button.
+    expect(page.locator("#verdict")).to_contain_text(
+        re.compile("firm", re.I), timeout=SOON_MS
+    )
+    page.locator("#book").click()
     expect(page).to_have_url(
         re.compile(r"/jobs/new/\?.*reservation=\d+"), timeout=SOON_MS
     )
     found = re.search(r"reservation=(\d+)", page.url)
     assert found is not None
-    reservation = int(found.group(1))
+    return int(found.group(1))
+
+
+def train(page: Page) -> None:
+    """Launch the real recipe, see its log stream, its end and its loss curve."""
     page.get_by_label("Name", exact=True).fill("first run")
     page.get_by_text("Settings of Tiny transformer").click()
     page.locator("[name='tiny-transformer.steps']").fill("40")
     page.get_by_role("button", name="Launch").click()
     expect(page.get_by_role("heading", name="first run")).to_be_visible()
-    expect(page.locator("#log")).to_contain_text("step=1 ", timeout=60_000)
+    expect(page.locator("#log")).to_contain_text("step=1 ", timeout=90_000)
     expect(page.locator("#job-state")).to_have_text("done", timeout=90_000)
     page.get_by_role("tab", name="Charts").click()
     expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible()
 
-    # Charge: given back early, the held time is charged and the rest let go.
-    assert ledger(var, reservation)["hold"] > 0
+
+def give_back(page: Page, address: str, reservation: int) -> None:
+    """Give the rest of a running reservation back."""
     page.goto(f"{address}/reservations/{reservation}/")
     page.get_by_role("button", name=re.compile("Give back|Release")).first.click()
     sure = page.get_by_role("dialog").get_by_role(
@@ -113,12 +117,28 @@ def test_a_student_plans_books_trains_and_is_charged(
     )
     if sure.count():
         sure.click()
+
+
+@pytest.mark.timeout(300)
+def test_a_student_plans_books_trains_and_is_charged(
+    lab: tuple[str, dict[str, str], Path], page: Page
+) -> None:
+    address, logins, var = lab
+    wrong = watch_for_errors(page)
+    sign_in(page, address, "bob", logins["bob"])
+    see_the_board(page)
+    reservation = plan_and_book(page, address)
+    train(page)
+
+    assert ledger(var, reservation)["hold"] > 0
+    give_back(page, address, reservation)
     deadline = time.monotonic() + 20
     while "charge" not in ledger(var, reservation) and time.monotonic() < deadline:
         time.sleep(0.2)
     sums = ledger(var, reservation)
     assert sums["hold"] + sums["release"] == 0
     assert 0 < sums["charge"] <= sums["hold"]
+
     page.goto(f"{address}/standing/")
     expect(page.get_by_text(re.compile(r"You are \d+\w+ of 16"))).to_be_visible()
     expect(page.locator("table", has_text="charge").first).to_contain_text(
