@@ -271,6 +271,7 @@ class Migration(migrations.Migration):
                 ('returned_at', models.DateTimeField()),
                 ('charged_at', models.DateTimeField(blank=True, null=True)),
                 ('gpu', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='telemetry.gpu')),
+                ('membership', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='late_returns', to='reservations.membership')),
                 ('reservation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='late_returns', to='reservations.reservation')),
             ],
             options={
@@ -340,6 +341,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='latereturn',
             index=models.Index(fields=['charged_at', 'end'], name='reservation_charged_512ca6_idx'),
+        ),
+        migrations.AddIndex(
+            model_name='latereturn',
+            index=models.Index(fields=['membership', 'end'], name='reservation_members_afb532_idx'),
         ),
         migrations.AddIndex(
             model_name='allocation',

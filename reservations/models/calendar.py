@@ -235,6 +235,9 @@ class LateReturn(models.Model):
     reservation = models.ForeignKey(
         Reservation, on_delete=models.PROTECT, related_name="late_returns"
     )
+    membership = models.ForeignKey(
+        Membership, on_delete=models.PROTECT, related_name="late_returns"
+    )
     gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT, related_name="+")
     start = models.DateTimeField()
     end = models.DateTimeField()
@@ -248,7 +251,10 @@ class LateReturn(models.Model):
 
     class Meta:
         ordering = ["reservation_id", "gpu_id", "start"]
-        indexes = [models.Index(fields=["charged_at", "end"])]
+        indexes = [
+            models.Index(fields=["charged_at", "end"]),
+            models.Index(fields=["membership", "end"]),
+        ]
 
     def __str__(self) -> str:
         return f"{self.gpu} of #{self.reservation_id} {self.start:%F %R}"

@@ -81,6 +81,7 @@ def late_return(
     LateReturn.objects.bulk_create(
         LateReturn(
             reservation=reservation,
+            membership_id=reservation.membership_id,
             gpu_id=allocation.gpu_id,
             start=late.start,
             end=late.end,

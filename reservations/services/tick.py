@@ -230,6 +230,7 @@ def _charge_late(pk: int, now: datetime, policy: Policy) -> bool:
 def _piece(part: LateReturn, piece: Window, now: datetime) -> LateReturn:
     return LateReturn(
         reservation_id=part.reservation_id,
+        membership_id=part.membership_id,
         gpu_id=part.gpu_id,
         start=piece.start,
         end=piece.end,

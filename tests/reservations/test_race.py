@@ -34,18 +34,18 @@ def database_url() -> str:
     return f"postgres://{login}@{place}/{settings['NAME']}"
 
 
-def run_racers(processes: int, requests: int) -> list[dict]:
-    """Run the racers together; each one's report."""
+def run_racers(names: list[str], requests: int) -> list[dict]:
+    """Run racers of these names together; each one's report."""
     env = os.environ | {"DATABASE_URL": database_url(), "GPUPORTAL_VAR": early.VAR}
     racers = [
         subprocess.Popen(
             [
-                sys.executable, "-m", "tests.reservations.racer", f"racer{number}",
-                str(requests), str(number),
+                sys.executable, "-m", "tests.reservations.racer", name, str(requests),
+                str(number),
             ],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for number in range(processes)
+        for number, name in enumerate(names)
     ]  # fmt: skip
     reports = []
     for racer in racers:
@@ -67,7 +67,7 @@ def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
     for number in range(PROCESSES):
         make_membership(make_user(f"racer{number}"), ("vision", "nlp")[number % 2])
 
-    reports = run_racers(PROCESSES, REQUESTS)
+    reports = run_racers([f"racer{n}" for n in range(PROCESSES)], REQUESTS)
 
     errors = [error for report in reports for error in report["errors"]]
     assert not errors, errors[0]
@@ -81,6 +81,15 @@ def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
     for info in quota_infos(member, account_path(member), at(0), at(23), policy=policy):
         held = sum(s.rate_permille * (s.end - s.start) for s in info.spends) // 1000
         assert held <= info.quota_gpu_seconds, (info.account, held)
+    live = Reservation.objects.live().count()
+
+    moved = sum((Counter(r["came"]) for r in run_racers(["tick"] * 3, 40)), Counter())
+
+    # Three workers tick at once: each move happens once, each charge is one.
+    assert (moved["started"], moved["ended"]) == (live, live)
+    assert_books_balance()
+    charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE, reason="ended")
+    assert charges.count() == live
 
 
 def assert_no_overlap() -> None:
@@ -96,6 +105,8 @@ def assert_books_balance() -> None:
     assert LedgerEntry.objects.exists()
     for row in Reservation.objects.all():
         expected = row.cost_gpu_seconds if row.state == "confirmed" else 0
-        assert balance(row) == (expected, 0), row
+        held, charged = balance(row)
+        assert held == expected, row
+        assert charged >= (row.cost_gpu_seconds if row.state == "ended" else 0)
         live = row.allocations.filter(live=True).count()
         assert bool(live) == (row.state == "confirmed")
