@@ -22,6 +22,11 @@ Choices = Sequence[tuple[int, str]]
 MOST_DAYS_AHEAD = 366
 
 
+def most_days_ahead(now: datetime) -> datetime:
+    """Return the latest start that anybody may plan for."""
+    return now + timedelta(days=MOST_DAYS_AHEAD)
+
+
 class JobFilterForm(forms.Form):
     """Which Jobs a list shows. Anything else in the address is ignored."""
 
@@ -221,7 +226,7 @@ class PlanForm(forms.Form):
             ValidationError: so far ahead that nothing is known of it.
         """
         at: datetime | None = self.cleaned_data["at"]
-        if at is not None and at > timezone.now() + timedelta(days=MOST_DAYS_AHEAD):
+        if at is not None and at > most_days_ahead(timezone.now()):
             raise forms.ValidationError(f"at most {MOST_DAYS_AHEAD} days ahead")
         return at
 

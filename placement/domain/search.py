@@ -159,7 +159,12 @@ class Search:
             compute_seconds=time.compute_seconds,
             communication_seconds=time.communication_seconds,
             bubble_seconds=time.bubble_seconds,
-            units_per_second=self.units(setting.workload) / time.total_seconds,
+            # Tensors without a matrix product (a bare embedding) take no known time.
+            units_per_second=(
+                self.units(setting.workload) / time.total_seconds
+                if time.total_seconds
+                else 0.0
+            ),
             why=tuple(why),
             notes=tuple(notes),
             activations_are_a_guess=first.activations_are_a_guess,

@@ -36,6 +36,8 @@ MIB = 2**20
 BOOKED = "booked by"
 OWN_PART = "only partly in your reservation"
 """How a reason begins where a booking is the reason."""
+FRESH_SECONDS = 10.0
+"""Frames come once a second; an older one says nothing of now."""
 SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
 
 
@@ -85,7 +87,7 @@ def offered(
     later = window.start > now + timedelta(minutes=1)
     gpus = list(_gpus(held))
     booked = _booked(window)
-    now_on = {} if later else _live()
+    now_on = {} if later else _live(now)
     groups = _link_groups({gpu.node for gpu in gpus})
     names = user.is_operator or SitePolicy.current().names_visible
     offers, own = [], {}
@@ -193,10 +195,12 @@ class _Seen:
     processes: int
 
 
-def _live() -> dict[str, _Seen]:
-    """Return what ingest told last, by UUID; {} where it told nothing."""
+def _live(now: datetime) -> dict[str, _Seen]:
+    """Return what ingest told last, by UUID; {} where it told nothing of late."""
     with Redis.from_url(settings.REDIS_URL) as client:
-        _, rows = read_live(client)
+        at, rows = read_live(client)
+        if at is None or now.timestamp() - at > FRESH_SECONDS:
+            return {}
         nodes = sorted({row.tag["node"] for row in rows})
         details = client.mget([live.DETAIL + node for node in nodes]) if nodes else []
     processes: dict[str, int] = {}

@@ -62,8 +62,8 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
         bars=tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
         time=bars.time_bar(plan),
         where=_where(plan),
-        step=seconds(plan.step_seconds),
-        speed=f"{plan.units_per_second:,.0f} {units}/s",
+        step=_step(plan),
+        speed=f"{plan.units_per_second:,.0f} {units}/s" if plan.step_seconds else "–",
         headroom=f"{gib(tightest.headroom_bytes)}{on}",
         own_reservation=own_reservation(plan, own),
         runs_with_recipe=plan.workload.trains and plan.strategy in RUNNABLE_STRATEGIES,
@@ -88,7 +88,7 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
         {
             "title": plan.title,
             "where": _short(plan),
-            "step": seconds(plan.step_seconds),
+            "step": _step(plan),
             "left": gib(min(shard.headroom_bytes for shard in plan.shards)),
             "tight": plan.fit == "tight",
             "why": "; ".join(plan.remedies) or "Fits as asked.",
@@ -129,7 +129,8 @@ def verdict(found: PlanSet) -> str:
     if not found.plans:
         return _why_none(found)
     best = found.plans[0]
-    said = [f"Fits on {_where(best)}, about {seconds(best.step_seconds)} a step."]
+    time = f", about {_step(best)} a step" if best.step_seconds else ""
+    said = [f"Fits on {_where(best)}{time}."]
     if best.fit == "tight":
         said.append("It is tight: only the least possible need fits.")
     said += [f"{text[0].upper()}{text[1:]}." for text in best.remedies]
@@ -152,6 +153,11 @@ def _why_none(found: PlanSet) -> str:
     if nearest.cheapest_change:
         said += f" It would fit with {nearest.cheapest_change}."
     return said
+
+
+def _step(plan: Plan) -> str:
+    """Return a step's time; a dash where no layer of the file computes anything."""
+    return seconds(plan.step_seconds) if plan.step_seconds else "–"
 
 
 def _short(plan: Plan) -> str:
