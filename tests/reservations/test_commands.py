@@ -1,0 +1,51 @@
+"""What the operator can ask in a terminal."""
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from reservations.models import LedgerEntry
+from tests.factories import make_reservation
+from tests.reservations.conftest import NOW, at
+
+
+def test_the_tree_is_printed_as_sshare_prints_it(lab, alice, carol) -> None:
+    lab.book(alice, lab.gpus[:1], NOW, 2)
+    out = StringIO()
+    call_command("fairshare", stdout=out)
+    lines = out.getvalue().splitlines()
+    assert lines[0].split()[0] == "Account"
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == ["institute", "nlp", "carol", "vision", "alice"]
+    assert lines[3].split()[-1] == "1.000000"
+    assert lines[5].split()[-1] == "0.500000"
+
+
+def test_an_empty_site_has_no_tree(db) -> None:
+    with pytest.raises(CommandError, match="no account"):
+        call_command("fairshare")
+
+
+def test_books_that_add_up_are_said_to(lab, alice) -> None:
+    lab.book(alice, lab.gpus[:1], NOW, 2)
+    out = StringIO()
+    call_command("check_books", stdout=out)
+    assert "add up" in out.getvalue()
+
+
+def test_books_that_do_not_are_named(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(14), 2)
+    LedgerEntry.objects.create(
+        membership=made.membership, reservation=made, kind="release",
+        gpu_seconds=-5, reason="forged",
+    )  # fmt: skip
+    make_reservation(alice, lab.gpus[1:2], at(9), at(10), state="ended")
+    made.allocations.update(live=True)
+    stray = make_reservation(alice, lab.gpus[2:3], at(9), at(10), state="ended")
+    stray.allocations.update(live=True)
+    err = StringIO()
+    with pytest.raises(CommandError, match="2 things"):
+        call_command("check_books", stderr=err)
+    assert f"reservation {made.pk} (confirmed) holds" in err.getvalue()
+    assert f"reservation {stray.pk} is over" in err.getvalue()
