@@ -99,7 +99,7 @@ def train(page: Page) -> None:
     """Launch the real recipe, see its log stream, its end and its loss curve."""
     page.get_by_label("Name", exact=True).fill("first run")
     page.get_by_text("Settings of Tiny transformer").click()
-    page.locator("[name='tiny-transformer.steps']").fill("40")
+    page.locator("[name='tiny-transformer.steps']").fill("6")
     page.get_by_role("button", name="Launch").click()
     expect(page.get_by_role("heading", name="first run")).to_be_visible()
     expect(page.locator("#log")).to_contain_text("step=1 ", timeout=90_000)
