@@ -113,6 +113,8 @@ def judge(
         policy=policy,
         names=names,
         ignoring=ignoring,
+        # Its late hours, as they will be, are in ``extra``.
+        ignoring_late=ignoring,
         extra=extra,
     )
     return decide(request, snapshot)
@@ -243,11 +245,13 @@ def given_back(
 
 
 def given_back_late(row: Reservation, request: Request, policy: Policy) -> list[Spend]:
-    """Return what a change would give back too late: it still counts in quotas."""
-    returned = given_back(row, (gpu.pk for gpu in request.gpus), request.window)
-    return books.late_spends(
+    """Return what will have been given back too late: it still counts in quotas."""
+    gpu_pks = {gpu.pk for gpu in request.gpus}
+    returned = given_back(row, gpu_pks, request.window)
+    spends = books.late_spends(
         row, returned, now=request.now, permille=policy.late_return_permille
     )
+    return spends + books.spends_left(row, gpu_pks, request.window)
 
 
 def _to_be_changed(user: User, pk: int | None) -> Reservation | None:

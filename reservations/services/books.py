@@ -1,6 +1,6 @@
 """Rows of the ledger and the audit log. Called inside a service's transaction."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from django.db.models import Sum
@@ -8,7 +8,7 @@ from django.db.models import Sum
 from reservations.domain.ledger import Settlement, late_windows
 from reservations.domain.lifecycle import Kind
 from reservations.domain.quota import Spend
-from reservations.domain.window import Window, unix
+from reservations.domain.window import Window, unix, without
 from reservations.models import (
     Allocation,
     AuditEntry,
@@ -110,6 +110,61 @@ def late_spends(
         for allocation, window in returned
         for late in late_windows(window, at=now)
     ]
+
+
+def late_left(
+    reservation: Reservation, gpu_pks: Collection[int], window: Window
+) -> list[LateReturn]:
+    """Return the late hours that remain, unsaved, if these Gpus are held again.
+
+    An hour that is held again is paid by holding it; what was charged stays.
+    """
+    return [
+        late_piece(part, piece, charged_at=part.charged_at)
+        for part in reservation.late_returns.all()
+        for piece in without(
+            Window(part.start, part.end),
+            [window] if part.gpu_id in gpu_pks and part.charged_at is None else [],
+        )
+    ]
+
+
+def hold_again(
+    reservation: Reservation, gpu_pks: Collection[int], window: Window
+) -> None:
+    """Strike the late hours that a Reservation holds again."""
+    left = late_left(reservation, gpu_pks, window)
+    reservation.late_returns.filter(charged_at=None).delete()
+    LateReturn.objects.bulk_create(part for part in left if part.charged_at is None)
+
+
+def spends_left(
+    reservation: Reservation, gpu_pks: Collection[int], window: Window
+) -> list[Spend]:
+    """Return what the late hours of ``late_left`` count in quotas."""
+    return [
+        Spend(unix(part.start), unix(part.end), part.weight * part.permille)
+        for part in late_left(reservation, gpu_pks, window)
+        if part.firm
+    ]
+
+
+def late_piece(
+    part: LateReturn, piece: Window, *, charged_at: datetime | None
+) -> LateReturn:
+    """Return a part of a late return as a new row, unsaved."""
+    return LateReturn(
+        reservation_id=part.reservation_id,
+        membership_id=part.membership_id,
+        gpu_id=part.gpu_id,
+        start=piece.start,
+        end=piece.end,
+        weight=part.weight,
+        permille=part.permille,
+        firm=part.firm,
+        returned_at=part.returned_at,
+        charged_at=charged_at,
+    )
 
 
 def weight_of(allocation: Allocation) -> int:

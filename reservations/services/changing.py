@@ -213,6 +213,7 @@ def _reallocate(
     asked = {gpu.pk: gpu for gpu in gpus}
     returned = given_back(row, asked, window)
     books.late_return(row, returned, now=now, permille=policy.late_return_permille)
+    books.hold_again(row, set(asked), window)
     rate = 0
     for allocation in old:
         if asked.pop(allocation.gpu_id, None) is not None:

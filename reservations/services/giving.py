@@ -90,7 +90,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             row = locking.load_reservation(reservation_id, lock=True)
             _check_undo(row, now=at)
             _check_again(row, locked, now=at, policy=policy)
-            row.late_returns.all().delete()
+            books.hold_again(row, gpu_ids, Window(row.start, row.end))
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
             )
@@ -125,6 +125,7 @@ def _check_again(
         policy=policy,
         names=policy.names_visible,
         ignoring_late=row.pk,
+        extra=books.spends_left(row, [gpu.pk for gpu in locked.gpus], request.window),
     )
     check_gpus(request.gpus)
     check_limits(request, snapshot)

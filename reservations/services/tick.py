@@ -211,7 +211,7 @@ def _charge_late(pk: int, now: datetime, policy: Policy) -> bool:
         charge += late_charge_gpu_seconds(
             pieces, weight=part.weight, permille=part.permille
         )
-        kept += [_piece(part, piece, now) for piece in pieces]
+        kept += [books.late_piece(part, piece, charged_at=now) for piece in pieces]
     row.late_returns.filter(charged_at=None).delete()
     LateReturn.objects.bulk_create(kept)
     if charge:
@@ -225,21 +225,6 @@ def _charge_late(pk: int, now: datetime, policy: Policy) -> bool:
         )
     books.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=charge)
     return True
-
-
-def _piece(part: LateReturn, piece: Window, now: datetime) -> LateReturn:
-    return LateReturn(
-        reservation_id=part.reservation_id,
-        membership_id=part.membership_id,
-        gpu_id=part.gpu_id,
-        start=piece.start,
-        end=piece.end,
-        weight=part.weight,
-        permille=part.permille,
-        firm=part.firm,
-        returned_at=part.returned_at,
-        charged_at=now,
-    )
 
 
 def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:

@@ -53,6 +53,34 @@ def test_what_a_move_gives_back_late_is_remembered(lab, alice) -> None:
     assert (late.start, late.end, late.permille) == (at(14), at(15), 500)
 
 
+def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    for end in (14, 16, 13, 15, 14, 16):
+        made = change(made, alice, end=at(end))
+    assert not LateReturn.objects.exists()
+    services.tick(at(16, 1))
+    services.tick(at(16, 2))
+    assert balance(made) == (0, WEIGHT * 4 * HOUR)
+
+
+def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    for end in (13, 16, 14):
+        made = change(made, alice, end=at(end))
+    late = LateReturn.objects.get()
+    assert (late.start, late.end) == (at(14), at(16))
+    services.tick(at(16, 1))
+    services.tick(at(16, 2))
+    assert balance(made) == (0, WEIGHT * 3 * HOUR)
+
+
+def test_taking_back_what_was_given_back_needs_no_more_quota(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    made = change(made, alice, end=at(13))
+    assert change(made, alice, end=at(16)).kind == Kind.FIRM
+
+
 def test_a_change_into_somebody_elses_time_is_refused(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], at(16), 2)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)

@@ -52,6 +52,17 @@ def test_ones_own_rebooking_does_not_pay_for_a_late_cancel(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * HOUR)
 
 
+def test_an_undone_cancel_keeps_what_was_owed_before_it(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    services.change(
+        reservation_id=made.pk, user=alice, end=at(13), version=made.version, now=NOW
+    )
+    cancel(made, alice)
+    services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+    late = LateReturn.objects.get()
+    assert (late.start, late.end) == (at(13), at(16))
+
+
 def test_only_the_hours_inside_a_day_cost(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(6, day=3), 6)
     cancel(made, alice)
