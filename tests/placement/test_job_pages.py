@@ -1,0 +1,455 @@
+"""The pages of Jobs: who sees them, what they say, what they refuse."""
+
+import csv
+import io
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from placement import logs, services
+from placement.domain.lifecycle import JobState
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
+from placement.models import Job, JobEvent, StoredPlan
+from placement.services import planning
+from placement.views.jobs import failure_of
+from reservations.domain.lifecycle import State
+from reservations.models import Membership
+from telemetry.models import Node
+from tests.factories import (
+    make_gpu,
+    make_gpus,
+    make_membership,
+    make_node,
+    make_reservation,
+    make_user,
+)
+from tests.placement.lab import make_lab, send_frame, signed_in
+
+pytestmark = pytest.mark.django_db
+PAGES = ("", "state", "log", "numbers", "gpus", "log.txt")
+
+
+@pytest.fixture
+def reservation(alice):
+    return make_reservation(
+        alice, make_gpus(2, make_node("node-a")), state=State.ACTIVE
+    )
+
+
+@pytest.fixture
+def job(reservation):
+    return make_job(reservation)
+
+
+@pytest.fixture
+def student(alice) -> Client:
+    return signed_in(alice)
+
+
+def make_job(reservation, **fields: object) -> Job:
+    """Write a running Job of a Reservation, with its events."""
+    now = timezone.now()
+    known: dict[str, object] = {
+        "owner": reservation.user, "name": "first run", "kind": Job.Kind.RECIPE,
+        "recipe": "burn-in", "state": JobState.RUNNING, "attempt": 1,
+        "node": reservation.allocations.first().gpu.node,
+        "started_at": now, "seen_at": now,
+    }  # fmt: skip
+    made = Job.objects.create(reservation=reservation, **known | fields)
+    for old, new in (("", "queued"), ("queued", "starting"), ("starting", "running")):
+        JobEvent.objects.create(job=made, old=old, new=new, actor="node-a")
+    return made
+
+
+def failed(reservation, **fields: object) -> Job:
+    now = timezone.now()
+    return make_job(reservation, state=JobState.FAILED, ended_at=now, **fields)
+
+
+def text_of(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200, (address, answer.status_code)
+    return answer.content.decode()
+
+
+# --- who sees what ----------------------------------------------------------------
+
+
+def test_a_job_is_its_owners_its_heads_and_the_operators(job, alice, bob, carol, omar):
+    head = make_user("heidi")
+    make_membership(head, "vision", is_head=True)
+    for user, status in (
+        (alice, 200), (bob, 404), (carol, 404), (head, 200), (omar, 200),
+    ):  # fmt: skip
+        client = signed_in(user)
+        for page in PAGES:
+            answer = client.get(f"/jobs/{job.pk}/{page}")
+            assert answer.status_code == status, (user, page)
+        assert ("first run" in text_of(client, "/jobs/")) == (status == 200), user
+
+
+def test_a_former_head_sees_no_more_than_others(job):
+    head = make_user("heidi")
+    make_membership(head, "vision", is_head=True)
+    Membership.objects.filter(user=head).update(active=False)
+    assert signed_in(head).get(f"/jobs/{job.pk}/").status_code == 404
+
+
+def test_strangers_are_sent_to_the_login_page(job):
+    for page in PAGES:
+        answer = Client().get(f"/jobs/{job.pk}/{page}")
+        assert answer.status_code == 302
+        assert answer["Location"].startswith("/login/")
+
+
+def test_only_owner_and_operator_are_offered_to_stop(job, alice, omar):
+    head = make_user("heidi")
+    make_membership(head, "vision", is_head=True)
+    assert 'id="job-stop"' in text_of(signed_in(alice), f"/jobs/{job.pk}/")
+    assert 'id="job-stop"' in text_of(signed_in(omar), f"/jobs/{job.pk}/")
+    assert 'id="job-stop"' not in text_of(signed_in(head), f"/jobs/{job.pk}/")
+
+
+# --- one Job ------------------------------------------------------------------------
+
+
+def test_pages_answer_head_and_nothing_but_reading(student, job):
+    for address in ("/jobs/", "/jobs/new/", f"/jobs/{job.pk}/"):
+        answer = student.head(address)
+        assert (answer.status_code, answer.content) == (200, b"")
+    for page in PAGES:
+        assert student.post(f"/jobs/{job.pk}/{page}").status_code == 405
+
+
+def test_a_running_job_shows_where_it_stands(student, job):
+    html = text_of(student, f"/jobs/{job.pk}/")
+    assert "first run" in html
+    assert 'aria-current="step"' in html
+    assert "node-a:0, node-a:1" in html
+    assert "Nothing printed yet" in html
+    state = student.get(f"/jobs/{job.pk}/state").json()
+    assert [s["word"] for s in state["steps"] if s["current"]] == ["running"]
+    assert [event["new"] for event in state["events"]][-1] == "running"
+    assert state["failure"] is None
+
+
+def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
+    job = failed(
+        reservation, exit_code=3, reason="exit code 3", last_lines=["one", "boom"]
+    )
+    html = text_of(student, f"/jobs/{job.pk}/")
+    assert html.index("Exit code 3") < html.index("boom") < html.index('id="log"')
+    assert html.count("exit code 3") == 1, "only the event and the title say it"
+    assert "The log itself was not stored" in html
+    assert student.get(f"/jobs/{job.pk}/state").json()["last_lines"] == ["one", "boom"]
+    assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"
+
+
+@pytest.mark.parametrize(
+    ("fields", "title", "reason"),
+    [
+        ({"exit_code": 1, "reason": "exit code 1"}, "Exit code 1", ""),
+        ({"exit_code": 1, "reason": "exited with code 1"}, "Exit code 1", ""),
+        ({"exit_code": 1, "reason": "disk full"}, "Exit code 1", "disk full"),
+        ({"exit_signal": 9, "reason": "ended by SIGKILL"}, "Ended by SIGKILL", ""),
+        ({"exit_signal": 99, "reason": ""}, "Ended by signal 99", ""),
+        ({"reason": "no such recipe"}, "The job did not run", "no such recipe"),
+    ],
+)
+def test_a_failure_says_nothing_twice(reservation, fields, title, reason):
+    job = failed(reservation, **fields)
+    assert failure_of(job) == {"title": title, "reason": reason}
+
+
+def test_a_job_that_was_lost_is_called_so(reservation):
+    job = failed(reservation, reason="the node went away")
+    job.state = JobState.LOST
+    assert failure_of(job) == {"title": "Lost", "reason": "the node went away"}
+
+
+def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
+    logs.append(job, attempt=1, offset=0, data=b"\x1b[31mred\x1b[0m\nstep=1 loss=2.5\n")
+    log = student.get(f"/jobs/{job.pk}/log?offset=13&length=100").json()
+    assert (log["offset"], log["data"]) == (13, "step=1 loss=2.5\n")
+    whole = student.get(f"/jobs/{job.pk}/log.txt")
+    assert b"".join(whole.streaming_content).endswith(b"loss=2.5\n")
+    assert "attachment" in whole["Content-Disposition"]
+    rows = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
+    assert rows == [{"step": 1.0, "loss": 2.5}]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["offset=a", "offset=1e3", "length=", "offset=" + "9" * 40, "offset=%00", "%ff=1"],
+)
+def test_a_nonsense_range_is_an_answer_and_no_crash(student, job, query):
+    assert student.get(f"/jobs/{job.pk}/log?{query}").status_code in (200, 422)
+
+
+def test_negative_and_far_ranges_are_empty(student, job):
+    logs.append(job, attempt=1, offset=0, data=b"abc")
+    assert student.get(f"/jobs/{job.pk}/log?offset=-5").json()["data"] == "abc"
+    far = student.get(f"/jobs/{job.pk}/log?offset={10**17}").json()
+    assert (far["bytes"], far["size"]) == (0, 3)
+
+
+def test_a_job_of_no_such_number_is_not_found(student):
+    for number in (1, 10**18, 10**30):
+        assert student.get(f"/jobs/{number}/").status_code == 404
+
+
+def test_the_utilization_of_a_jobs_own_time_is_told(student, job):
+    body = student.get(f"/jobs/{job.pk}/gpus").json()
+    assert [gpu["label"] for gpu in body["gpus"]] == ["node-a:0", "node-a:1"]
+    assert set(body["gpus"][0]["series"]) >= {"at", "util_avg_pct", "memory_max_bytes"}
+
+
+def test_what_runs_can_be_read(student, reservation):
+    script = make_job(
+        reservation, kind="script", recipe="", script="echo <b>hello</b>",
+        arguments=["--name", "my run"],
+    )  # fmt: skip
+    html = text_of(student, f"/jobs/{script.pk}/")
+    assert "echo &lt;b&gt;hello&lt;/b&gt;" in html
+    assert "<code>my run</code>" in html
+    recipe = make_job(reservation, recipe_settings={"seconds": 12.5})
+    assert "12.5" in text_of(student, f"/jobs/{recipe.pk}/")
+
+
+def test_a_jobs_plan_is_a_picture_and_a_table(student, alice, redis_client):
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "pipeline")
+    booked = make_reservation(alice, gpus[:2], state=State.ACTIVE)
+    html = text_of(student, f"/jobs/{make_job(booked, plan=stored).pk}/")
+    assert 'id="panel-plan"' in html
+    assert "mem-activations" in html
+    assert "Layers in stages (pipeline, 1F1B): gpt2" in html
+    assert "cell-b" in html
+    stored.plan = {"version": 0}
+    stored.save()
+    html = text_of(student, f"/jobs/{Job.objects.get().pk}/")
+    assert "can no longer be read" in html
+
+
+def plan_on(user, strategy: str) -> StoredPlan:
+    """Keep the best Plan of a strategy on the Gpus that are offered now."""
+    now = timezone.now()
+    spec = well_known_spec("gpt2")
+    found = planning.offered(user=user, at=None, hours=4, now=now)
+    plans = services.make_plans(spec=spec, workload=Workload(), offers=found.offers)
+    chosen = next(plan for plan in plans.plans if plan.strategy == strategy)
+    return services.keep_plan(user=user, spec=spec, plan=chosen, now=now)
+
+
+# --- the list -----------------------------------------------------------------------
+
+
+def test_an_empty_list_teaches(student):
+    assert "A job runs inside a reservation" in text_of(student, "/jobs/")
+
+
+def test_the_list_is_filtered_and_sorted_by_the_address(student, reservation):
+    make_job(reservation, name="alpha")
+    failed(reservation, name="beta", exit_code=1)
+    assert "beta" not in text_of(student, "/jobs/?state=running")
+    assert "alpha" not in text_of(student, "/jobs/?q=BET")
+    html = text_of(student, "/jobs/?sort=name")
+    assert html.index("alpha") < html.index("beta")
+    html = text_of(student, "/jobs/?sort=-name")
+    assert html.index("beta") < html.index("alpha")
+    assert "No job matches" in text_of(student, "/jobs/?q=gamma")
+
+
+def test_mine_leaves_others_out(omar, reservation):
+    make_job(reservation)
+    operator = signed_in(omar)
+    assert "first run" in text_of(operator, "/jobs/")
+    assert "first run" not in text_of(operator, "/jobs/?whose=mine")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sort=nonsense", "sort=--made", "page=0", "page=x", "page=99999999999999999999",
+        "state=%00", "whose=yours", "q=%00", "q=" + "x" * 5000, "%ff=%ff",
+        "sort=-ran&state=done&format=csv", "format=pdf",
+    ],
+)  # fmt: skip
+def test_a_nonsense_address_is_a_page_and_no_crash(student, job, query):
+    assert student.get(f"/jobs/?{query}").status_code == 200
+
+
+def test_long_lists_have_pages(student, reservation):
+    Job.objects.bulk_create(
+        Job(
+            reservation=reservation, owner=reservation.user, name=f"run {number:02d}",
+            kind="recipe", node=reservation.allocations.first().gpu.node,
+        )
+        for number in range(53)
+    )  # fmt: skip
+    assert "Page 1 of 2, 53 jobs" in text_of(student, "/jobs/?sort=name")
+    last = text_of(student, "/jobs/?sort=name&page=2")
+    assert "run 52" in last and "run 01" not in last
+
+
+def test_csv_has_a_row_a_job_and_runs_no_formula(student, reservation):
+    make_job(reservation, name="=HYPERLINK(1)")
+    answer = student.get("/jobs/?format=csv")
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert rows[0]["name"] == "'=HYPERLINK(1)"
+    assert rows[0]["state"] == "running"
+
+
+def test_list_and_page_ask_no_more_for_more_rows(
+    student, reservation, django_assert_max_num_queries
+):
+    for number in range(12):
+        job = make_job(reservation, name=f"run {number}")
+    with django_assert_max_num_queries(10):
+        student.get("/jobs/")
+    for _ in range(20):
+        make_gpu(reservation.allocations.first().gpu.node)
+    with django_assert_max_num_queries(14):
+        student.get(f"/jobs/{job.pk}/")
+
+
+# --- launching ------------------------------------------------------------------------
+
+
+def launching(booked, /, **changes: object) -> dict[str, object]:
+    known: dict[str, object] = {
+        "reservation": booked.pk, "name": "try it", "what": "burn-in",
+        "burn-in.seconds": "30",
+    }  # fmt: skip
+    return known | changes
+
+
+def test_without_a_reservation_the_form_says_where_to_get_one(student):
+    assert "Find a slot" in text_of(student, "/jobs/new/")
+
+
+def test_a_recipe_is_launched_with_its_settings(student, reservation):
+    answer = student.post("/jobs/new/", launching(reservation))
+    job = Job.objects.get()
+    assert answer["Location"] == f"/jobs/{job.pk}/"
+    assert (job.name, job.recipe, job.recipe_settings["seconds"]) == (
+        "try it", "burn-in", 30.0,
+    )  # fmt: skip
+
+
+def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
+    answer = student.post(
+        "/jobs/new/",
+        launching(reservation, **{"burn-in.seconds": "many", "name": "kept"}),
+    )
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert 'id="e-burn-in.seconds">must be a number' in html
+    assert 'value="many"' in html and 'value="kept"' in html
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": " "}, "Give the job a name"),
+        ({"what": "nosuch"}, "not one of the available choices"),
+        ({"reservation": "999999"}, "Select a valid choice"),
+        ({"what": "script", "script": "  "}, "Paste the script"),
+        ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
+        ({"plan": "424242"}, "That plan is gone"),
+        ({"plan": "x"}, "whole number"),
+        ({"name": "a\x07b"}, "printable"),
+    ],
+)
+def test_what_is_wrong_is_said_by_field(student, reservation, changes, words):
+    answer = student.post("/jobs/new/", launching(reservation, **changes))
+    assert answer.status_code == 422
+    assert words in answer.content.decode()
+    assert not Job.objects.exists()
+
+
+def test_a_script_is_refused_in_words_where_jobs_are_not_isolated(
+    student, reservation, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = False
+    data = launching(reservation, what="script", script="echo hi", arguments="a 'b c'")
+    answer = student.post("/jobs/new/", data)
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert "not isolated" in html and "echo hi" in html and "a &#x27;b c&#x27;" in html
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    assert student.post("/jobs/new/", data).status_code == 302
+    assert Job.objects.get().arguments == ["a", "b c"]
+
+
+def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
+    gpus = [make_gpu(make_node("red")), make_gpu(make_node("blue"))]
+    both = make_reservation(alice, gpus, state=State.ACTIVE)
+    html = text_of(student, "/jobs/new/")
+    assert 'value="red"' in html and 'value="blue"' in html
+    refused = student.post("/jobs/new/", launching(both))
+    assert "name the node" in refused.content.decode()
+    student.post("/jobs/new/", launching(both, node="blue"))
+    assert Job.objects.get().node == Node.objects.get(name="blue")
+
+
+def test_a_plan_fills_the_form_and_must_fit_the_reservation(
+    student, alice, redis_client
+):
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "single")
+    label = stored.plan["shards"][0]["gpu_label"]
+    held = [gpu for gpu in gpus if str(gpu) == label]
+    others = [gpu for gpu in gpus if str(gpu) != label][:1]
+    right = make_reservation(alice, held, state=State.ACTIVE)
+    wrong = make_reservation(alice, others, state=State.ACTIVE)
+    html = text_of(student, f"/jobs/new/?reservation={right.pk}&plan={stored.pk}")
+    assert "gpt2: One GPU" in html
+    planned = stored.plan["shards"][0]["likely_bytes"] / 2**30
+    assert f'value="{round(planned, 2)}"' in html
+    data = launching(wrong, what="tiny-transformer", plan=str(stored.pk))
+    refused = student.post("/jobs/new/", data)
+    assert f"The plan is for {label}" in refused.content.decode()
+    student.post("/jobs/new/", data | {"reservation": right.pk})
+    job = Job.objects.get()
+    assert (job.plan, job.recipe_settings["strategy"]) == (stored, "single")
+
+
+def test_a_strategy_that_no_recipe_runs_is_refused_in_words(
+    student, alice, redis_client
+):
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "fsdp")
+    booked = make_reservation(alice, gpus, state=State.ACTIVE)
+    html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
+    assert "No ready recipe runs this strategy yet" in html
+    data = launching(
+        booked, what="tiny-transformer", plan=str(stored.pk),
+        node=stored.plan["node"],
+    )  # fmt: skip
+    answer = student.post("/jobs/new/", data)
+    assert "script of your own" in answer.content.decode()
+
+
+def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):
+    over = make_reservation(
+        alice, start=timezone.now() - timedelta(hours=2), state=State.ENDED
+    )
+    answer = student.post("/jobs/new/", launching(over))
+    assert answer.status_code == 200 or answer.status_code == 422
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "query", ["plan=²", "plan=-1", "reservation=%00&plan=" + "9" * 30]
+)
+def test_a_nonsense_address_of_the_form_is_no_crash(student, reservation, query):
+    assert student.get(f"/jobs/new/?{query}").status_code == 200
