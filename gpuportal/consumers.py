@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from gpuportal.board import Viewer, viewer_of
@@ -121,7 +121,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         """Who the session belongs to now, and what they may see."""
         session = self.scope.get("session")
         key = session.session_key if session else None
-        return await sync_to_async(_viewer_of_session)(key)
+        return await database_sync_to_async(_viewer_of_session)(key)
 
     async def _keep_checking(self) -> None:
         """Ask the session again until it is over; a lost role counts at once."""

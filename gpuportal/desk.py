@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.db import Error as DatabaseError
 
 from gpuportal.board import (
@@ -117,7 +117,7 @@ class Desk:
             self._owners.clear()
             unknown = job_ids
         try:
-            found = await sync_to_async(load_job_owners)(unknown)
+            found = await database_sync_to_async(load_job_owners)(unknown)
         except DatabaseError as error:
             logger.warning("owners of Jobs are not known now: %s", error)
             return
@@ -136,14 +136,16 @@ class Desk:
                 except DatabaseError as error:
                     logger.warning("holders are late: %s", error)
                     wait_seconds = 2.0
+                # Not wait_for: before Python 3.12 it may swallow a cancellation.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(box.get(), wait_seconds)
+                    async with asyncio.timeout(wait_seconds):
+                        await box.get()
                 await asyncio.sleep(SHORTEST_SECONDS)
         finally:
             hub().unsubscribe(box)
 
     async def _reload(self) -> None:
-        snapshot = await sync_to_async(load_board)(datetime.now(UTC))
+        snapshot = await database_sync_to_async(load_board)(datetime.now(UTC))
         before, self.snapshot = self.snapshot, snapshot
         if before is not None and before.holdings == snapshot.holdings:
             return
