@@ -7,8 +7,9 @@ from functools import cached_property
 import redis
 from django.conf import settings
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
+from reservations.models import Account, Membership
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
 from telemetry.live import FRAME_MINUTE
@@ -64,10 +65,7 @@ class Site:
         """Links to the main pages."""
         entries = []
         for name, label in MAIN_PAGES:
-            try:
-                url = reverse(name)
-            except NoReverseMatch:
-                continue
+            url = reverse(name)
             here = self.request.path
             current = here == url if url == "/" else here.startswith(url)
             entries.append(NavEntry(label, url, current))
@@ -91,6 +89,16 @@ class Site:
             for name, _, isolation in self.nodes
             if isolation == Node.Isolation.NONE
         ]
+
+    @cached_property
+    def headed(self) -> list[Account]:
+        """Accounts that the User steers: a group head's own entries."""
+        if not self.request.user.is_authenticated:
+            return []
+        mine = Membership.objects.filter(
+            user=self.request.user, is_head=True, active=True
+        )
+        return list(Account.objects.filter(memberships__in=mine))
 
     @cached_property
     def alerts(self) -> list[Alert]:

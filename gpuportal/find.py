@@ -98,9 +98,7 @@ def _people(query: str, user: User) -> Iterator[Hit]:
 
 
 def _jobs(query: str, user: User) -> Iterator[Hit]:
-    jobs: QuerySet[Job] = Job.objects.all()
-    if not user.is_operator:
-        jobs = jobs.filter(owner=user)
+    jobs: QuerySet[Job] = Job.objects.visible_to(user)
     number = query.removeprefix("#")
     wanted = Q(name__icontains=query)
     if number.isdecimal() and len(number) < 18:

@@ -88,13 +88,25 @@ def test_only_the_operator_sees_the_admin(client: Client, alice, omar):
     assert 'href="/admin/"' in client.get("/").content.decode()
 
 
+def test_a_group_head_gets_an_entry_to_the_group(client: Client, alice, bob):
+    membership = bob.memberships.get()
+    membership.is_head = True
+    membership.save()
+    entry = f'href="/standing/?account={membership.account_id}"'
+    client.force_login(alice)
+    assert entry not in client.get("/").content.decode()
+    client.force_login(bob)
+    assert entry in client.get("/").content.decode()
+    assert client.get(f"/standing/?account={membership.account_id}").status_code == 200
+
+
 def test_the_page_one_is_on_is_marked(client: Client, alice):
     client.force_login(alice)
     assert 'href="/" aria-current="page"' in client.get("/").content.decode()
     assert 'href="/" aria-current="page"' not in client.get("/me/").content.decode()
 
 
-# --- banners and alerts -------------------------------------------------------------
+# --- banners and alerts -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -164,7 +176,7 @@ def test_many_alerts_are_not_counted_out(client: Client, alice):
     assert text.count("Idle hog on") == ALERTS_SHOWN
 
 
-# --- the board's page ----------------------------------------------------------------
+# --- the board's page -------------------------------------------------------------
 
 
 def test_a_board_without_nodes_teaches_how_to_enrol_one(client: Client, alice):
@@ -193,8 +205,8 @@ def test_the_board_costs_the_same_queries_for_any_number_of_gpus(
     make_gpus(gpus, make_node("node-a"))
     client.force_login(alice)
     client.get("/")
-    # Session, user; Gpus per node, nodes; nodes and alerts of the top bar.
-    with django_assert_num_queries(6):
+    # Session, user; Gpus per node, nodes; nodes, alerts, headed groups of the top bar.
+    with django_assert_num_queries(7):
         client.get("/")
 
 
@@ -206,7 +218,7 @@ def test_the_last_minute_is_served_oldest_first(client, alice, redis_client):
     assert body == b"".join(encode(frame) for frame in frames[-60:])
 
 
-# --- errors -----------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------
 
 
 def test_a_wrong_address_gets_a_page_that_helps(client: Client, alice):

@@ -88,6 +88,13 @@ def test_alice_finds_her_job_by_name_and_number_and_carol_does_not(alice, carol)
         assert "job" not in kinds(query, carol)
 
 
+def test_a_head_finds_the_jobs_of_the_group(alice, bob):
+    make_job(alice, "fine tune")
+    assert "job" not in kinds("fine", bob)
+    bob.memberships.update(is_head=True)
+    assert "job" in kinds("fine", bob)
+
+
 def test_the_operator_finds_every_job(alice, omar):
     make_job(alice, "fine tune")
     assert "job" in kinds("fine", omar)

@@ -67,7 +67,7 @@ class Row {
     const holder = holderWords(cell);
     setText(this.holder, holder || noteWords(cell));
     setAttr(this.holder, "title", noteWords(cell) || null);
-    setText(this.next, nextWords(cell));
+    setText(this.next, nextWords(cell).replace(/^(then|free,) /, ""));
   }
 }
 

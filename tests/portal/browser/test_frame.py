@@ -7,6 +7,7 @@ from django.contrib.sessions.models import Session
 from playwright.sync_api import Page, expect
 
 from reservations.models import ApiToken, SitePolicy
+from telemetry.domain import units
 from tests.factories import PASSWORD, make_gpus, make_node
 
 
@@ -183,3 +184,63 @@ def test_the_admin_works_under_the_strict_policy(page, live_asgi, omar, sign_in,
     expect(page.locator("html")).to_have_attribute("data-theme", theme)
     page.get_by_role("link", name="GPU Portal").click()
     expect(page.locator("#live")).to_be_visible()
+
+
+# --- times and figures ----------------------------------------------------------
+
+
+def test_times_are_relative_under_a_day_and_named_beyond(
+    page, live_asgi, alice, sign_in
+):
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    found = page.evaluate(
+        """async () => {
+          const time = await import("/static/js/time.js");
+          const { relative, clock, absolute, siteZone } = time;
+          const now = Date.parse("2026-03-02T14:00:00Z");
+          const of = (text) => relative(text, now);
+          return {
+            zone: siteZone,
+            relative: ["2026-03-02T14:00:00Z", "2026-03-02T13:59:48Z",
+              "2026-03-02T15:30:00Z", "2026-03-02T23:20:00Z", "2026-03-04T09:00:00Z",
+              "2026-04-02T09:00:00Z"].map(of),
+            clock: clock("2026-03-03T09:00:00Z", now),
+            absolute: absolute("2026-03-02T14:00:00Z"),
+          };
+        }"""
+    )
+    assert found["zone"] == "UTC"
+    assert found["relative"] == [
+        "now",
+        "12 s ago",
+        "in 1 h 30 min",
+        "in 9 h",
+        "Wed 09:00",
+        "Thu 2 Apr 09:00",
+    ]
+    assert found["clock"] == "Tue 09:00"
+    assert re.fullmatch(r"Mon,? 2 Mar 2026,? 14:00 UTC", found["absolute"])
+
+
+def test_figures_in_the_browser_are_those_of_the_server(
+    page, live_asgi, alice, sign_in
+):
+    sizes = [0, 12, 2**20, 3 * 2**29, 80 * 2**30, 2**41]
+    spans = [0, 59, 60, 3900, 7200, 180_000]
+    sign_in(alice)
+    page.goto(f"{live_asgi}/me/")
+    found = page.evaluate(
+        """async ([sizes, spans]) => {
+          const f = await import("/static/js/format.js");
+          return [sizes.map(f.bytes), sizes.map(f.gib), spans.map(f.duration),
+                  [f.bytes(null), f.gib(null), f.duration(null)]];
+        }""",
+        [sizes, spans],
+    )
+    assert found == [
+        [units.format_bytes(size) for size in sizes],
+        [units.format_gib(size) for size in sizes],
+        [units.format_duration(span) for span in spans],
+        [units.UNKNOWN] * 3,
+    ]

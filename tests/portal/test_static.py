@@ -1,0 +1,72 @@
+"""What production serves: every file has its hash, and names others by theirs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+
+HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
+IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory) -> Path:
+    """A folder as ``collectstatic`` fills it for production."""
+    root = tmp_path_factory.mktemp("static")
+    backend = "gpuportal.storage.PortalStaticFilesStorage"
+    storages = {**settings.STORAGES, "staticfiles": {"BACKEND": backend}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "STORAGES", storages)
+        patch.setattr(settings, "STATIC_ROOT", root)
+        # The storages are made once per process; a fresh handler reads ours.
+        from django.contrib.staticfiles import storage as static_storage
+        from django.core.files.storage import StorageHandler
+
+        handler = StorageHandler()
+        patch.setattr("django.core.files.storage.storages", handler)
+        patch.setattr(
+            "django.contrib.staticfiles.management.commands.collectstatic."
+            "staticfiles_storage",
+            handler["staticfiles"],
+        )
+        patch.setattr(static_storage, "staticfiles_storage", handler["staticfiles"])
+        call_command("collectstatic", interactive=False, verbosity=0)
+    return root
+
+
+def manifest(root: Path) -> dict[str, str]:
+    return json.loads((root / "staticfiles.json").read_text())["paths"]
+
+
+def test_every_module_imports_modules_of_its_own_release(collected: Path):
+    names = manifest(collected)
+    modules = [names[name] for name in names if name.startswith("js/")]
+    assert len(modules) > 20
+    imported = 0
+    for name in modules:
+        assert HASHED.search(name)
+        path = collected / name
+        for target in IMPORT.findall(path.read_text()):
+            imported += 1
+            assert HASHED.search(target), f"{name} imports {target}"
+            assert (path.parent / target).resolve().is_file(), f"{name}: {target}"
+    assert imported > 40
+
+
+def test_style_sheets_name_fonts_and_pictures_by_their_hash(collected: Path):
+    names = manifest(collected)
+    tokens = (collected / names["css/tokens.css"]).read_text()
+    assert re.search(r"inter-latin\.[0-9a-f]{12}\.woff2", tokens)
+    for name in names:
+        if name.startswith("css/"):
+            path = collected / names[name]
+            for target in re.findall(r"url\([\"']?([^\"')]+)", path.read_text()):
+                if not target.startswith("data:"):
+                    assert (path.parent / target).resolve().is_file(), (name, target)
+
+
+def test_the_sprite_is_there_under_the_name_that_modules_use(collected: Path):
+    assert (collected / "img" / "icons.svg").is_file()
