@@ -53,6 +53,8 @@ class Book:
 
     quota_gpu_seconds: int
     gpus_at_once: int
+    modest: frozenset[int] = frozenset()
+    """Students who hold at most a third of their quota: room to try booking."""
     drafts: list[Draft] = field(default_factory=list)
 
     def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
@@ -72,7 +74,10 @@ class Book:
         cost = sum(d.cost_gpu_seconds for d in near) + draft.cost_gpu_seconds
         overlap = [d for d in own if d.start < draft.end and d.end > draft.start]
         width = sum(len(d.gpus) for d in overlap) + len(draft.gpus)
-        return cost <= self.quota_gpu_seconds and width <= self.gpus_at_once
+        quota = self.quota_gpu_seconds
+        if draft.student in self.modest:
+            quota //= 3
+        return cost <= quota and width <= self.gpus_at_once
 
 
 def draw(
