@@ -11,7 +11,14 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
+from django.core.exceptions import (
+    BadRequest,
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
 from django.utils import timezone
 from ninja import NinjaAPI
@@ -155,6 +162,33 @@ def _missing(request: HttpRequest, error: Http404) -> HttpResponse:
     return problems.respond(
         problems.problem(
             HTTPStatus.NOT_FOUND, code="not-found", detail="There is no such thing."
+        )
+    )
+
+
+@api.exception_handler(RequestDataTooBig)
+def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
+    return problems.respond(
+        problems.problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            code="too-large",
+            title="Too large",
+            detail=f"A request here may have {most} MiB.",
+        )
+    )
+
+
+@api.exception_handler(BadRequest)
+@api.exception_handler(MultiPartParserError)
+@api.exception_handler(SuspiciousOperation)
+def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
+    """A body that is no form, a null character in a field's name, and the like."""
+    return problems.respond(
+        problems.problem(
+            HTTPStatus.BAD_REQUEST,
+            code="bad-request",
+            detail="The request cannot be read.",
         )
     )
 

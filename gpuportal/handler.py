@@ -9,12 +9,15 @@ as CONN_MAX_AGE says. Sockets are not concerned.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import close_old_connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+
+from gpuportal.bodies import BodyTooLarge, Receive, Scope, bounded, too_large
 
 THREADS = 16
 """At once in one process; more wait in line, as they would for the database."""
@@ -30,6 +33,13 @@ class OneHopHandler(ASGIHandler):
     def load_middleware(self, is_async: bool = False) -> None:
         """Build the synchronous chain, whatever is asked for."""
         super().load_middleware(is_async=False)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Any) -> None:
+        """Answer a request, unless its body is too long to be taken."""
+        try:
+            await super().handle(scope, bounded(scope, receive), send)
+        except BodyTooLarge:
+            await self.send_response(too_large(scope), send)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
         """Run the chain in one thread."""
