@@ -201,8 +201,11 @@ def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, f
     clients += ["--compress"] if options.compress else []
     with ExitStack() as stack:
         server = stack.enter_context(process(*web))
-        for role in roles:
-            stack.enter_context(process(__file__, "--role", role, *shared))
+        children = {
+            role: stack.enter_context(process(__file__, "--role", role, *shared))
+            for role in roles
+        }
+        made_by = children[roles[-1]].pid
         wait_for_port(port)
         time.sleep(WARM_UP_SECONDS)
         idle = cpu_over(server.pid, 5.0)
@@ -212,14 +215,16 @@ def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, f
             line = pages.stdout.readline().strip()
             if line != word:
                 raise SystemExit(f"the clients said {line!r} and not {word!r}")
-        before = cpu_seconds(server.pid)
+        before, made = cpu_seconds(server.pid), cpu_seconds(made_by)
         told = json.loads(pages.stdout.readline())
         used = cpu_seconds(server.pid) - before
+        made = cpu_seconds(made_by) - made
     net = max(0.0, used - idle * options.seconds)
     return {
         "frames": told["frames"],
         "cpu_us": net / max(1, told["frames"]) * 1e6,
         "core_pct": used / options.seconds * 100,
+        "maker_pct": made / options.seconds * 100,
         "p95_ms": (told["p95"] or 0) * 1000,
     }
 
@@ -284,13 +289,18 @@ def report(options: argparse.Namespace, found: dict[str, dict[str, float]]) -> N
         f"{options.seconds:.0f} s, {os.cpu_count()} cores, "
         f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
     )
-    print(f"{'':12}{'frames':>8}{'CPU/frame':>12}{'web process':>13}{'p95 delay':>11}")
+    print(
+        f"{'':12}{'frames':>8}{'CPU/frame':>12}{'web process':>13}{'p95 delay':>11}"
+        f"{'its maker':>11}"
+    )
     for kind, row in found.items():
         print(
             f"{kind:12}{row['frames']:>8.0f}{row['cpu_us']:>9.0f} us"
             f"{row['core_pct']:>11.1f} %{row['p95_ms']:>8.0f} ms"
+            f"{row['maker_pct']:>9.1f} %"
         )
     ratio = found["json"]["cpu_us"] / max(found["hub"]["cpu_us"], 1e-9)
+    print("its maker: ingest for the hub, whoever calls group_send for json")
     print(f"json costs {ratio:.0f} x what the hub costs")
 
 

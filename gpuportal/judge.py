@@ -29,6 +29,7 @@ from telemetry.domain.judge import bare_state
 from telemetry.domain.rules import CAUSES, Finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
+from telemetry.ingest.complaints import Complaints
 from telemetry.live import CALENDAR_CHANGED
 
 REFRESH_SECONDS = 5.0
@@ -104,6 +105,7 @@ class CalendarJudge:
     """The judge, the findings and the holder's presence, for Ingest to ask."""
 
     def __init__(self) -> None:
+        self._complaints = Complaints(logger)
         self._picture: Picture | None = None
         self._logins: dict[str, int] = {}
         self._logins_at: datetime | None = None
@@ -172,7 +174,7 @@ class CalendarJudge:
                     pubsub.subscribe(CALENDAR_CHANGED)
                     self._follow(stop, pubsub)
             except RedisError as error:
-                logger.warning("the calendar's changes are not heard: %s", error)
+                self._complaints.add("the calendar's changes are not heard", error)
                 self._try_refresh()
                 stop.wait(REFRESH_SECONDS)
         close_old_connections()
@@ -193,7 +195,7 @@ class CalendarJudge:
             self.refresh(datetime.now(UTC))
         except DatabaseError as error:
             # The last picture goes on: nothing can be booked either.
-            logger.warning("the calendar cannot be read: %s", error)
+            self._complaints.add("the calendar cannot be read", error)
         except Exception:
             # A thread that ends in silence would leave a picture that gets old.
             logger.exception("the calendar cannot be read")

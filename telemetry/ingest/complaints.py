@@ -43,4 +43,6 @@ class Complaints:
                 return
             self._said_at[key] = at
             times = self._unsaid.pop(key)
-        self._logger.warning("%s: %s (%d times)", key, str(why)[:300], times)
+        # One line: what machines and servers say may have several.
+        words = " ".join(str(why).split())[:300]
+        self._logger.warning("%s: %s (%d times)", key, words, times)
