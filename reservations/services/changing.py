@@ -59,8 +59,7 @@ def change(
     before = locking.load_reservation(reservation_id)
     check_may_change(user, before, act="change", reason=reason)
     wanted = sorted(set(gpu_ids)) if gpu_ids is not None else _gpu_ids(before)
-    refusal: Refusal
-    window = None
+    window = new_window(before, start, end, now=now)
     try:
         with transaction.atomic(durable=True):
             membership = load_membership(before.membership_id)
@@ -68,6 +67,7 @@ def change(
             locked = locking.lock(membership, wanted)
             row = locking.load_reservation(reservation_id, lock=True)
             _check_row(row, version)
+            # Again: a tick may have begun it since it was read.
             window = new_window(row, start, end, now=now)
             if row.state == State.ACTIVE and wanted != _gpu_ids(row):
                 raise NotChangeable(state=row.state, act="moved to other GPUs")
@@ -76,23 +76,35 @@ def change(
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row
     except IntegrityError as error:
-        if OVERLAP not in str(error) or window is None:
+        if OVERLAP not in str(error):
             raise
-        refusal = _taken(locked.gpus[0], window)
+        refusal: Refusal = _taken(locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
-    if window is not None and before.state == State.CONFIRMED:
-        search.add_next_slot(
-            refusal,
-            before.membership,
-            wanted,
-            window.start,
-            window.end,
-            now=now,
-            policy=policy,
-            ignoring=before.pk,
-        )
+    if before.state == State.CONFIRMED:
+        _add_next_slot(refusal, before, wanted, window, now=now, policy=policy)
     raise refusal
+
+
+def _add_next_slot(
+    refusal: Refusal,
+    before: Reservation,
+    gpu_ids: Sequence[int],
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    search.add_next_slot(
+        refusal,
+        before.membership,
+        gpu_ids,
+        window.start,
+        window.end,
+        now=now,
+        policy=policy,
+        ignoring=before.pk,
+    )
 
 
 def _gpu_ids(reservation: Reservation) -> list[int]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from reservations import services
 from reservations.models import (
@@ -99,6 +100,22 @@ def make_minutes(
         )
         for number in range(minutes)
     )
+
+
+@pytest.fixture
+def gpus(db) -> list[Gpu]:
+    """Three Gpus, and the groups of the people everyone knows."""
+    root = make_account("institute")
+    for name in ("vision", "nlp"):
+        make_account(name, parent=root)
+    return make_gpus(3)
+
+
+@pytest.fixture
+def hour() -> datetime:
+    """The next full hour but one."""
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    return now + timedelta(hours=2)
 
 
 __all__ = ["HOUR", "NOW", "WEIGHT", "Lab", "at", "balance", "make_minutes"]

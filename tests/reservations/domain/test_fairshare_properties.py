@@ -98,71 +98,79 @@ def test_it_agrees_with_the_formulas_written_down_plainly(tree) -> None:
 def plain_ranks(
     accounts: list[AccountShares], members: list[MemberShares]
 ) -> dict[int, int]:
-    by_pk = {account.pk: account for account in accounts}
-    root = next(account.pk for account in accounts if account.parent_pk is None)
+    plain = Plain(accounts, members)
+    plain.descend([plain.root])
+    return plain.ranked
 
-    def path(pk: int) -> list[int]:
+
+class Plain:
+    """Fair Tree as POLICY.md writes it."""
+
+    def __init__(
+        self, accounts: list[AccountShares], members: list[MemberShares]
+    ) -> None:
+        self.accounts, self.members = accounts, members
+        self.by_pk = {account.pk: account for account in accounts}
+        self.root = next(a.pk for a in accounts if a.parent_pk is None)
+        self.ranked: dict[int, int] = {}
+        self.left = len(members)
+
+    def path(self, pk: int) -> list[int]:
         found = [pk]
-        while by_pk[found[-1]].parent_pk is not None:
-            found.append(by_pk[found[-1]].parent_pk)
+        while self.by_pk[found[-1]].parent_pk is not None:
+            found.append(self.by_pk[found[-1]].parent_pk)
         return found
 
-    def real(pk: int) -> int:
-        return next(a for a in path(pk) if a == root or by_pk[a].shares is not None)
+    def real(self, pk: int) -> int:
+        return next(
+            a
+            for a in self.path(pk)
+            if a == self.root or self.by_pk[a].shares is not None
+        )
 
-    def usage(pk: int) -> int:
-        return sum(m.usage for m in members if pk in path(m.account_pk))
+    def usage(self, pk: int) -> int:
+        return sum(m.usage for m in self.members if pk in self.path(m.account_pk))
 
-    def children(pk: int) -> list[tuple[object, int | None, int]]:
-        users = [(m, m.shares, m.usage) for m in members if real(m.account_pk) == pk]
-        below = [
-            (a, a.shares, usage(a.pk))
-            for a in accounts
+    def below(self, pk: int) -> list[AccountShares]:
+        return [
+            a
+            for a in self.accounts
             if a.parent_pk is not None
             and a.shares is not None
-            and real(a.parent_pk) == pk
-            and any(a.pk in path(m.account_pk) for m in members)
+            and self.real(a.parent_pk) == pk
         ]
-        return users + below
 
-    def all_shares(pk: int) -> int:
-        peers = [m.shares or 0 for m in members if real(m.account_pk) == pk]
-        peers += [
-            a.shares
-            for a in accounts
-            if a.parent_pk is not None and a.shares and real(a.parent_pk) == pk
+    def users(self, pk: int) -> list[MemberShares]:
+        return [m for m in self.members if self.real(m.account_pk) == pk]
+
+    def level_fs(self, pk: int, shares: int | None, used: int) -> Fraction | float:
+        if shares is None:
+            return float("inf")
+        if shares == 0:
+            return Fraction(0)
+        if used == 0:
+            return float("inf")
+        peers = [*self.users(pk), *self.below(pk)]
+        level_sum = sum(peer.shares or 0 for peer in peers)
+        return Fraction(shares, level_sum) / Fraction(used, self.usage(pk))
+
+    def descend(self, pks: list[int]) -> None:
+        users = [
+            (self.level_fs(pk, m.shares, m.usage), m.pk)
+            for pk in pks
+            for m in self.users(pk)
         ]
-        return sum(peers)
-
-    def level(pk: int) -> list[tuple[Fraction | float, bool, object]]:
-        found = []
-        for child, shares, used in children(pk):
-            if shares is None:
-                fs: Fraction | float = float("inf")
-            elif shares == 0:
-                fs = Fraction(0)
-            elif used == 0:
-                fs = float("inf")
-            else:
-                fs = Fraction(shares, all_shares(pk)) / Fraction(used, usage(pk))
-            found.append((fs, isinstance(child, MemberShares), child))
-        return found
-
-    ranked: dict[int, int] = {}
-    left = len(members)
-
-    def descend(pks: list[int]) -> None:
-        nonlocal left
-        found = [entry for pk in pks for entry in level(pk)]
-        for fs in sorted({entry[0] for entry in found}, reverse=True):
-            users = [c for value, is_user, c in found if value == fs and is_user]
-            rank = left
-            for user in users:
-                ranked[user.pk] = rank
-                left -= 1
-            below = [c.pk for value, is_user, c in found if value == fs and not is_user]
-            if below:
-                descend(below)
-
-    descend([root])
-    return ranked
+        peopled = {a for m in self.members for a in self.path(m.account_pk)}
+        below = [
+            (self.level_fs(pk, a.shares, self.usage(a.pk)), a.pk)
+            for pk in pks
+            for a in self.below(pk)
+            if a.pk in peopled
+        ]
+        for fs in sorted({fs for fs, _ in users + below}, reverse=True):
+            tied = [pk for value, pk in users if value == fs]
+            self.ranked |= dict.fromkeys(tied, self.left)
+            self.left -= len(tied)
+            merged = [pk for value, pk in below if value == fs]
+            if merged:
+                self.descend(merged)
