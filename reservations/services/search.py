@@ -118,7 +118,7 @@ def _search(
         latest = min(horizon, latest_end - timedelta(seconds=wish.duration_seconds))
     if latest < earliest:
         return []
-    last_end = latest + timedelta(seconds=policy.longest_seconds)
+    last_end = latest_end or latest + timedelta(seconds=policy.longest_seconds)
     fitting = [gpu for gpu in gpus if wish.fits(gpu)]
     calendar = calendar_of(fitting, earliest, last_end, ignoring=ignoring)
     facts = Snapshot(
@@ -192,15 +192,22 @@ def add_next_slot(
         min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
         gpu_class=classes.pop() if len(classes) == 1 else None,
     )
-    found = _search(
-        membership,
-        wish,
-        gpus,
-        earliest=max(start, now),
-        latest_end=None,
-        now=now,
-        policy=policy,
-        limit=1,
-        ignoring=ignoring,
-    )
-    refusal.next_slot = found[0] if found else None
+    begin = max(start, now)
+    # Other Gpus at the same time first: it reads one Window, not two weeks.
+    same_time = begin + timedelta(seconds=wish.duration_seconds)
+    tries = [same_time] if isinstance(refusal, GpuTaken | GpuNotBookable) else []
+    for latest_end in [*tries, None]:
+        found = _search(
+            membership,
+            wish,
+            gpus,
+            earliest=begin,
+            latest_end=latest_end,
+            now=now,
+            policy=policy,
+            limit=1,
+            ignoring=ignoring,
+        )
+        if found:
+            refusal.next_slot = found[0]
+            return
