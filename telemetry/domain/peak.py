@@ -51,8 +51,10 @@ def peak_flops_of(gpu_class: str) -> float:
     for name, peak in _PEAKS:
         at = words.find(name)
         # A whole word: "A10" is not "A100", "T4" is not "T400".
-        if at > 0 and words[at - 1] in " -" and words[at + len(name)] in " -":
-            return peak
+        rest = words[at + len(name) :]
+        if at > 0 and words[at - 1] in " -" and rest[0] in " -":
+            # A "Ti" or "SUPER" is another product than its namesake.
+            return 0.0 if rest.split()[:1] in (["TI"], ["SUPER"]) else peak
     return 0.0
 
 
