@@ -71,7 +71,7 @@ class Refusal(BookingError):
 
 @dataclass(eq=False)
 class InThePast(Refusal):
-    """The Window is over before it begins."""
+    """The Window is over before it begins, or by now: ``now`` is the later one."""
 
     code: ClassVar[str] = "in-the-past"
     title: ClassVar[str] = "In the past"
@@ -80,8 +80,8 @@ class InThePast(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"The end, {time_text(self.end, zone)}, is past: "
-            f"it is {time_text(self.now, zone)}."
+            f"The end, {time_text(self.end, zone)}, is not after "
+            f"{time_text(self.now, zone)}."
         )
 
 
@@ -121,10 +121,11 @@ class TooLong(Refusal):
             if self.joined
             else "This reservation"
         )
-        return (
-            f"{what} would last {format_duration(self.asked_seconds)}; "
-            f"the longest here is {format_duration(self.longest_seconds)}."
-        )
+        asked = format_duration(self.asked_seconds)
+        longest = format_duration(self.longest_seconds)
+        if asked == longest:
+            return f"{what} would last a little more than {longest}, the longest here."
+        return f"{what} would last {asked}; the longest here is {longest}."
 
 
 @dataclass(eq=False)

@@ -11,7 +11,9 @@ from django.utils import timezone
 from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
-from reservations.models import LedgerEntry, Reservation, SitePolicy, User
+from reservations.models import LedgerEntry, Reservation, User
+from reservations.snapshots.calendar import Reader
+from reservations.snapshots.facts import site_policy
 from reservations.views.access import reader, steered_accounts, visible_reservations
 
 
@@ -78,9 +80,12 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     )
     allocations = list(found.allocations.select_related("gpu__node", "gpu__pool"))
     own = found.user_id == user.pk
+    policy = site_policy()
+    named = Reader.of(user, policy).sees_name(
+        found.user_id, found.membership.account_id
+    )
     may_see_ledger = own or found.membership.account_id in steered_accounts(user)
     now = timezone.now()
-    policy = SitePolicy.current()
     freezes_at = found.start.timestamp() - policy.freeze_seconds
     return render(
         request,
@@ -90,6 +95,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "allocations": allocations,
             "nodes": _by_node(allocations),
             "own": own,
+            "named": named,
             "editable": can_edit(user, found),
             "ledger": _ledger(found) if may_see_ledger else None,
             "words": decision_words(found, own=own) if may_see_ledger else [],

@@ -71,6 +71,14 @@ def test_bob_sees_alices_reservation_because_they_share_a_group(tree, alice, bob
     assert "ledger-title" not in answer.text
 
 
+def test_where_names_are_hidden_the_groups_page_of_it_has_none(tree, alice, bob):
+    SitePolicy.objects.update_or_create(pk=1, defaults={"names_visible": False})
+    row = make_reservation(alice, gpus=make_gpus(1), purpose="thesis of Alice")
+    path = f"/reservations/{row.pk}/"
+    assert b"lice" not in as_user(bob).get(path).content
+    assert b"thesis of Alice" in as_user(alice).get(path).content
+
+
 def test_carol_cannot_see_bobs_reservation(tree, bob, carol):
     made = make_reservation(bob)
     assert as_user(carol).get(f"/reservations/{made.pk}/").status_code == 404
