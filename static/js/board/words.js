@@ -50,7 +50,8 @@ export function noteWords(cell) {
   const seen = cell.seenAt === null ? "never seen" : `last seen ${relative(new Date(cell.seenAt))}`;
   switch (cell.state.key) {
     case "stale": return seen;
-    case "lost": return `the driver lost this GPU; ${seen}`;
+    // Its node still speaks, so the newest reading is no sign of life of this Gpu.
+    case "lost": return "the driver lost this GPU";
     case "intruder": return `booked: ${who(cell.holder?.mine ? "you" : cell.holder?.user, null)}; running: ${running || "somebody else"}`;
     case "squatter": return `nobody booked it; running: ${running || "somebody"}`;
     case "idle": return "booked, memory held, but no work runs";
