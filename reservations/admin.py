@@ -69,8 +69,28 @@ class ReasonForm(forms.ModelForm):  # type: ignore[type-arg]
     )
 
 
-class AuditedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class AuditedActs(admin.ModelAdmin):  # type: ignore[type-arg]
     """Writes an AuditEntry for every act at the desk."""
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Audit a new row."""
+        _audit(request, obj, "added", message)
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Audit a changed row."""
+        _audit(request, obj, "changed", message)
+        return super().log_change(request, obj, message)
+
+    def log_deletions(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        """Audit deleted rows."""
+        for obj in queryset:
+            _audit(request, obj, "deleted", "")
+        return super().log_deletions(request, queryset)
+
+
+class AuditedAdmin(AuditedActs):
+    """Asks for a reason besides, and edits quotas in hours."""
 
     form: Any = ReasonForm
 
@@ -96,22 +116,6 @@ class AuditedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         obj._change_reason = form.cleaned_data.get("reason", "")
         request._audit_reason = obj._change_reason  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
-
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Audit a new row."""
-        _audit(request, obj, "added", message)
-        return super().log_addition(request, obj, message)
-
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Audit a changed row."""
-        _audit(request, obj, "changed", message)
-        return super().log_change(request, obj, message)
-
-    def log_deletions(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
-        """Audit deleted rows."""
-        for obj in queryset:
-            _audit(request, obj, "deleted", "")
-        return super().log_deletions(request, queryset)
 
 
 def _audit(request: HttpRequest, obj: Any, what: str, message: Any) -> None:
