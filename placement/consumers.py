@@ -66,6 +66,8 @@ class JobConsumer(SessionConsumer):
     async def pass_on(self, message: dict[str, Any]) -> None:
         """Send one message; a browser that does not take it is let go."""
         try:
-            await asyncio.wait_for(self.send_json(message), SEND_SECONDS)
+            # Not wait_for: before Python 3.12 it may swallow a cancel.
+            async with asyncio.timeout(SEND_SECONDS):
+                await self.send_json(message)
         except TimeoutError:
             await self.close(code=TOO_SLOW)

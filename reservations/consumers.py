@@ -7,7 +7,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth import get_user
@@ -71,7 +71,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
 
     async def authorise(self) -> bool:
         """Ask the session and `admit`; join and leave groups to match."""
-        user, groups = await sync_to_async(self.look)()
+        user, groups = await database_sync_to_async(self.look)()
         if user is None:
             await self.close(code=SIGNED_OUT)
             return False
