@@ -8,6 +8,7 @@ from typing import Any
 from redis import Redis
 
 from telemetry.domain.errors import MessageRefused
+from telemetry.domain.fields import MESSAGE_MOST_BYTES
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
 from telemetry.domain.sample import NodeSample, read_message
@@ -143,6 +144,8 @@ class Intake:
 
     def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
         entry_ms = _milliseconds(entry_id)
+        if len(payload or b"") > MESSAGE_MOST_BYTES:
+            self._redis.xdel(RAW + inbox.name, entry_id)
         if not inbox.admits(entry_ms):
             self._complaints.add(inbox.name, "more messages than a node has to send")
             return

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from redis import Redis, RedisError
+from redis.exceptions import OutOfMemoryError
 
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.judge import bare_state
 from telemetry.domain.rules import BLIND, Finding, RuleClock, own_finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
+from telemetry.ingest.bounds import cut_floods
 from telemetry.ingest.complaints import Complaints
-from telemetry.ingest.intake import Intake
+from telemetry.ingest.intake import RAW, Intake
 from telemetry.ingest.lease import Lease
 from telemetry.ingest.readings import HolderPresent, Judge, detail_of, frame_rows
 from telemetry.ingest.streams import GroupReader, Handler
@@ -151,6 +153,8 @@ class Ingest:
             except RedisError as error:
                 self.complaints.add("broker", error)
                 self._roster_id = None
+                if isinstance(error, OutOfMemoryError):
+                    self._cut_floods()
                 back_off = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
                 failures += 1
                 stop.wait(back_off)
@@ -268,3 +272,14 @@ class Ingest:
         self.intake.trim()
         for reader in self.readers:
             reader.trim(self._nodes())
+        self._cut_floods()
+
+    def _cut_floods(self) -> None:
+        """Keep every node's streams within their part of the broker's memory."""
+        kinds = (RAW, *(reader.prefix for reader in self.readers))
+        keys = [kind + node for node in self._nodes() for kind in kinds]
+        try:
+            for key in cut_floods(self._redis, keys):
+                self.complaints.add(key, "more bytes than a node may send: cut")
+        except RedisError as error:
+            self.complaints.add("broker", error)

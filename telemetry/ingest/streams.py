@@ -45,7 +45,7 @@ class GroupReader:
         complaints: Complaints,
     ) -> None:
         self._redis = redis
-        self._prefix = prefix
+        self.prefix = prefix
         self._handler = handler
         self._complaints = complaints
         self._groups: set[str] = set()
@@ -71,11 +71,11 @@ class GroupReader:
             except RedisError as error:
                 self._groups.clear()
                 self._unfinished = True
-                self._complaints.add(f"reading {self._prefix}*", error)
+                self._complaints.add(f"reading {self.prefix}*", error)
                 stop.wait(WAIT_SECONDS)
             except (OperationalError, InterfaceError) as error:
                 self._unfinished = True
-                self._complaints.add(f"handling {self._prefix}*", error)
+                self._complaints.add(f"handling {self.prefix}*", error)
                 close_old_connections()
                 stop.wait(WAIT_SECONDS)
         close_old_connections()
@@ -85,7 +85,7 @@ class GroupReader:
         if not nodes:
             threading.Event().wait(block_seconds)
             return 0
-        keys = [self._prefix + node for node in nodes]
+        keys = [self.prefix + node for node in nodes]
         self._make_groups(keys)
         taken = self._redis.xreadgroup(
             GROUP,
@@ -99,6 +99,8 @@ class GroupReader:
             # An entry that was trimmed away while it waited has no fields.
             self._handle(key.decode(), (fields or {}).get(b"m", b""))
             self._redis.xack(key, GROUP, entry_id)
+            if len((fields or {}).get(b"m", b"")) > MESSAGE_MOST_BYTES:
+                self._redis.xdel(key, entry_id)
             self.handled += 1
         if not messages:
             self._unfinished = False
@@ -108,7 +110,7 @@ class GroupReader:
         """Bound the streams of nodes that do not bound them themselves."""
         with self._redis.pipeline(transaction=False) as pipe:
             for node in nodes:
-                pipe.xtrim(self._prefix + node, maxlen=STREAM_MAXLEN, approximate=True)
+                pipe.xtrim(self.prefix + node, maxlen=STREAM_MAXLEN, approximate=True)
             pipe.execute()
 
     def _make_groups(self, keys: list[str]) -> None:
@@ -121,7 +123,7 @@ class GroupReader:
             self._groups.add(key)
 
     def _handle(self, key: str, payload: bytes) -> None:
-        node = key.removeprefix(self._prefix)
+        node = key.removeprefix(self.prefix)
         try:
             if len(payload) > MESSAGE_MOST_BYTES:
                 raise ValueError(f"{len(payload)} bytes, at most {MESSAGE_MOST_BYTES}")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC
 
 import pytest
@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from telemetry import live
 from telemetry.domain import frame
-from telemetry.ingest import Ingest
+from telemetry.ingest import Ingest, bounds
 from telemetry.ingest.streams import GroupReader
 from tests.factories import make_gpu, make_node
 from tests.telemetry.messages import (
@@ -143,6 +143,53 @@ def test_a_broker_that_forgets_everything_is_told_again(redis_client, valkey_url
         wait_for(lambda: redis_client.get(live.ROSTER), 14)
         send(redis_client, "facts.node-a", {"job": 1})
         wait_for(lambda: facts)
+
+
+@pytest.fixture
+def small_broker(redis_client):
+    """Valkey with 8 MiB left."""
+    used = redis_client.info("memory")["used_memory"]
+    redis_client.config_set("maxmemory", used + 8 * 2**20)
+    yield redis_client
+    redis_client.config_set("maxmemory", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("size_bytes", [100_000, 3 * 2**20])
+def test_a_node_that_fills_the_broker_does_not_silence_the_others(
+    small_broker, valkey_url, size_bytes, monkeypatch
+):
+    monkeypatch.setattr(bounds, "STREAM_MOST_BYTES", 2**20)
+    make_gpu(make_node("node-a"))
+    gpu = make_gpu(make_node("node-b"))
+    with running(redis.Redis.from_url(valkey_url), on_fact=lambda *_: None):
+        wait_for(lambda: small_broker.get(live.ROSTER))
+        for kind in ("raw.", "facts."):
+            with suppress(redis.exceptions.OutOfMemoryError):
+                for _ in range(200):
+                    small_broker.xadd(kind + "node-a", {"m": b"x" * size_bytes})
+
+        def told() -> bool:
+            with suppress(redis.exceptions.OutOfMemoryError):
+                send(small_broker, "raw.node-b", sample(reading(gpu.uuid, util_pct=44)))
+            return (
+                frame.decode(small_broker.get(live.FRAME_LATEST)).rows[1].util_pct == 44
+            )
+
+        wait_for(told)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["raw.", "facts."])
+def test_a_message_that_is_too_large_does_not_stay(redis_client, kind):
+    make_gpu(make_node("node-a"))
+    ingest = Ingest(redis_client, on_fact=lambda *_: None)
+    ingest.writer.work(may_write=False)
+    redis_client.xadd(kind + "node-a", {"m": b"x" * 2**20})
+    for _ in range(2):
+        ingest.read(0.01)
+        ingest.readers[0].step(["node-a"], block_seconds=0.01)
+    assert redis_client.xlen(kind + "node-a") == 0
 
 
 @pytest.mark.django_db(transaction=True)
