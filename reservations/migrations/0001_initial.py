@@ -348,7 +348,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='allocation',
-            index=models.Index(fields=['gpu', 'live', 'end'], name='reservation_gpu_id_becfe0_idx'),
+            index=models.Index(fields=['gpu', 'end'], name='reservation_gpu_id_ca81c7_idx'),
         ),
         migrations.AddIndex(
             model_name='allocation',
@@ -356,7 +356,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='allocation',
-            index=models.Index(fields=['live', 'end'], name='reservation_live_b9ed89_idx'),
+            index=models.Index(fields=['end'], name='reservation_end_3ba1d9_idx'),
         ),
         migrations.AddConstraint(
             model_name='allocation',

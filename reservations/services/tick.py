@@ -231,15 +231,17 @@ def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
     """Return when somebody else really held the Gpu in those hours."""
     rows = (
         Allocation.objects.filter(
-            gpu_id=part.gpu_id,
-            start__lt=part.end,
-            end__gt=part.start,
-            reservation__state__in=State.holding(),
+            gpu_id=part.gpu_id, start__lt=part.end, end__gt=part.start
         )
         .exclude(reservation__user_id=row.user_id)
-        .values_list("start", "end")
+        .values_list("start", "end", "reservation__state")
     )
-    return [Window(start, end) for start, end in rows if start < end]
+    holding = State.holding()
+    return [
+        Window(start, end)
+        for start, end, state in rows
+        if start < end and state in holding
+    ]
 
 
 def _publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:

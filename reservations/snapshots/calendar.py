@@ -12,7 +12,7 @@ from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.facts import calendar_gpus
 
-SHOWN = (State.CONFIRMED, State.ACTIVE, State.ENDED, State.RELEASED)
+SHOWN = State.holding()
 _FIELDS = (
     "reservation_id",
     "gpu_id",
@@ -196,11 +196,10 @@ def calendar_page(
     ]
     longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
     rows = (
+        # The state is looked at below: SQLite would otherwise begin with it, and
+        # read every Reservation that ever ended.
         Allocation.objects.filter(
-            start__lt=end,
-            start__gt=start - longest,
-            end__gt=start,
-            reservation__state__in=SHOWN,
+            start__lt=end, start__gt=start - longest, end__gt=start
         )
         .order_by("reservation_id", "gpu_id")
         .values_list(*_FIELDS)
@@ -228,6 +227,8 @@ def _grouped(
     last: dict[str, object] = {}
     gpu_ids: list[int] = []
     for row in rows:
+        if row[5] not in SHOWN:
+            continue
         if last and last["id"] == row[0]:
             gpu_ids.append(row[1])
             continue

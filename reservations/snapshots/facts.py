@@ -22,6 +22,7 @@ from reservations.models import (
 from telemetry.models import Gpu, GpuQuerySet
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
+HOLDING = State.holding()
 PATH_UP = "account__parent"
 """For select_related: deeper trees cost a query more a level."""
 
@@ -227,31 +228,45 @@ def _spend_rows(
     ignoring_late: int | None,
 ) -> list[tuple[int, int, Spend]]:
     """Return (Membership, Account, firm cost) of one Membership and of groups."""
-    held = Reservation.objects.spending().near(low, high).exclude(pk=ignoring or 0)
-    late = LateReturn.objects.filter(firm=True, start__lt=high, end__gt=low).exclude(
-        reservation_id=ignoring_late or 0
-    )
     wide = frozenset[int]().union(*groups)
     # Without a limited group the Account is nobody's concern: a join less.
     account = "membership__account_id" if wide else "membership_id"
-    only = {f"{account}__in": wide} if wide else {account: membership.pk}
-    found = []
-    for pk, inside, begin, over, cost in (
-        held.filter(**only)
+    members = [membership.pk]
+    if wide:
+        inside = Membership.objects.filter(account_id__in=wide).order_by()
+        members = list(inside.values_list("pk", flat=True))
+    held = (
+        Reservation.objects.near(low, high)
+        .filter(membership_id__in=members)
+        .exclude(pk=ignoring or 0)
         .order_by()
-        .values_list("membership_id", account, "start", "end", "cost_gpu_seconds")
-    ):
-        first, last = unix(begin), unix(over)
-        if last > first:
-            spend = Spend(first, last, cost * PERMILLE // (last - first))
-            found.append((pk, inside, spend))
-    for pk, inside, begin, over, weight, part in (
-        late.filter(**only)
+        .values_list(
+            "membership_id",
+            account,
+            "start",
+            "end",
+            "cost_gpu_seconds",
+            "kind",
+            "state",
+        )
+    )
+    late = (
+        LateReturn.objects.filter(
+            membership_id__in=members, firm=True, start__lt=high, end__gt=low
+        )
+        .exclude(reservation_id=ignoring_late or 0)
         .order_by()
         .values_list("membership_id", account, "start", "end", "weight", "permille")
-    ):
-        spend = Spend(unix(begin), unix(over), weight * part)
-        found.append((pk, inside, spend))
+    )
+    found = []
+    for pk, group, begin, over, cost, kind, state in held:
+        first, last = unix(begin), unix(over)
+        # Here and not in SQL: without statistics SQLite would search by state.
+        if last > first and kind == Kind.FIRM and state in HOLDING:
+            spend = Spend(first, last, cost * PERMILLE // (last - first))
+            found.append((pk, group, spend))
+    for pk, group, begin, over, weight, part in late:
+        found.append((pk, group, Spend(unix(begin), unix(over), weight * part)))
     return found
 
 

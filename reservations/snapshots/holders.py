@@ -1,9 +1,10 @@
 """Who holds which Gpu: for ingest's judging, the board, and the nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from reservations.domain.lifecycle import State
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.domain.watch import HoldingInfo
 from reservations.models import Allocation
 
@@ -17,7 +18,9 @@ _FIELDS = (
     "start",
     "end",
     "reservation__checked_in_at",
+    "reservation__state",
 )
+BEGUN = (State.ACTIVE, State.ENDED, State.RELEASED)
 
 __all__ = ["HoldingInfo", "current_holdings", "next_holdings", "recent_holdings"]
 
@@ -28,7 +31,11 @@ def current_holdings(now: datetime) -> dict[int, HoldingInfo]:
     By the Window and not by the state: a worker that is down must not turn the
     holder into an intruder at the start.
     """
-    rows = Allocation.objects.filter(live=True, start__lte=now, end__gt=now)
+    # Bounded on both sides: SQLite then searches by the end, not the start.
+    soon = now + timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+    rows = Allocation.objects.filter(
+        live=True, start__lte=now, end__gt=now, end__lte=soon
+    )
     return {gpu: info for gpu, info in _infos(rows.order_by())}
 
 
@@ -41,17 +48,17 @@ def next_holdings(now: datetime) -> dict[int, HoldingInfo]:
 def recent_holdings(now: datetime, *, within_seconds: int) -> dict[int, HoldingInfo]:
     """Return, by Gpu, the last Reservation that ended shortly before now."""
     since = now - timedelta(seconds=within_seconds)
-    rows = Allocation.objects.filter(
-        end__gt=since,
-        end__lte=now,
-        reservation__state__in=[State.ACTIVE, State.ENDED, State.RELEASED],
-    )
-    return {gpu: info for gpu, info in _infos(rows.order_by("end"))}
+    rows = Allocation.objects.filter(end__gt=since, end__lte=now).order_by("end")
+    return {gpu: info for gpu, info in _infos(rows, only=BEGUN)}
 
 
-def _infos(rows) -> Iterable[tuple[int, HoldingInfo]]:  # type: ignore[no-untyped-def]
+def _infos(  # type: ignore[no-untyped-def]
+    rows, *, only: Collection[State] | None = None
+) -> Iterable[tuple[int, HoldingInfo]]:
     for row in rows.values_list(*_FIELDS):
-        gpu, pk, user, login, unix_user, account, start, end, checked_in = row
+        gpu, pk, user, login, unix_user, account, start, end, checked_in, state = row
+        if only is not None and state not in only:
+            continue
         yield (
             gpu,
             HoldingInfo(
