@@ -50,7 +50,7 @@ _SIMULATED = (
         8.0,
         least=0.5,
         most=2048,
-        help="what it occupies on each simulated Gpu; real ones are measured",
+        help="what it occupies on each simulated GPU; real ones are measured",
     ),
     Setting(
         "simulated_util_pct",
@@ -58,7 +58,7 @@ _SIMULATED = (
         85.0,
         least=0,
         most=100,
-        help="utilization it shows on each simulated Gpu",
+        help="utilization it shows on each simulated GPU",
     ),
 )
 
@@ -67,7 +67,7 @@ TINY_TRANSFORMER = Recipe(
     title="Tiny transformer",
     about=(
         "A real training of a small language model with torch, through torchrun, one "
-        "process per Gpu; on the CPU where there is no CUDA."
+        "process per GPU; on the CPU where there is no CUDA."
     ),
     settings=(
         Setting("layers", int, 2, least=1, most=24, help="transformer layers"),
@@ -91,7 +91,7 @@ TINY_TRANSFORMER = Recipe(
             str,
             "auto",
             choices=("auto", *RUNNABLE_STRATEGIES),
-            help="auto: ddp where there are several Gpus",
+            help="auto: ddp where there are several GPUs",
         ),
         *_SIMULATED,
     ),
@@ -100,7 +100,7 @@ TINY_TRANSFORMER = Recipe(
 BURN_IN = Recipe(
     name="burn-in",
     title="Burn-in",
-    about="Counts and prints progress in plain Python: checks that Jobs run at all.",
+    about="Counts and prints progress in plain Python: checks that jobs run at all.",
     settings=(
         Setting("seconds", float, 60.0, least=0, most=7 * 86_400, help="how long"),
         Setting(

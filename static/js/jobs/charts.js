@@ -6,6 +6,7 @@ import { Plot } from "./plot.js";
 const MOST_POINTS = 1000;
 const MOST_KEYS = 8;
 const GIB = 2 ** 30;
+const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)/gi;
 
 /** {step, key: value, ...} of one log line, or null. Linear in the line. */
@@ -76,13 +77,13 @@ export class Charts {
     const names = known.map((gpu) => gpu.label);
     const scaled = (values) => values.map((value) => (value === null ? null : value / GIB));
     const x = {
-      axis: { values: (_plot, splits) => splits.map((seconds) => clock(new Date(seconds * 1000))), space: 72 },
-      series: { label: "at", value: (_plot, seconds) => (seconds === null ? "–" : clock(new Date(seconds * 1000))) },
+      axis: { values: (_plot, splits) => splits.map((seconds) => clock(new Date(seconds * 1000))), space: 72, incrs: WHOLE_MINUTES },
+      series: { label: "time", value: (_plot, seconds) => (seconds === null ? "–" : clock(new Date(seconds * 1000))) },
     };
     const tzDate = (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), siteZone);
     const estimates = [...new Set(known.map((gpu) => planned[gpu.label]).filter(Boolean))];
-    this.util ??= this.plot("GPU utilization, %", names, { x, tzDate, scales: { y: { range: [0, 100] } } });
-    this.memory ??= this.plot("GPU memory, GiB", [...names, ...estimates.map(() => "planned")], { x, tzDate, scales: { y: { range: (_plot, _low, high) => [0, high * 1.1 || 1] } } });
+    this.util ??= this.plot("GPU utilization, %", names, { x, tzDate, kind: "chart-gpu", scales: { y: { range: [0, 100] } } });
+    this.memory ??= this.plot("GPU memory, GiB", [...names, ...estimates.map(() => "planned")], { x, tzDate, kind: "chart-gpu", scales: { y: { range: (_plot, _low, high) => [0, high * 1.1 || 1] } } });
     this.util.show([at, ...known.map((gpu) => gpu.series.util_avg_pct)]);
     this.memory.show([at, ...known.map((gpu) => scaled(gpu.series.memory_max_bytes)), ...estimates.map((size) => at.map(() => size / GIB))]);
     this.draw();

@@ -9,8 +9,8 @@ const LINES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9",
 
 export class Plot {
   /** title; lines: [label]; options: {axis, value, range} as uPlot takes them. */
-  constructor(host, title, lines, { axis = {}, scales = {}, x = {}, tzDate } = {}) {
-    this.box = el("figure", { class: "chart" }, el("figcaption", { text: title }));
+  constructor(host, title, lines, { axis = {}, scales = {}, x = {}, tzDate, kind = "" } = {}) {
+    this.box = el("figure", { class: `chart ${kind}` }, el("figcaption", { text: title }));
     this.lines = lines;
     this.options = { axis, scales, x, tzDate };
     this.data = [[], ...lines.map(() => [])];

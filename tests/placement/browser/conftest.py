@@ -1,0 +1,94 @@
+"""The lobby's browser fixtures, a Job that runs, and its node's voice."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from placement import live, logs
+from placement.domain.lifecycle import JobState
+from placement.models import Job, JobEvent
+from reservations.domain.lifecycle import State
+from tests.factories import make_reservation
+from tests.portal.browser.conftest import (  # noqa: F401  (fixtures, by their names)
+    axe,
+    console,
+    lab,
+    sign_in,
+)
+
+
+def elsewhere(call: Callable[..., Any], *args: object) -> Any:
+    """Call in a thread of its own: Playwright keeps a loop running in this one."""
+
+    def run() -> Any:
+        try:
+            return call(*args)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+@dataclass
+class Voice:
+    """Says what a Job prints: to its open pages, and into the stored file."""
+
+    job: Job
+    offset: int = 0
+
+    def says(self, text: str, *, stored: bool = True, told: bool = True) -> None:
+        """Append text to the log; by default both ways, as a node does."""
+        data = text.encode()
+        if stored:
+            logs.append(self.job, attempt=1, offset=self.offset, data=data)
+        if told:
+            message = {
+                "v": 1, "job": self.job.pk, "attempt": 1, "offset": self.offset,
+                "bytes": len(data), "data": text,
+            }  # fmt: skip
+            assert elsewhere(live.publish_log, self.job.node.name, message)
+        self.offset += len(data)
+
+
+@pytest.fixture
+def running(lab, alice) -> Job:  # noqa: F811
+    """A Job of Alice's that runs on two Gpus of node-a."""
+    now = timezone.now()
+    held = make_reservation(
+        alice, lab.gpus[:2], now, now + timedelta(hours=3), state=State.ACTIVE
+    )
+    job = Job.objects.create(
+        reservation=held, owner=alice, name="first run", kind=Job.Kind.RECIPE,
+        recipe="burn-in", recipe_settings={"seconds": 60.0}, node=lab.gpus[0].node,
+        state=JobState.RUNNING, attempt=1, started_at=now, seen_at=now,
+    )  # fmt: skip
+    for old, new in (("", "queued"), ("queued", "starting"), ("starting", "running")):
+        JobEvent.objects.create(job=job, old=old, new=new, actor="node-a")
+    return job
+
+
+@pytest.fixture
+def voice(running: Job) -> Voice:
+    """What the running Job prints."""
+    return Voice(running)
+
+
+@pytest.fixture
+def move(running: Job) -> Callable[..., None]:
+    """Move the running Job on, as a fact of its node would."""
+
+    def to(state: JobState, **fields: object) -> None:
+        Job.objects.filter(pk=running.pk).update(state=state, **fields)
+        JobEvent.objects.create(
+            job=running, old=running.state, new=state, actor="node-a"
+        )
+        elsewhere(live.publish_job, running.pk)
+
+    return to

@@ -1,0 +1,74 @@
+"""axe-core finds nothing on placement's pages: light, dark, and on a phone."""
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from placement.domain.lifecycle import JobState
+from placement.models import Job
+from tests.portal.browser.test_axe import fits, looks
+
+
+@looks
+def test_the_planning_page(
+    page: Page, live_asgi, lab, alice, sign_in, axe, theme, size
+):
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{live_asgi}/plan/?known=mistral-7b&batch=4")
+    expect(page.locator("#verdict")).to_be_visible()
+    page.locator(".plan-why").evaluate_all(
+        "(all) => all.forEach((one) => (one.open = true))"
+    )
+    axe()
+    fits(page)
+    page.get_by_label("Batch").fill("x")
+    expect(page.locator("#e-batch")).to_be_visible()
+    axe()
+
+
+@looks
+def test_jobs_and_a_new_job(
+    page: Page, live_asgi, running, alice, sign_in, axe, console, theme, size
+):
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    for address in ("/jobs/", "/jobs/?q=nothing", "/jobs/new/"):
+        page.goto(live_asgi + address)
+        axe()
+        fits(page)
+    page.get_by_text("Settings of Tiny transformer").click()
+    page.get_by_label("layers", exact=True).fill("x")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.get_by_text("must be a number")).to_be_visible()
+    assert console.pop().endswith("(Unprocessable Entity)")
+    axe()
+    fits(page)
+
+
+@looks
+def test_a_job_in_every_tab(
+    page: Page, live_asgi, running, voice, alice, sign_in, axe, theme, size
+):
+    voice.says("\x1b[31mred\x1b[32m green\x1b[33m yellow\x1b[34m blue\x1b[0m\n" * 3)
+    voice.says("".join(f"step={n} loss={n}\n" for n in range(90)))
+    sign_in(alice, theme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{live_asgi}/jobs/{running.pk}/")
+    expect(page.locator(".log-line")).to_have_count(93)
+    for tab in ("Log", "Charts", "Events", "What runs"):
+        page.get_by_role("tab", name=tab).click()
+        axe()
+        fits(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_failed_job(page: Page, live_asgi, running, alice, sign_in, axe, theme):
+    Job.objects.update(
+        state=JobState.FAILED, exit_code=1, reason="disk full", ended_at=timezone.now(),
+        last_lines=["Traceback", "boom"],
+    )  # fmt: skip
+    sign_in(alice, theme)
+    page.goto(f"{live_asgi}/jobs/{running.pk}/")
+    expect(page.locator("#failure-lines")).to_contain_text("boom")
+    axe()

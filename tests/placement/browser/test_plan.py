@@ -1,0 +1,106 @@
+"""The planning page in a real browser: it answers while one changes things."""
+
+import json
+import re
+import struct
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from placement.models import StoredPlan
+from reservations.models import Reservation
+
+
+def open_plan(page: Page, address: str, sign_in, user, query: str = "") -> None:
+    sign_in(user)
+    page.goto(f"{address}/plan/{query}")
+    expect(page.locator("#verdict")).to_contain_text("Fits on")
+
+
+def write_safetensors(path: Path) -> int:
+    """Write a file of 4 MiB whose header says so; return the header's length."""
+    size = 2**22
+    tensor = {"dtype": "F32", "shape": [1024, 1024], "data_offsets": [0, size]}
+    header = json.dumps({"h.0.w": tensor}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+    return 8 + len(header)
+
+
+def test_from_a_workload_to_a_booking_to_a_job(
+    page: Page, live_asgi, lab, sign_in, alice
+):
+    open_plan(page, live_asgi, sign_in, alice)
+    before = page.locator(".card-head .muted strong").inner_text()
+    page.get_by_label("Batch", exact=True).fill("64")
+    expect(page.locator(".card-head .muted strong")).not_to_have_text(before)
+    assert "batch=64" in page.url
+    page.get_by_label("Batch", exact=True).fill("lots")
+    expect(page.locator("#e-batch")).to_contain_text("whole number")
+    expect(page.get_by_label("Batch", exact=True)).to_have_attribute(
+        "aria-invalid", "true"
+    )
+    expect(page.get_by_role("alert")).to_contain_text("Not worked out yet")
+    page.get_by_label("Batch", exact=True).fill("8")
+    expect(page.locator("#e-batch")).to_be_hidden()
+    page.get_by_role("button", name="Book this GPU").click()
+    page.wait_for_url("**/calendar/**")
+    expect(page.locator("#booking [name=purpose]")).to_have_value("gpt2: One GPU")
+    expect(page.locator("#gpu-count")).to_have_text("1 GPU")
+    page.locator("#book").click()
+    page.wait_for_url("**/jobs/new/**")
+    expect(page.get_by_text("With the plan")).to_be_visible()
+    held = Reservation.objects.get(user=alice)
+    assert held.state == "active"
+    assert f"reservation={held.pk}" in page.url
+    assert f"plan={StoredPlan.objects.get().pk}" in page.url
+
+
+def test_a_line_runs_while_the_planner_works(
+    page: Page, live_asgi, lab, sign_in, alice
+):
+    open_plan(page, live_asgi, sign_in, alice)
+    held = []
+    page.route("**/plan/", lambda route: held.append(route))
+    page.get_by_label("Infer").check(force=True)
+    busy = page.locator("#plan-layout-result.htmx-request .plan-busy-words")
+    expect(busy).to_have_css("opacity", "1")
+    expect(page.get_by_label("Optimizer", exact=True)).to_be_hidden()
+    for route in held:
+        route.continue_()
+    expect(page.locator("#plan-layout-result")).not_to_have_class(
+        re.compile("htmx-request")
+    )
+
+
+def test_of_a_large_file_only_the_header_travels(
+    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+):
+    path = tmp_path / "large.safetensors"
+    header = write_safetensors(path)
+    open_plan(page, live_asgi, sign_in, alice)
+    page.get_by_text("Own file").click()
+    page.evaluate(
+        """() => document.body.addEventListener("htmx:beforeRequest", () => {
+          window.sentBytes ??= document.getElementById("id_upload").files[0]?.size;
+        })"""
+    )
+    page.get_by_label("File", exact=True).set_input_files(path)
+    expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
+    assert page.evaluate("() => window.sentBytes") == header
+    expect(page.locator(".verdict")).to_contain_text("Activations are a guess")
+    expect(page.locator("#id_model")).to_contain_text("large.safetensors")
+    assert page.locator("#id_model").input_value() != ""
+    page.get_by_label("Batch", exact=True).fill("16")
+    expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
+
+
+def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
+    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "nosuch"}')
+    open_plan(page, live_asgi, sign_in, alice, "?batch=12")
+    page.get_by_text("Own file").click()
+    page.get_by_label("File", exact=True).set_input_files(path)
+    expect(page.locator("#e-upload")).to_contain_text("not a known family")
+    expect(page.get_by_label("Batch", exact=True)).to_have_value("12")
