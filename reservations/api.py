@@ -189,7 +189,10 @@ def _decision(decision: Decision) -> dict[str, object]:
         "ok": refusal is None,
         "kind": decision.kind.value if decision.kind else None,
         "cost_gpu_hours": _hours(decision.cost_gpu_seconds),
-        "quota_left_gpu_hours": _hours(decision.quota_left_gpu_seconds),
+        # Flex takes nothing from the quota, so it leaves nothing to tell.
+        "quota_left_gpu_hours": _hours(decision.quota_left_gpu_seconds)
+        if decision.kind is Kind.FIRM
+        else None,
         "rank_before": decision.rank_before,
         "rank_after": decision.rank_after,
         "of": decision.of,

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 
-from reservations.domain.decision import is_frozen
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
@@ -235,8 +234,3 @@ def _grouped(
         gpu_ids = [row[1]]
         last = _entry(row, gpu_ids=gpu_ids, reader=reader, freeze=freeze, now=now)
         yield last
-
-
-def frozen_at(reservation: Reservation, policy: Policy, now: datetime) -> bool:
-    """Say whether nobody can take a Reservation any more."""
-    return is_frozen(Kind(reservation.kind), reservation.start, now=now, policy=policy)
