@@ -35,7 +35,7 @@ async def open_socket(user, job):
     """Open the Job's socket with a real session, as the site routes it."""
     from gpuportal.asgi import application
 
-    headers = [(b"host", b"testserver"), (b"origin", b"http://testserver")]
+    headers = [(b"host", b"127.0.0.1"), (b"origin", b"http://127.0.0.1")]
     if user is not None:
         client = Client()
         await sync_to_async(client.force_login)(
