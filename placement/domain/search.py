@@ -117,18 +117,14 @@ class Search:
         why: Sequence[str],
         launch: dict[str, Any],
     ) -> Plan:
-        """A Plan out of its ranks; estimates of equal ranks are made once."""
-        made: dict[Sharding, Estimate] = {}
-        for sharding in shardings:
-            if sharding not in made:
-                made[sharding] = self.estimate(setting, sharding)
+        """A Plan out of its ranks."""
+        made = self.estimates(setting, shardings)
         shards = tuple(
             self.shard(rank, offer, made[sharding], sharding)
             for rank, (offer, sharding) in enumerate(
                 zip(chosen, shardings, strict=True)
             )
         )
-        first = made[shardings[0]]
         largest = max(shardings, key=lambda one: made[one].likely_bytes)
         remedies = explain(
             self.asked,
@@ -167,9 +163,15 @@ class Search:
             ),
             why=tuple(why),
             notes=tuple(notes),
-            activations_are_a_guess=first.activations_are_a_guess,
+            activations_are_a_guess=made[shardings[0]].activations_are_a_guess,
             launch=self.launch(strategy, setting, chosen, launch),
         )
+
+    def estimates(
+        self, setting: Setting, shardings: Sequence[Sharding]
+    ) -> dict[Sharding, Estimate]:
+        """An Estimate per kind of rank; those of equal ranks are made once."""
+        return {one: self.estimate(setting, one) for one in dict.fromkeys(shardings)}
 
     def units(self, workload: Workload) -> float:
         """Tokens (text) or images (vision) of one step."""

@@ -41,12 +41,16 @@ def test_the_address_is_printed_when_the_pages_answer(portal):
 
 
 def mains(portal: Portal) -> dict[str, int]:
-    """Return the process ids of the site's lasting processes."""
+    """Return the process ids of the site's lasting processes.
+
+    A pool's child has its parent's command line until it names itself: the first
+    process, the one of the lowest id, is the one that lasts.
+    """
     parts = ("valkey-server", "uvicorn", "manage.py ingest", "--pidfile=")
     celery = ("-Q control", "-Q node.sim-a")
     return {
         part: pid
-        for pid, words in portal.left().items()
+        for pid, words in sorted(portal.left().items(), reverse=True)
         for part in (*parts, *celery)
         if part in words and "ForkPoolWorker" not in words
     }

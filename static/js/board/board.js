@@ -88,7 +88,8 @@ function soon() {
 /** Sparklines start with the minute before the page was opened. */
 async function takePast() {
   const answer = await fetch("/board/minute").catch(() => null); // they start empty then
-  if (!answer?.ok) return;
+  // Signed out: the answer is the login page, and the socket says so too.
+  if (!answer?.ok || answer.redirected) return;
   board.takePast(split(await answer.arrayBuffer()));
   soon();
 }
