@@ -159,10 +159,12 @@ class PlanForm(forms.Form):
         choices=[("known", "well-known"), ("file", "a file")], initial="known"
     )
     known = forms.ChoiceField(
-        choices=[(k.name, k.title) for k in WELL_KNOWN.values()], initial="gpt2"
+        label="Configuration",
+        choices=[(k.name, k.title) for k in WELL_KNOWN.values()],
+        initial="gpt2",
     )
     model = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    upload = forms.FileField(required=False, allow_empty_file=False)
+    upload = forms.FileField(label="File", required=False, allow_empty_file=False)
     task = forms.ChoiceField(
         choices=[("train", "Train"), ("infer", "Infer")], initial="train"
     )
@@ -199,9 +201,11 @@ class PlanForm(forms.Form):
         initial="flash",
     )
     reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    at = forms.DateTimeField(required=False)
+    at = forms.DateTimeField(label="From", required=False)
     hours = forms.FloatField(initial=4, min_value=0.1, max_value=336)
-    max_gpus = forms.IntegerField(required=False, min_value=1, max_value=64)
+    max_gpus = forms.IntegerField(
+        label="GPUs at most", required=False, min_value=1, max_value=64
+    )
 
     def __init__(
         self,

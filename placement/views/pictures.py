@@ -129,7 +129,8 @@ def verdict(found: PlanSet) -> str:
     if not found.plans:
         return _why_none(found)
     best = found.plans[0]
-    time = f", about {_step(best)} a step" if best.step_seconds else ""
+    turn = "step" if best.workload.trains else "call"
+    time = f", about {_step(best)} a {turn}" if best.step_seconds else ""
     said = [f"Fits on {_where(best)}{time}."]
     if best.fit == "tight":
         said.append("It is tight: only the least possible need fits.")
@@ -147,7 +148,7 @@ def _why_none(found: PlanSet) -> str:
         return "No GPU is free to be used then. Below is why, GPU by GPU."
     nearest = min(short, key=lambda lost: lost.missing_bytes)
     said = (
-        f"It does not fit: {nearest.gpu_label} comes nearest and lacks "
+        f"It does not fit. Nearest: {nearest.title}, where {nearest.gpu_label} lacks "
         f"{gib(nearest.missing_bytes)}."
     )
     if nearest.cheapest_change:

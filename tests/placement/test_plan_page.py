@@ -207,7 +207,7 @@ def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
     html = signed_in(alice).post(
         "/plan/", typed(known="llama-3-8b", max_gpus="1"), headers=HTMX
     ).content.decode()  # fmt: skip
-    assert re.search(r"It does not fit: node-b:\d comes nearest and lacks", html)
+    assert re.search(r"It does not fit. Nearest: One GPU, where node-b:\d lacks", html)
     assert re.search(r"[0-9.]+ GiB missing", html)
     assert "under maintenance" in html
 
