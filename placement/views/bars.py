@@ -12,6 +12,7 @@ from placement.domain.plan import Plan, Shard
 from placement.domain.words import gib, seconds
 
 WIDTH = 1000
+THIN = 8
 USED = ("used", "in use now")
 SLACK = ("slack", "allocator slack")
 COMPONENTS = (
@@ -37,6 +38,11 @@ class Piece:
     words: str
     x: float
     width: float
+
+    @property
+    def thin(self) -> bool:
+        """Too narrow for a gap beside it: the gap would hide it."""
+        return self.width < THIN
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "steps": snapshots.job_steps(job),
             "events": job.events.all(),
             "card": card,
-            "legend": pictures.legend(card.bars) if card else [],
+            "legend": _legend(card),
             "units": units,
             "plan_table": snapshots.plan_table(job.plan) if job.plan else "",
             "ended": ended,
@@ -147,6 +147,12 @@ def _plan_card(stored: StoredPlan | None) -> tuple[pictures.Card | None, str]:
         return pictures.card(Plan.from_json(stored.plan), {}, units), units
     except PlanInvalid:
         return None, units
+
+
+def _legend(card: pictures.Card | None) -> list[tuple[str, str]]:
+    """Return the legend of a stored Plan: its "now" is past."""
+    words = pictures.legend(card.bars) if card else []
+    return [(key, "in use then" if key == "used" else text) for key, text in words]
 
 
 @require_safe

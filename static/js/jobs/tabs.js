@@ -20,6 +20,10 @@ export function startTabs(list, onShow) {
       if (to !== undefined) show(tabs[(to + tabs.length) % tabs.length]);
     });
   }
-  const wanted = tabs.find((tab) => `#${tab.id.replace("tab-", "")}` === location.hash);
-  if (wanted) show(wanted, false);
+  const follow = () => {
+    const wanted = tabs.find((tab) => `#${tab.id.replace("tab-", "")}` === location.hash);
+    if (wanted) show(wanted, false);
+  };
+  addEventListener("hashchange", follow);
+  follow();
 }
