@@ -134,7 +134,8 @@ def verdict(found: PlanSet) -> str:
     said = [f"Fits on {_where(best)}{time}."]
     if best.fit == "tight":
         said.append("It is tight: only the least possible need fits.")
-    said += [f"{text[0].upper()}{text[1:]}." for text in best.remedies]
+    changes = [text.partition(" (need")[0] for text in best.remedies]
+    said += [f"{text[0].upper()}{text[1:]}." for text in changes]
     faster = min(found.plans, key=lambda plan: plan.step_seconds)
     gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
     if gain >= MENTION_GAIN:

@@ -2,22 +2,17 @@
 
 import csv
 import io
-from datetime import timedelta
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.domain.lifecycle import JobState
-from placement.domain.well_known import well_known_spec
-from placement.domain.workload import Workload
-from placement.models import Job, JobEvent, StoredPlan
-from placement.services import planning
+from placement.models import Job, JobEvent
 from placement.views.jobs import failure_of
 from reservations.domain.lifecycle import State
 from reservations.models import Membership
-from telemetry.models import Node
 from tests.factories import (
     make_gpu,
     make_gpus,
@@ -26,7 +21,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
-from tests.placement.lab import make_lab, send_frame, signed_in
+from tests.placement.lab import make_lab, plan_on, send_frame, signed_in
 
 pytestmark = pytest.mark.django_db
 PAGES = ("", "state", "log", "numbers", "gpus", "log.txt")
@@ -235,16 +230,6 @@ def test_a_jobs_plan_is_a_picture_and_a_table(student, alice, redis_client):
     assert "can no longer be read" in html
 
 
-def plan_on(user, strategy: str) -> StoredPlan:
-    """Keep the best Plan of a strategy on the Gpus that are offered now."""
-    now = timezone.now()
-    spec = well_known_spec("gpt2")
-    found = planning.offered(user=user, at=None, hours=4, now=now)
-    plans = services.make_plans(spec=spec, workload=Workload(), offers=found.offers)
-    chosen = next(plan for plan in plans.plans if plan.strategy == strategy)
-    return services.keep_plan(user=user, spec=spec, plan=chosen, now=now)
-
-
 # --- the list -----------------------------------------------------------------------
 
 
@@ -316,140 +301,3 @@ def test_list_and_page_ask_no_more_for_more_rows(
         make_gpu(reservation.allocations.first().gpu.node)
     with django_assert_max_num_queries(14):
         student.get(f"/jobs/{job.pk}/")
-
-
-# --- launching ------------------------------------------------------------------------
-
-
-def launching(booked, /, **changes: object) -> dict[str, object]:
-    known: dict[str, object] = {
-        "reservation": booked.pk, "name": "try it", "what": "burn-in",
-        "burn-in.seconds": "30",
-    }  # fmt: skip
-    return known | changes
-
-
-def test_without_a_reservation_the_form_says_where_to_get_one(student):
-    assert "Find a slot" in text_of(student, "/jobs/new/")
-
-
-def test_a_recipe_is_launched_with_its_settings(student, reservation):
-    answer = student.post("/jobs/new/", launching(reservation))
-    job = Job.objects.get()
-    assert answer["Location"] == f"/jobs/{job.pk}/"
-    assert (job.name, job.recipe, job.recipe_settings["seconds"]) == (
-        "try it", "burn-in", 30.0,
-    )  # fmt: skip
-
-
-def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
-    answer = student.post(
-        "/jobs/new/",
-        launching(reservation, **{"burn-in.seconds": "many", "name": "kept"}),
-    )
-    html = answer.content.decode()
-    assert answer.status_code == 422
-    assert 'id="e-burn-in.seconds">must be a number' in html
-    assert 'value="many"' in html and 'value="kept"' in html
-    assert not Job.objects.exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"name": " "}, "Give the job a name"),
-        ({"what": "nosuch"}, "not one of the available choices"),
-        ({"reservation": "999999"}, "Select a valid choice"),
-        ({"what": "script", "script": "  "}, "Paste the script"),
-        ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
-        ({"plan": "424242"}, "That plan is gone"),
-        ({"plan": "x"}, "whole number"),
-        ({"name": "a\x07b"}, "printable"),
-    ],
-)
-def test_what_is_wrong_is_said_by_field(student, reservation, changes, words):
-    answer = student.post("/jobs/new/", launching(reservation, **changes))
-    assert answer.status_code == 422
-    assert words in answer.content.decode()
-    assert not Job.objects.exists()
-
-
-def test_a_script_is_refused_in_words_where_jobs_are_not_isolated(
-    student, reservation, settings
-):
-    settings.ALLOW_UNISOLATED_SCRIPTS = False
-    data = launching(reservation, what="script", script="echo hi", arguments="a 'b c'")
-    answer = student.post("/jobs/new/", data)
-    html = answer.content.decode()
-    assert answer.status_code == 422
-    assert "not isolated" in html and "echo hi" in html and "a &#x27;b c&#x27;" in html
-    settings.ALLOW_UNISOLATED_SCRIPTS = True
-    assert student.post("/jobs/new/", data).status_code == 302
-    assert Job.objects.get().arguments == ["a", "b c"]
-
-
-def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
-    gpus = [make_gpu(make_node("red")), make_gpu(make_node("blue"))]
-    both = make_reservation(alice, gpus, state=State.ACTIVE)
-    html = text_of(student, "/jobs/new/")
-    assert 'value="red"' in html and 'value="blue"' in html
-    refused = student.post("/jobs/new/", launching(both))
-    assert "name the node" in refused.content.decode()
-    student.post("/jobs/new/", launching(both, node="blue"))
-    assert Job.objects.get().node == Node.objects.get(name="blue")
-
-
-def test_a_plan_fills_the_form_and_must_fit_the_reservation(
-    student, alice, redis_client
-):
-    gpus = make_lab()
-    send_frame(redis_client)
-    stored = plan_on(alice, "single")
-    label = stored.plan["shards"][0]["gpu_label"]
-    held = [gpu for gpu in gpus if str(gpu) == label]
-    others = [gpu for gpu in gpus if str(gpu) != label][:1]
-    right = make_reservation(alice, held, state=State.ACTIVE)
-    wrong = make_reservation(alice, others, state=State.ACTIVE)
-    html = text_of(student, f"/jobs/new/?reservation={right.pk}&plan={stored.pk}")
-    assert "gpt2: One GPU" in html
-    planned = stored.plan["shards"][0]["likely_bytes"] / 2**30
-    assert f'value="{round(planned, 2)}"' in html
-    data = launching(wrong, what="tiny-transformer", plan=str(stored.pk))
-    refused = student.post("/jobs/new/", data)
-    assert f"The plan is for {label}" in refused.content.decode()
-    student.post("/jobs/new/", data | {"reservation": right.pk})
-    job = Job.objects.get()
-    assert (job.plan, job.recipe_settings["strategy"]) == (stored, "single")
-
-
-def test_a_strategy_that_no_recipe_runs_is_refused_in_words(
-    student, alice, redis_client
-):
-    gpus = make_lab()
-    send_frame(redis_client)
-    stored = plan_on(alice, "fsdp")
-    booked = make_reservation(alice, gpus, state=State.ACTIVE)
-    html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
-    assert "No ready recipe runs this strategy yet" in html
-    data = launching(
-        booked, what="tiny-transformer", plan=str(stored.pk),
-        node=stored.plan["node"],
-    )  # fmt: skip
-    answer = student.post("/jobs/new/", data)
-    assert "script of your own" in answer.content.decode()
-
-
-def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):
-    over = make_reservation(
-        alice, start=timezone.now() - timedelta(hours=2), state=State.ENDED
-    )
-    answer = student.post("/jobs/new/", launching(over))
-    assert answer.status_code == 200 or answer.status_code == 422
-    assert not Job.objects.exists()
-
-
-@pytest.mark.parametrize(
-    "query", ["plan=²", "plan=-1", "reservation=%00&plan=" + "9" * 30]
-)
-def test_a_nonsense_address_of_the_form_is_no_crash(student, reservation, query):
-    assert student.get(f"/jobs/new/?{query}").status_code == 200
