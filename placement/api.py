@@ -7,7 +7,7 @@ from typing import Any
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import HttpRequest
 from django.utils import timezone
-from ninja import File, Query, Router, Schema, Status
+from ninja import Field, File, Query, Router, Schema, Status
 from ninja.files import UploadedFile
 
 from placement import logs, services, snapshots
@@ -21,6 +21,7 @@ from placement.models import Job
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.rates import check_rate
+from reservations.schemas import Line
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -63,14 +64,14 @@ class NewPlan(Schema):
 class StopReason(Schema):
     """Why a Job is stopped."""
 
-    reason: str = ""
+    reason: Line = Field("", max_length=400)
 
 
 @router.get("/jobs")
 def job_list(
     request: HttpRequest,
     state: JobState | None = None,
-    reservation: int | None = None,
+    reservation: int | None = Query(None, ge=1, le=2**62),
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
 ) -> dict[str, Any]:

@@ -110,7 +110,8 @@ class LogGate:
             attempt=attempt,
             offset=offset,
             bytes=size,
-            data=clean(data[:MOST_LOG_BYTES]),
+            # Halves of surrogate pairs cannot be sent on.
+            data=clean(data[:MOST_LOG_BYTES].encode(errors="replace").decode()),
         )
         _send(job, dict(piece))
         return True

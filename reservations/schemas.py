@@ -1,5 +1,6 @@
 """What programs may send to the calendar's API: strict, bounded, no surprises."""
 
+import unicodedata
 from datetime import datetime
 from typing import Annotated
 
@@ -11,6 +12,10 @@ LARGEST_KEY = 2**62
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 
 
+_TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Bidirectional controls: they reorder the text around them."""
+
+
 def _plausible(at: datetime) -> datetime:
     if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
         raise ValueError(f"the year is not between {_FIRST_YEAR} and {_LAST_YEAR}")
@@ -18,7 +23,7 @@ def _plausible(at: datetime) -> datetime:
 
 
 def _printable(text: str) -> str:
-    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+    if any(unicodedata.category(char) == "Cc" or char in _TURNS for char in text):
         raise ValueError("control characters are not allowed")
     return text.strip()
 

@@ -120,7 +120,7 @@ def _job_fact(body: Mapping[str, Any]) -> JobFact:
         nonce=_text(body, "nonce"),
         reason=_text(body, "reason"),
         log_bytes=_count(body, "log_bytes") if body.get("log_bytes") else 0,
-        last_lines=tuple(line[:MOST_LINE] for line in lines[-MOST_LINES:]),
+        last_lines=tuple(_storable(line)[:MOST_LINE] for line in lines[-MOST_LINES:]),
     )
 
 
@@ -166,4 +166,9 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise FactRefused(name, "no text")
-    return value.replace("\0", "")[:MOST_TEXT]
+    return _storable(value)[:MOST_TEXT]
+
+
+def _storable(text: str) -> str:
+    """Return text that PostgreSQL takes: no nulls, no halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode()

@@ -6,7 +6,7 @@
 Prints one line of JSON. Exit 0: a ModelSpec (domain.spec.ModelSpec.to_json). Exit 2:
 {"error": code, "field": field, "detail": text}. Any other exit is a crash or a limit.
 The file is data: nothing in it is executed, no weights are read, no external data is
-opened, no pickle. Limits: address space, 20 s of processor time, size of written
+opened, no pickle. Limits: address space, 10 s of processor time, size of written
 files, no new processes. The caller gives a clean environment and its own timeout.
 """
 
@@ -30,7 +30,7 @@ from placement.domain.inventory import (
 from placement.domain.spec import ModelSpec
 
 KINDS = ("config", "safetensors", "index", "onnx")
-CPU_SECONDS = 20
+CPU_SECONDS = 10
 CONFIG_MAX_BYTES = 2**20
 INDEX_MAX_BYTES = 32 * 2**20
 ONNX_MAX_BYTES = 2 * 2**30

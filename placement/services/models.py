@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,11 @@ from reservations.models import User
 MOST_UPLOAD_BYTES = 512 * 2**20
 PARSE_SECONDS = 30
 MODELS_PER_USER = 200
+MOST_PARSERS = 2
+"""At once in one web process: each takes a core, up to 1 GiB and the thread that
+waits for it; more of them would keep everybody else's pages waiting."""
+PARSER_WAIT_SECONDS = 3.0
+_parsers = threading.BoundedSemaphore(MOST_PARSERS)
 KINDS = {".json": "config", ".safetensors": "safetensors", ".onnx": "onnx"}
 
 
@@ -102,10 +108,33 @@ def run_parser(kind: str, path: Path, *, name: str) -> ModelSpec:
     """Run the parser's process and return what it understood.
 
     Raises:
-        SpecInvalid: its own words, by field; or that it gave up.
+        SpecInvalid: its own words, by field; that it gave up; that others are
+            being read just now.
     """
+    if not _parsers.acquire(timeout=PARSER_WAIT_SECONDS):
+        raise SpecInvalid(
+            {"upload": "other people's files are being read just now; try again soon"}
+        )
     try:
-        done = subprocess.run(
+        done = _run(kind, path)
+    finally:
+        _parsers.release()
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise SpecInvalid(
+            {"upload": "the file could not be read within the parser's memory"}
+        ) from None
+    if done.returncode != 0 or "error" in answer:
+        field = str(answer.get("field") or "upload")[:80]
+        raise SpecInvalid({field: str(answer.get("detail") or "cannot be read")[:400]})
+    # The parser saw a neutral file name; people know theirs.
+    return replace(ModelSpec.from_json(answer), name=name)
+
+
+def _run(kind: str, path: Path) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
             [sys.executable, "-m", "placement.runtime.parse", kind, str(path)],
             cwd=settings.BASE_DIR,
             env={
@@ -122,17 +151,6 @@ def run_parser(kind: str, path: Path, *, name: str) -> ModelSpec:
         raise SpecInvalid(
             {"upload": f"reading it took more than {PARSE_SECONDS} s"}
         ) from None
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        raise SpecInvalid(
-            {"upload": "the file could not be read within the parser's memory"}
-        ) from None
-    if done.returncode != 0 or "error" in answer:
-        field = str(answer.get("field") or "upload")[:80]
-        raise SpecInvalid({field: str(answer.get("detail") or "cannot be read")[:400]})
-    # The parser saw a neutral file name; people know theirs.
-    return replace(ModelSpec.from_json(answer), name=name)
 
 
 def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:

@@ -90,6 +90,14 @@ def test_others_see_nothing_of_it(bob, carol, job, reservation):
         assert post(client, "/jobs", body).status_code == 404
 
 
+def test_numbers_and_words_out_of_bounds_are_named(program, job):
+    far = program.get("/api/v1/jobs?reservation=99999999999999999999")
+    assert far.status_code == 422
+    for reason in ("x" * 401, "nul\0", "\u202etxet"):
+        answer = post(program, f"/jobs/{job.pk}/stop", {"reason": reason})
+        assert "reason" in answer.json()["fields"], reason
+
+
 def test_who_is_signed_out_is_refused(job):
     assert Client().get("/api/v1/jobs").status_code == 401
 

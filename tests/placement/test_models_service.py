@@ -95,3 +95,17 @@ def test_a_chosen_model_is_ones_own(alice, carol):
         services.chosen_spec(user=carol, well_known="", model_id=row.pk)
     with pytest.raises(SpecInvalid, match="nosuch"):
         services.chosen_spec(user=alice, well_known="nosuch", model_id=None)
+
+
+def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monkeypatch):
+    monkeypatch.setattr(models, "PARSER_WAIT_SECONDS", 0)
+    for _ in range(models.MOST_PARSERS):
+        models._parsers.acquire()
+    try:
+        assert "try again" in refused(alice, "config.json", GPT2)["upload"]
+    finally:
+        for _ in range(models.MOST_PARSERS):
+            models._parsers.release()
+    for _ in range(models.MOST_PARSERS + 1):
+        refused(alice, "config.json", b"{")
+    assert keep(alice)

@@ -80,6 +80,7 @@ def test_a_refusal_is_a_problem_with_numbers_and_the_next_slot(
         ({"membership": 1.5}, "membership"),
         ({"purpose": "x" * 121}, "purpose"),
         ({"purpose": "nul\x00"}, "purpose"),
+        ({"purpose": "\u202etxet"}, "purpose"),
         ({"kind": "firm"}, "kind"),
     ],
 )

@@ -35,6 +35,15 @@ def test_started_then_exited_well_is_done(job):
     ]  # fmt: skip
 
 
+def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
+    services.tick(NOW)
+    bad = "bye\0\ud800!"
+    assert record(fact(job, "exited", exit_code=1, reason=bad, last_lines=[bad]))
+    job.refresh_from_db()
+    assert (job.state, job.reason) == (JobState.FAILED, "bye?!")
+    assert job.last_lines == ["bye?!"]
+
+
 def test_a_job_that_starts_checks_its_holder_in(job, reservation):
     services.tick(NOW)
     record(fact(job, "started"))
