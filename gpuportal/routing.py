@@ -1,6 +1,7 @@
 """All websocket addresses of the site."""
 
-from django.urls import URLPattern, path
+from channels.security.websocket import WebsocketDenier
+from django.urls import URLPattern, path, re_path
 
 from gpuportal.consumers import BoardConsumer
 from placement.routing import websocket_urlpatterns as placement_urls
@@ -10,4 +11,6 @@ websocket_urlpatterns: list[URLPattern] = [
     path("ws/board/", BoardConsumer.as_asgi()),  # type: ignore[arg-type]
     *reservations_urls,
     *placement_urls,
+    # Otherwise an address that does not exist is a crash in the log.
+    re_path("", WebsocketDenier.as_asgi()),  # type: ignore[arg-type]
 ]

@@ -4,6 +4,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.views.decorators.http import require_safe
 
 from reservations.forms import read_draft
 from reservations.models import Membership, SitePolicy, User
@@ -38,6 +39,7 @@ def calendar_config(
     }
 
 
+@require_safe
 def calendar(request: HttpRequest) -> HttpResponse:
     """Show the frame of the calendar; `?gpu=`, `?gpus=` and so on fill a draft."""
     user = reader(request)

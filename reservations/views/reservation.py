@@ -7,6 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
+from django.views.decorators.http import require_safe
 
 from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
@@ -69,6 +70,7 @@ def can_edit(user: User, reservation: Reservation) -> bool:
     return reservation.user_id == user.pk and reservation.state in State.live()
 
 
+@require_safe
 def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one Reservation to its owner, its group, its heads and the operator."""
     user = reader(request)

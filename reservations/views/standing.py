@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.views.decorators.http import require_safe
 
 from reservations import services
 from reservations.forms import LedgerForm, read
@@ -94,6 +95,7 @@ def _chosen(
     return shown, (found if own else ())
 
 
+@require_safe
 def standing(request: HttpRequest) -> HttpResponse:
     """Show how one stands; heads and the operator may choose whose."""
     user = reader(request)
@@ -146,6 +148,7 @@ def tame(text: object) -> str:
     return shown
 
 
+@require_safe
 def ledger_csv(request: HttpRequest) -> HttpResponse:
     """Send the same rows as the page, the newest `CSV_ROWS` of them, as CSV."""
     user = reader(request)

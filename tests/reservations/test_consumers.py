@@ -27,13 +27,16 @@ def signed_in(user) -> Client:
 
 
 def socket_of(
-    client: Client | None, *, origin: bytes = b"http://" + HOST
+    client: Client | None,
+    *,
+    origin: bytes = b"http://" + HOST,
+    path: str = "/ws/calendar/",
 ) -> WebsocketCommunicator:
     headers = [(b"host", HOST), (b"origin", origin)]
     if client is not None:
         cookie = f"sessionid={client.cookies['sessionid'].value}"
         headers.append((b"cookie", cookie.encode()))
-    return WebsocketCommunicator(application, "/ws/calendar/", headers=headers)
+    return WebsocketCommunicator(application, path, headers=headers)
 
 
 async def opened(user) -> tuple[WebsocketCommunicator, Client]:
@@ -115,6 +118,12 @@ async def test_a_socket_from_another_site_is_refused(alice):
     socket = socket_of(client, origin=b"http://evil.example")
     connected, _ = await socket.connect()
     assert not connected
+
+
+async def test_a_socket_of_no_address_is_refused_and_no_crash():
+    for path in ("/ws/nothing/", "/", "/ws/jobs/x/"):
+        connected, _ = await socket_of(None, path=path).connect()
+        assert not connected
 
 
 async def test_signing_out_closes_the_socket_at_the_next_check(alice, monkeypatch):

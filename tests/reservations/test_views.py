@@ -62,6 +62,14 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login(client, path):
     assert answer["Location"].startswith("/login/")
 
 
+@pytest.mark.parametrize("path", ["calendar/", "standing/", "standing/ledger.csv"])
+def test_pages_are_only_read(alice, path):
+    client = as_user(alice)
+    assert client.head(f"/{path}").status_code == 200
+    for method in (client.post, client.put, client.delete):
+        assert method(f"/{path}").status_code == 405
+
+
 def test_bob_sees_alices_reservation_because_they_share_a_group(tree, alice, bob):
     made = make_reservation(alice, purpose="sweep")
     answer = as_user(bob).get(f"/reservations/{made.pk}/")
