@@ -33,6 +33,7 @@ from reservations.models import (
     Membership,
     Reservation,
     SitePolicy,
+    Token,
     User,
 )
 
@@ -302,6 +303,14 @@ class LateReturnAdmin(ReadOnlyAdmin):
 
     list_display = ("reservation", "gpu", "start", "end", "permille", "charged_at")
     list_select_related = ("reservation__user", "gpu__node")
+
+
+@admin.register(Token)
+class TokenAdmin(ReadOnlyAdmin):
+    """Firm bookings that the site owes after its own failures."""
+
+    list_display = ("given_at", "membership", "given_for", "used_for", "reason")
+    list_filter = ("reason",)
 
 
 @admin.register(AuditEntry)

@@ -5,6 +5,7 @@ from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.ledger import LedgerEntry
 from reservations.models.policy import SitePolicy
+from reservations.models.token import Token
 
 __all__ = [
     "Account",
@@ -16,5 +17,6 @@ __all__ = [
     "Membership",
     "Reservation",
     "SitePolicy",
+    "Token",
     "User",
 ]

@@ -5,7 +5,8 @@
 3. check in whoever runs something; free what nobody came for
 4. warn about idle Reservations and free them, where the site wants that
 5. end what is over: RELEASE and CHARGE
-6. charge hours that came back too late, once they have passed
+6. give equal Gpus, or everything back, where a stranger was there at the start
+7. charge hours that came back too late, once they have passed
 
 Every move is one compare-and-set on one locked row, so that a second worker in
 the same step finds nothing to do. A row that fails is logged and skipped. The
@@ -32,7 +33,7 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
-from reservations.services import absence, books, locking
+from reservations.services import absence, books, locking, unclean
 from reservations.services.giving import rate_of
 from reservations.snapshots.facts import site_policy
 
@@ -51,6 +52,7 @@ def tick(now: datetime) -> dict[str, int]:
     }
     done |= absence.check(at, policy)
     done["ended"] = _each(due_to_end(at), _end, at, policy)
+    done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
     done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
     return done
 
@@ -182,7 +184,18 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     return True
 
 
-# --- 6. late returns -----------------------------------------------------------------
+# --- 6. not clean at the start ------------------------------------------------------
+
+
+def _mend(pk: int, now: datetime, policy: Policy) -> bool:
+    if not unclean.mend(pk, now, policy, refund=_refund):
+        return False
+    row = locking.load_reservation(pk)
+    _publish(row, policy, gone=row.state == State.REFUNDED)
+    return True
+
+
+# --- 7. late returns -----------------------------------------------------------------
 
 
 def due_late_returns(now: datetime) -> list[int]:

@@ -1,0 +1,36 @@
+"""Rights given back after a failure of the site (POLICY.md rule 7)."""
+
+from django.db import models
+from django.utils import timezone
+
+from reservations.models.accounts import Membership
+from reservations.models.calendar import Reservation
+
+
+class Token(models.Model):
+    """One firm booking that ignores the horizon, owed to a Membership.
+
+    Given with the refund; ``used_for`` is the Reservation it was spent on.
+    """
+
+    membership = models.ForeignKey(
+        Membership, on_delete=models.PROTECT, related_name="booking_tokens"
+    )
+    given_for = models.OneToOneField(
+        Reservation, on_delete=models.PROTECT, related_name="token_given"
+    )
+    used_for = models.OneToOneField(
+        Reservation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="token_used",
+    )
+    reason = models.CharField(max_length=200)
+    given_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-given_at", "-pk"]
+
+    def __str__(self) -> str:
+        return f"token of {self.membership} for #{self.given_for_id}"

@@ -1,0 +1,81 @@
+"""A stranger on the Gpu at the start is the site's failure, not the student's."""
+
+from datetime import timedelta
+
+from reservations import services
+from reservations.domain.lifecycle import State
+from reservations.models import LedgerEntry, Token
+from telemetry.models import Alert
+from tests.reservations.conftest import at, balance
+
+
+def stranger(gpu, since, rule="intruder") -> None:
+    """Somebody else's process is seen on a Gpu."""
+    Alert.objects.create(rule=rule, gpu=gpu, opened_at=since, last_seen_at=since)
+
+
+def gpus_of(made) -> list[int]:
+    return sorted(made.allocations.values_list("gpu_id", flat=True))
+
+
+def test_an_equal_gpu_is_given_for_one_that_is_not_clean(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(9, 58), rule="overrun")
+    assert services.tick(at(10, 1))["unclean"] == 0, "it may still go by itself"
+    assert services.tick(at(10, 3))["unclean"] == 1
+    made.refresh_from_db()
+    assert made.state == State.ACTIVE
+    assert gpus_of(made) == [lab.gpus[1].pk]
+    assert balance(made)[0] == made.cost_gpu_seconds
+    assert services.tick(at(10, 4))["unclean"] == 0
+    assert not Token.objects.exists()
+
+
+def test_without_an_equal_gpu_all_is_given_back_with_a_token(lab, alice, bob) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(10), 2)
+    for gpu in lab.gpus[1:]:
+        stranger(gpu, at(9), rule="squatter")
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(10))
+    assert services.tick(at(10, 3))["unclean"] == 1
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+    assert not made.allocations.filter(live=True).exists()
+    mine = LedgerEntry.objects.filter(membership=made.membership)
+    assert sum(row.gpu_seconds for row in mine) == 0
+    token = Token.objects.get()
+    assert (token.membership, token.given_for) == (made.membership, made)
+    assert services.tick(at(10, 4))["unclean"] == 0
+
+
+def test_a_gpu_that_somebody_booked_is_not_given_away(lab, alice, bob) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(10), 2)
+    for gpu in lab.gpus[1:]:
+        make = lab.book(bob, [gpu], at(11), 1) if gpu == lab.gpus[1] else None
+        if make is None:
+            stranger(gpu, at(9), rule="squatter")
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(10))
+    services.tick(at(10, 3))
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+
+
+def test_who_came_later_is_an_intruder_and_no_unclean_start(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(10) + timedelta(minutes=5))
+    assert services.tick(at(10, 8))["unclean"] == 0
+    made.refresh_from_db()
+    assert gpus_of(made) == [lab.gpus[0].pk]
+
+
+def test_once_the_holder_has_come_nothing_is_moved(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(9, 59))
+    services.check_in(reservation_id=made.pk, now=at(10, 1), by="click")
+    assert services.tick(at(10, 5))["unclean"] == 0
+    made.refresh_from_db()
+    assert gpus_of(made) == [lab.gpus[0].pk]
