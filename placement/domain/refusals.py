@@ -6,6 +6,7 @@
         ├── SpansNodes             Gpus on several nodes and none was named
         ├── ScriptsNotAllowed      Jobs are not isolated there
         ├── StrategyNotRunnable    a sound Plan that no recipe here can run
+        ├── PlanElsewhere          a Plan for Gpus that the Reservation has not
         ├── TooManyJobs            as many as one Reservation may have
         └── JobOver                nothing left to stop
 
@@ -100,6 +101,24 @@ class StrategyNotRunnable(JobRefusal):
             f"The portal itself starts {', '.join(self.runnable)} today, and not "
             f"{self.strategy}. The plan's numbers hold: book its GPUs and start the "
             "training with a script of your own."
+        )
+
+
+@dataclass(eq=False)
+class PlanElsewhere(JobRefusal):
+    """A Plan names its Gpus; it runs on those or not at all."""
+
+    code: ClassVar[str] = "plan-elsewhere"
+    title: ClassVar[str] = "The plan is for other GPUs"
+    reservation: int
+    missing: tuple[str, ...]
+    """``node:index`` of the Gpus that the Reservation does not hold."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"The plan is for {', '.join(self.missing)}, which reservation "
+            f"#{self.reservation} does not hold. Choose the one that was booked for "
+            "it, or go on without the plan."
         )
 
 

@@ -22,6 +22,7 @@ from placement.domain.recipes import (
 )
 from placement.domain.refusals import (
     JobOver,
+    PlanElsewhere,
     ReservationNotUsable,
     ScriptsNotAllowed,
     SpansNodes,
@@ -75,6 +76,8 @@ def launch(
     if kind == Job.Kind.SCRIPT:
         _check_isolation(where, user)
     plan = _plan_of(user, plan_id, kind)
+    if plan is not None:
+        _check_held(plan, reservation)
     if plan is not None and recipe == TINY_TRANSFORMER.name:
         checked["recipe_settings"] = {
             **checked["recipe_settings"],
@@ -257,6 +260,20 @@ def _plan_of(user: User, plan_id: int | None, kind: str) -> StoredPlan | None:
     if kind == Job.Kind.RECIPE:
         _check_runnable(plan)
     return plan
+
+
+def _check_held(plan: StoredPlan, reservation: Reservation) -> None:
+    """Refuse a Plan whose Gpus the Reservation does not hold."""
+    held = set(
+        reservation.allocations.filter(live=True).values_list("gpu__uuid", flat=True)
+    )
+    missing = [
+        str(shard.get("gpu_label", ""))
+        for shard in plan.plan.get("shards", ())
+        if shard.get("gpu_uuid") not in held
+    ]
+    if missing:
+        raise PlanElsewhere(reservation=reservation.pk, missing=tuple(missing))
 
 
 def _check_runnable(plan: StoredPlan) -> None:

@@ -10,6 +10,7 @@ from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.refusals import (
     JobOver,
+    PlanElsewhere,
     ReservationNotUsable,
     ScriptsNotAllowed,
     SpansNodes,
@@ -172,6 +173,15 @@ def test_a_plan_that_nothing_runs_is_refused_with_what_does(
     with pytest.raises(StrategyNotRunnable, match="single, ddp") as refusal:
         launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
     assert strategy in str(refusal.value)
+
+
+def test_a_plan_for_other_gpus_is_refused_with_their_names(alice, reservation):
+    plan = make_plan(alice, "single")
+    plan.plan["shards"] = [{"gpu_uuid": "GPU-elsewhere", "gpu_label": "node-z:3"}]
+    plan.save()
+    with pytest.raises(PlanElsewhere) as refused:
+        launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    assert "node-z:3" in refused.value.text()
 
 
 def test_a_plan_to_infer_is_not_trained(alice, reservation):
