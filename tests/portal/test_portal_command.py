@@ -122,6 +122,8 @@ def test_a_killed_supervisor_takes_everything_with_it(prepared):
         while "telemetry.sampler" not in str(portal.left()):
             assert time.monotonic() < deadline, portal.left()
             time.sleep(0.1)
+        # Long enough for every timer of the workers to have gone round once.
+        time.sleep(4)
         portal.process.kill()
         portal.process.wait(5)
         assert portal.gone(10) == {}

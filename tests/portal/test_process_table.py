@@ -88,3 +88,15 @@ def test_a_node_worker_is_told_where_everything_is(settings):
     assert spec.env["GPUPORTAL_ALLOW_SCRIPTS"] == "0"
     assert paths.read_secret("order_key.pub").startswith("-----BEGIN PUBLIC KEY")
     assert not spec.essential
+
+
+def test_no_worker_sends_heartbeats_to_a_broker_that_may_be_gone():
+    """Celery's heartbeat retries for ever, and the end of a worker waits for it."""
+    specs = [
+        *process_table.control(listener_fd=0),
+        process_table.node(NodeProcess("sim-a", simulated=True), web_url="http://x"),
+    ]
+    workers = [spec for spec in specs if "worker" in spec.argv]
+    assert len(workers) == 2
+    for spec in workers:
+        assert "--without-heartbeat" in spec.argv, spec.name
