@@ -27,6 +27,9 @@ from telemetry.hub import DETAIL, DETAIL_ALL, FRAME, ROSTER, Mailbox, hub
 ClientGone = OSError
 """What an ASGI server raises when the browser left in the middle of a message
 (uvicorn's ClientDisconnected is an OSError)."""
+CLOSED_ALREADY = "after sending 'websocket.close'"
+"""In the RuntimeError of uvicorn where it closed the socket itself, as after a
+message that is too long, and has not told us yet."""
 TOO_MANY = 4429
 FAILED = 1011
 SOCKETS_PER_USER = 30
@@ -78,11 +81,11 @@ class BoardConsumer(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         """Leave hub and desk."""
-        for task in self.tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        others = [task for task in self.tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        # Whatever they ended with, what follows must happen.
+        await asyncio.gather(*others, return_exceptions=True)
         hub().unsubscribe(self.box)
         desk().leave(self.box)
         if self.viewer is not None:
@@ -175,9 +178,12 @@ class BoardConsumer(AsyncWebsocketConsumer):
             await work
         except ClientGone:
             return  # disconnect() follows by itself
-        except Exception:
+        except Exception as error:
+            if CLOSED_ALREADY in str(error):
+                return
             logger.exception("a board socket failed")
-            await self.close(code=FAILED)
+            with contextlib.suppress(ClientGone, RuntimeError):
+                await self.close(code=FAILED)
 
 
 def _viewer_of_session(session_key: str | None) -> Viewer | None:

@@ -1,7 +1,6 @@
 """The calendar's socket: who may listen, and to which of the two audiences."""
 
 import asyncio
-import contextlib
 import importlib
 import json
 from types import SimpleNamespace
@@ -103,8 +102,8 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         """Leave every group and stop asking."""
         if self.recheck is not None and self.recheck is not asyncio.current_task():
             self.recheck.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.recheck
+            # Whatever it ended with, the groups must be left.
+            await asyncio.gather(self.recheck, return_exceptions=True)
         for group in self.joined:
             await self.channel_layer.group_discard(group, self.channel_name)
 

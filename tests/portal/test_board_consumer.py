@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -291,3 +292,39 @@ async def test_the_database_is_asked_once_for_many_pages(
     for page in pages:
         await page.disconnect()
     assert len(asked) <= 2
+
+
+async def test_a_socket_that_the_server_closed_itself_leaves_nothing(
+    redis_client, caplog, monkeypatch
+):
+    """uvicorn closes after a message that is too long, and then takes no more."""
+    user = await asyncio.to_thread(make_user, "alice")
+    key = await asyncio.to_thread(sign_in, user)
+    # Other tests' sockets may not be quite gone, under the same number.
+    monkeypatch.setattr(BoardConsumer, "open_sockets", Counter())
+    closed = False
+
+    async def served(scope, receive, send):
+        async def strict(message):
+            if closed:
+                raise RuntimeError(
+                    f"Unexpected ASGI message '{message['type']}', after sending "
+                    "'websocket.close'."
+                )
+            await send(message)
+
+        await application(scope, receive, strict)
+
+    headers = [(b"origin", b"http://localhost"), (b"host", b"localhost")]
+    headers.append((b"cookie", f"sessionid={key}".encode()))
+    page = WebsocketCommunicator(served, "/ws/board/", headers=headers)
+    assert (await page.connect())[0]
+    while not BoardConsumer.open_sockets[user.pk]:
+        await asyncio.sleep(0.01)
+    closed = True
+    await asyncio.to_thread(publish, redis_client, frame=b"F")
+    await asyncio.sleep(0.3)
+    await page.send_input({"type": "websocket.disconnect", "code": 1009})
+    await page.wait(3)
+    assert not BoardConsumer.open_sockets
+    assert "a board socket failed" not in caplog.text
