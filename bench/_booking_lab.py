@@ -14,6 +14,8 @@ from pathlib import Path
 
 BASE = Path(__file__).resolve().parent.parent
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
+# WhiteNoise warns of a missing folder at every start.
+(VAR / "static").mkdir()
 os.environ |= {
     "GPUPORTAL_VAR": str(VAR),
     "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
