@@ -102,7 +102,10 @@ def test_a_killed_web_process_is_started_again_on_the_same_port(portal):
 
 
 def test_secrets_are_for_the_owner_only(portal):
-    for path in [portal.var / "secret", *(portal.var / "secret").iterdir()]:
+    private = [portal.var / name for name in ("secret", "media", "log")]
+    private += [*(portal.var / "secret").iterdir(), *portal.var.glob("db.sqlite3*")]
+    assert len(private) > 6
+    for path in private:
         assert path.stat().st_mode & 0o077 == 0, path
 
 

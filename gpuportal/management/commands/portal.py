@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 import redis
@@ -145,6 +146,7 @@ class Command(BaseCommand):
         else:
             self._need_broker()
         self._migrate()
+        self._keep_private()
         # All checks in production, where a mistake hurts others; elsewhere only
         # whether the front-end packages are there: each second counts.
         self.check(
@@ -171,6 +173,10 @@ class Command(BaseCommand):
     def _start_valkey(self, supervisor: Supervisor) -> None:
         path = paths.embedded_socket()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.parent.stat().st_uid != os.getuid():
+            # It may be under /tmp, where anybody could have been first.
+            raise CommandError(f"{path.parent} belongs to somebody else")
+        path.parent.chmod(0o700)
         path.unlink(missing_ok=True)
         supervisor.start(process_table.valkey(path))
         client = redis.Redis(unix_socket_path=str(path))
@@ -202,6 +208,21 @@ class Command(BaseCommand):
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             self.say("preparing the database ...")
             call_command("migrate", interactive=False, verbosity=0)
+
+    def _keep_private(self) -> None:
+        """Keep sessions, logs and uploads from jobs, which are other Unix users.
+
+        Their own folders lie beside, so the folder of all stays passable.
+        """
+        for folder in (settings.MEDIA_ROOT, paths.var_dir() / "log"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
+        database = connections[DEFAULT_DB_ALIAS]
+        if database.vendor == "sqlite":
+            for tail in ("", "-wal", "-shm"):
+                path = Path(f"{database.settings_dict['NAME']}{tail}")
+                if path.exists():
+                    path.chmod(0o600)
 
     def _demo(self, unwanted: bool) -> bool:
         """Load the demo lab into an empty portal; True: logins were printed."""
