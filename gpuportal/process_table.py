@@ -6,6 +6,7 @@ The same commands run under systemd in production (``deploy/systemd``).
 import os
 import platform
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -219,9 +220,27 @@ def nodes_here(choice: str) -> Sequence[NodeProcess]:
     return real + (list(simulated.values()) if settings.ALLOW_SIMULATED_GPUS else [])
 
 
+# Asked in a process of its own, for a driver that hangs is no driver to start on:
+# nvmlInit answers 0 where library and driver are there (NVML API, nvmlReturn_t).
+_ASK_NVML = (
+    "import ctypes, sys; sys.exit(ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())"
+)
+NVML_SECONDS = 5.0
+
+
 def driver_present() -> bool:
-    """Say whether the NVIDIA kernel driver is loaded on this machine."""
-    return Path("/proc/driver/nvidia/version").exists()
+    """Say whether NVML answers on this machine."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _ASK_NVML],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=NVML_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
 
 
 def own_name() -> str:

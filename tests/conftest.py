@@ -12,8 +12,9 @@ import subprocess
 import threading
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from django.conf import settings as django_settings
 from django.db.backends.sqlite3.base import DatabaseOperations
 
 from tests import early
+from tests.nvml_sim.nvmlsim import NoCompiler, Sim
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_asgi"}
 
@@ -153,6 +155,29 @@ def redis_client(valkey_url: str) -> Iterator[redis.Redis]:
 def _own_media(settings, tmp_path: Path) -> None:
     """Uploads and job logs of one test are not seen by the next."""
     settings.MEDIA_ROOT = tmp_path / "media"
+
+
+# --- the simulated driver ----------------------------------------------------------
+
+
+@pytest.fixture
+def make_sim() -> Iterator[Callable[..., Sim]]:
+    """Make simulated drivers; they are gone after the test."""
+    made: list[Sim] = []
+
+    def make(gpus: int = 4, **first: Any) -> Sim:
+        try:
+            sim = Sim(gpus, **first)
+        except NoCompiler as error:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(error))
+            pytest.skip(str(error))
+        made.append(sim)
+        return sim
+
+    yield make
+    for sim in made:
+        sim.close()
 
 
 # --- people -----------------------------------------------------------------------

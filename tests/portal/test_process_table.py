@@ -100,3 +100,16 @@ def test_no_worker_sends_heartbeats_to_a_broker_that_may_be_gone():
     assert len(workers) == 2
     for spec in workers:
         assert "--without-heartbeat" in spec.argv, spec.name
+
+
+def test_a_machine_without_the_library_has_no_driver():
+    assert not process_table.driver_present()
+
+
+def test_nvml_that_answers_is_a_driver(make_sim, monkeypatch):
+    sim = make_sim(gpus=2)
+    for name in ("LD_LIBRARY_PATH", "NVML_SIM_CONFIG"):
+        monkeypatch.setenv(name, sim.env()[name])
+    assert process_table.driver_present()
+    sim.set(driver="unloaded")
+    assert not process_table.driver_present()

@@ -1,7 +1,6 @@
 """A driver made of text, and processes that look at it."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,28 +11,8 @@ import pytest
 
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.sample import NodeSample
-from tests.nvml_sim.nvmlsim import SETTLE_SECONDS, NoCompiler, Sim
+from tests.nvml_sim.nvmlsim import SETTLE_SECONDS, Sim
 from tests.telemetry.children import BASE_DIR, Child
-
-
-@pytest.fixture
-def make_sim() -> Iterator[Callable[..., Sim]]:
-    """Make simulated drivers; they are gone after the test."""
-    made: list[Sim] = []
-
-    def make(gpus: int = 4, **first: Any) -> Sim:
-        try:
-            sim = Sim(gpus, **first)
-        except NoCompiler as error:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(error))
-            pytest.skip(str(error))
-        made.append(sim)
-        return sim
-
-    yield make
-    for sim in made:
-        sim.close()
 
 
 class ProbeProcess:
