@@ -35,6 +35,7 @@ class JobFilterForm(forms.Form):
         required=False, choices=[("", "any")] + [(s.value, s.label) for s in JobState]
     )
     whose = forms.ChoiceField(required=False, choices=[("", "all"), ("mine", "mine")])
+    reservation = forms.IntegerField(required=False, min_value=1, max_value=2**62)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQueryS
         rows = rows.filter(state=asked["state"])
     if asked.get("whose") == "mine":
         rows = rows.filter(owner=user)
+    if "reservation" in asked:
+        rows = rows.filter(reservation=asked["reservation"])
     return rows
 
 

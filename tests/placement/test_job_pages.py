@@ -247,6 +247,9 @@ def test_the_list_is_filtered_and_sorted_by_the_address(student, reservation):
     html = text_of(student, "/jobs/?sort=-name")
     assert html.index("beta") < html.index("alpha")
     assert "No job matches" in text_of(student, "/jobs/?q=gamma")
+    assert "alpha" in text_of(student, f"/jobs/?reservation={reservation.pk}")
+    html = text_of(student, f"/jobs/?reservation={reservation.pk + 1}")
+    assert "alpha" not in html and "No job matches" in html
 
 
 def test_mine_leaves_others_out(omar, reservation):
