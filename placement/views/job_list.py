@@ -80,7 +80,7 @@ def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQueryS
     if asked.get("whose") == "mine":
         rows = rows.filter(owner=user)
     if "reservation" in asked:
-        rows = rows.filter(reservation=asked["reservation"])
+        rows = rows.filter(reservation=int(asked["reservation"]))
     return rows
 
 
