@@ -19,7 +19,9 @@ def files(*suffixes: str, under: tuple[str, ...] = ("",)) -> Iterator[Path]:
     for folder in under:
         for path in sorted((ROOT / folder).rglob("*")):
             parts = path.relative_to(ROOT).parts
-            if not _made(parts[:-1]) and path.is_file() and path.suffix in suffixes:
+            # In a worktree .git is a file, and says where on this machine it is.
+            made = _made(parts[:-1]) or path.name == ".git"
+            if not made and path.is_file() and path.suffix in suffixes:
                 yield path
 
 
