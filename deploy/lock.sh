@@ -10,6 +10,6 @@ options="--python-version 3.11 --no-header --no-annotate --quiet $*"
 for name in requirements-web requirements requirements-dev; do
     "$uv" pip compile "$name.in" -o "$name.txt" $options
     sed -i -e 's/^\(torch==[0-9.]*\)+.*/\1/' \
-        -e '/^nvidia-[a-z]*-cu/d' -e '/^nvidia-cu/d' -e '/^cuda-/d' -e '/^triton==/d' \
+        -e '/^nvidia-ml-py/!{/^nvidia-/d}' -e '/^cuda-/d' -e '/^triton==/d' \
         "$name.txt"
 done
