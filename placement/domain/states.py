@@ -39,7 +39,9 @@ _BY_PRECISION = {
     "bf16": _PURE_16,
     "fp16": _PURE_16,
     "autocast_bf16": Widths(4, 4, 2, 4, 0, 4, True),
+    "autocast_fp16": Widths(4, 4, 2, 4, 0, 4, True),
     "mixed_fp16": Widths(2, 2, 2, 2, 4, 4, False),
+    "megatron_bf16": Widths(2, 4, 2, 2, 4, 4, False),
 }
 
 

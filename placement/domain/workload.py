@@ -12,11 +12,20 @@ from typing import Any, Literal, get_args
 from placement.domain.errors import WorkloadInvalid
 
 Task = Literal["train", "infer"]
-Precision = Literal["fp32", "bf16", "fp16", "autocast_bf16", "mixed_fp16"]
+Precision = Literal[
+    "fp32",
+    "bf16",
+    "fp16",
+    "autocast_bf16",
+    "autocast_fp16",
+    "mixed_fp16",
+    "megatron_bf16",
+]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam8bit", "adafactor"]
 Checkpointing = Literal["none", "selective", "full"]
 Attention = Literal["eager", "math", "flash"]
 OptimizerLoop = Literal["foreach", "forloop", "fused"]
+Offload = Literal["none", "cpu", "nvme"]
 
 MAX_BATCH = 2**20
 MAX_SEQUENCE = 2**22
@@ -29,12 +38,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loss": ("plain", "fused"),
     "optimizer_loop": get_args(OptimizerLoop),
     "accelerator": ("cuda", "cpu"),
+    "offload": get_args(Offload),
 }
 RANGES = {
     "batch": (1, MAX_BATCH),
     "sequence_length": (1, MAX_SEQUENCE),
     "accumulation": (1, MAX_BATCH),
+    "target_length": (0, MAX_SEQUENCE),
+    "kv_block_tokens": (1, 4096),
 }
+MASTER_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+"""What Megatron can step on its fp32 copy of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +74,14 @@ class Workload:
     as large as all parameters; forloop twice the largest tensor; fused none."""
     accelerator: Literal["cuda", "cpu"] = "cuda"
     """cpu: dropout masks are as wide as activations and no CUDA context exists."""
+    offload: Offload = "none"
+    """Where optimizer state and its step live if not on the Gpu."""
+    offload_parameters: bool = False
+    """Weights live there too and come to the Gpu layer by layer."""
+    target_length: int = 0
+    """Encoder-decoders: tokens per target sequence; 0: as long as the source."""
+    kv_block_tokens: int = 1
+    """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
 
     def __post_init__(self) -> None:
         problems = {}
@@ -70,12 +92,8 @@ class Workload:
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
                 problems[name] = f"must be a whole number from {low} to {high:,}"
-        if not problems and self.accumulation > self.batch:
-            problems["accumulation"] = (
-                f"{self.accumulation} microbatches of a batch of {self.batch}"
-            )
-        if not problems and self.task == "infer" and self.accumulation > 1:
-            problems["accumulation"] = "only training accumulates"
+        if not problems:
+            problems = _contradictions(self)
         if problems:
             raise WorkloadInvalid(problems)
 
@@ -112,3 +130,29 @@ class Workload:
                 {name: "is not a field of a workload" for name in unknown}
             )
         return cls(**data)
+
+
+def _contradictions(asked: Workload) -> dict[str, str]:
+    """Fields that are right alone and wrong together."""
+    problems = {}
+    if asked.accumulation > asked.batch:
+        problems["accumulation"] = (
+            f"{asked.accumulation} microbatches of a batch of {asked.batch}"
+        )
+    if not asked.trains and asked.accumulation > 1:
+        problems["accumulation"] = "only training accumulates"
+    if type(asked.offload_parameters) is not bool:
+        problems["offload_parameters"] = "must be true or false"
+    elif asked.offload_parameters and asked.offload == "none":
+        problems["offload_parameters"] = "needs offload to cpu or nvme"
+    if not asked.trains and asked.offload != "none" and not asked.offload_parameters:
+        problems["offload"] = "inference has no optimizer state; offload parameters too"
+    if (
+        asked.trains
+        and asked.precision == "megatron_bf16"
+        and asked.optimizer not in MASTER_OPTIMIZERS
+    ):
+        problems["optimizer"] = (
+            f"Megatron steps an fp32 copy with one of {', '.join(MASTER_OPTIMIZERS)}"
+        )
+    return problems
