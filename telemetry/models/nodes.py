@@ -1,9 +1,8 @@
-"""Nodes, their Gpus, what they did minute by minute, and open findings."""
+"""Machines with Gpus, the Gpus, and what a class of them costs."""
 
 import hashlib
 import hmac
 import secrets
-from datetime import datetime, timedelta
 
 from django.db import models
 from django.utils import timezone
@@ -127,86 +126,3 @@ class Gpu(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node.name}:{self.index}"
-
-
-class SampleMinute(models.Model):
-    """One Gpu's minute: counts and sums, so that roll-ups stay exact."""
-
-    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="minutes")
-    minute_at = models.DateTimeField()
-    n = models.PositiveSmallIntegerField()
-    util_n = models.PositiveSmallIntegerField()
-    util_sum_pct = models.FloatField()
-    util_max_pct = models.FloatField(null=True)
-    util_min_pct = models.FloatField(null=True)
-    idle_n = models.PositiveSmallIntegerField(default=0)
-    memory_n = models.PositiveSmallIntegerField()
-    memory_sum_bytes = models.FloatField()
-    memory_max_bytes = models.BigIntegerField(null=True)
-    temperature_max_celsius = models.FloatField(null=True)
-    power_n = models.PositiveSmallIntegerField()
-    power_sum_watts = models.FloatField()
-    process_n = models.PositiveSmallIntegerField(
-        default=0, help_text="Samples with at least one process of the holder."
-    )
-
-    class Meta:
-        ordering = ["minute_at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["gpu", "minute_at"], name="one_row_per_gpu_and_minute"
-            )
-        ]
-        indexes = [models.Index(fields=["minute_at"])]
-
-    def __str__(self) -> str:
-        return f"{self.gpu_id} {self.minute_at:%F %R}"
-
-
-class AlertQuerySet(models.QuerySet["Alert"]):
-    """Reads of Alerts."""
-
-    def open(self) -> "AlertQuerySet":
-        """Findings that still stand."""
-        return self.filter(closed_at=None)
-
-    def open_at(self, at: datetime) -> "AlertQuerySet":
-        """Findings that stood at an instant."""
-        return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
-
-
-class Alert(models.Model):
-    """One open finding of one rule on one Gpu (or on a reservation of it)."""
-
-    rule = models.CharField(max_length=40)
-    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="alerts")
-    reservation_id = models.BigIntegerField(null=True, blank=True)
-    detail = models.JSONField(default=dict)
-    opened_at = models.DateTimeField()
-    last_seen_at = models.DateTimeField()
-    closed_at = models.DateTimeField(null=True, blank=True)
-
-    objects = AlertQuerySet.as_manager()
-
-    class Meta:
-        ordering = ["-opened_at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["rule", "gpu"],
-                condition=models.Q(closed_at=None),
-                name="one_open_alert_per_rule_and_gpu",
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.words} on {self.gpu}"
-
-    @property
-    def words(self) -> str:
-        """The rule as people read it: "missing after reboot"."""
-        return self.rule.replace("_", " ")
-
-    @property
-    def lasted(self) -> timedelta:
-        """How long the finding has stood."""
-        return (self.closed_at or self.last_seen_at) - self.opened_at
