@@ -8,11 +8,21 @@ twice. Where the family is known, `shape` says how a block computes; without it
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from placement.domain.errors import SpecInvalid
+from placement.domain.shape import (
+    TransformerShape as TransformerShape,
+)
+from placement.domain.shape import (
+    shape_from_json,
+    shape_problems,
+    shape_to_json,
+)
 
-Component = Literal["embedding", "attention", "mlp", "router", "norm", "head", "other"]
+Component = Literal[
+    "embedding", "attention", "mlp", "router", "norm", "head", "adapter", "other"
+]
 COMPONENTS: tuple[Component, ...] = (
     "embedding",
     "attention",
@@ -20,6 +30,7 @@ COMPONENTS: tuple[Component, ...] = (
     "router",
     "norm",
     "head",
+    "adapter",
     "other",
 )
 LayerKind = Literal["embedding", "block", "encoder", "decoder", "head", "other"]
@@ -51,6 +62,16 @@ MAX_PARAMETERS = 10**14
 """100 trillion: no model is larger, so a larger number is a typing mistake."""
 
 
+class Linear(NamedTuple):
+    """Products alike inside one Part: what adapters and quantization apply to."""
+
+    name: str
+    """As the family calls it: q_proj, c_attn, fc1."""
+    outputs: int
+    inputs: int
+    copies: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Parameters of one component inside one layer; storages, not names."""
@@ -67,7 +88,16 @@ class Part:
     """Elements in tensors of two or more dimensions: what autocast copies to 16 bits
     and tensor parallelism divides."""
     stored_bytes: int
-    """Bytes as stored in the source (its own dtypes)."""
+    """Bytes as stored in the source (its own dtypes, constants of quantized blocks
+    included)."""
+    frozen: bool = False
+    """No gradient and no optimizer state."""
+    weight_bits: float | None = None
+    """Quantized weights: about how many bits each takes, constants included (8 rowwise,
+    4.127 in nf4 with quantized constants). `stored_bytes` is exact and is what the
+    weights take on the Gpu, whatever the Workload's precision. None: not quantized."""
+    linears: tuple[Linear, ...] = ()
+    """The products among its tensors, where the source tells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,62 +133,6 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerShape:
-    """How a block of a known transformer family computes; sizes in elements."""
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    positions: int
-    """Longest sequence with learned positions, or the configured context length."""
-    norm: Literal["layernorm", "rmsnorm", "rmsnorm_gemma", "rmsnorm_t5"]
-    activation: Literal["relu", "gelu", "gelu_new", "gelu_tanh", "silu", "quick_gelu"]
-    gated: bool = False
-    biases: bool = False
-    rotary: Literal["none", "full", "partial"] = "none"
-    fused_qkv: bool = False
-    """Queries, keys and values are views of one tensor, which therefore stays whole."""
-    qk_norm: bool = False
-    norm_place: Literal["before", "after", "both"] = "before"
-    parallel: bool = False
-    """Attention and MLP read the same input side by side."""
-    shared_norm: bool = False
-    """In a parallel block: one norm feeds both."""
-    attention: Literal["causal", "bidirectional", "encoder_decoder"] = "causal"
-    softcap: bool = False
-    final_softcap: bool = False
-    softmax_fp32: bool = True
-    """Eager attention computes the softmax in fp32 and casts back."""
-    alibi: bool = False
-    experts: int = 0
-    experts_per_token: int = 0
-    embedding_dropout_ratio: float = 0.0
-    attention_dropout_ratio: float = 0.0
-    hidden_dropout_ratio: float = 0.0
-    activation_dropout_ratio: float = 0.0
-    embedding_norm: bool = False
-    scaled_embedding: bool = False
-    image_tokens: int = 0
-    """Vision: patches + class token; the sequence length is then fixed."""
-    image_size: int = 0
-    channels: int = 0
-    labels: int = 0
-
-    @property
-    def attention_width(self) -> int:
-        """heads x head_dim: width of queries and of the attention's output."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """kv_heads x head_dim: width of keys, and of values."""
-        return self.kv_heads * self.head_dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model: family, layers in order, and, if known, how a block computes."""
 
@@ -172,6 +146,27 @@ class ModelSpec:
     source: str
     """Where this came from: config.json, safetensors, onnx, well-known."""
     tied_groups: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was assumed, left out or not understood, in plain words."""
+
+    @property
+    def trainable_count(self) -> int:
+        """Elements that get a gradient, tied storages once."""
+        return sum(
+            part.parameters
+            for layer in self.layers
+            for part in layer.parts
+            if not part.frozen
+        )
+
+    @property
+    def is_quantized(self) -> bool:
+        """True where some weights are kept in fewer bits than they compute in."""
+        return any(
+            part.weight_bits is not None
+            for layer in self.layers
+            for part in layer.parts
+        )
 
     @property
     def parameter_count(self) -> int:
@@ -218,10 +213,10 @@ class ModelSpec:
             "dtype": self.dtype,
             "source": self.source,
             "tied_groups": [list(group) for group in self.tied_groups],
-            "shape": asdict(self.shape) if self.shape else None,
-            "layers": [asdict(layer) for layer in self.layers],
+            "shape": shape_to_json(self.shape),
+            "layers": [_layer_to_json(layer) for layer in self.layers],
             "parameter_count": self.parameter_count,
-        }
+        } | ({"notes": list(self.notes)} if self.notes else {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "ModelSpec":
@@ -238,8 +233,9 @@ class ModelSpec:
                 tied_groups=tuple(
                     tuple(map(str, group)) for group in data["tied_groups"]
                 ),
-                shape=_shape_from_json(data["shape"]),
+                shape=shape_from_json(data["shape"]),
                 layers=tuple(_layer_from_json(layer) for layer in data["layers"]),
+                notes=tuple(str(note)[:400] for note in data.get("notes", ())),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecInvalid({"spec": f"not a ModelSpec: {error!r}"[:200]}) from error
@@ -261,14 +257,10 @@ def check(spec: ModelSpec) -> None:
     if spec.head not in HEADS:
         problems["head"] = f"'{spec.head[:40]}' is not one of {', '.join(HEADS)}"
     for layer in spec.layers:
-        numbers = [layer.tied_parameters] + [
-            getattr(part, field.name)
-            for part in layer.parts
-            for field in fields(Part)
-            if field.name != "component"
-        ]
-        if layer.kind not in LAYER_KINDS or any(
-            type(number) is not int or number < 0 for number in numbers
+        if (
+            layer.kind not in LAYER_KINDS
+            or not _is_count(layer.tied_parameters)
+            or not all(_part_holds(part) for part in layer.parts)
         ):
             problems["layers"] = f"'{layer.name[:80]}' has a wrong kind or number"
     if not problems and not 0 < spec.parameter_count <= MAX_PARAMETERS:
@@ -281,27 +273,34 @@ def check(spec: ModelSpec) -> None:
         raise SpecInvalid(problems)
 
 
-def shape_problems(shape: TransformerShape) -> dict[str, str]:
-    """Contradictions between the sizes of a block, by field."""
-    problems = {}
-    for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate"):
-        if type(getattr(shape, name)) is not int or getattr(shape, name) < 1:
-            problems[name] = "must be a whole number above zero"
-    if problems:
-        return problems
-    if shape.kv_heads > shape.heads or shape.heads % shape.kv_heads:
-        problems["num_key_value_heads"] = (
-            f"{shape.kv_heads} key/value heads do not divide {shape.heads} heads"
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _part_holds(part: Part) -> bool:
+    """True if a Part's numbers can be true, wherever they came from."""
+    bits = part.weight_bits
+    return (
+        part.component in COMPONENTS
+        and all(_is_count(getattr(part, name)) for name in _PART_COUNTS)
+        and type(part.frozen) is bool
+        and (bits is None or (type(bits) in (int, float) and 0 < bits <= 64))
+        and all(
+            type(one.name) is str
+            and len(one.name) <= 200
+            and all(_is_count(number) for number in one[1:])
+            for one in part.linears
         )
-    if shape.experts and not 1 <= shape.experts_per_token <= shape.experts:
-        problems["num_experts_per_tok"] = (
-            f"{shape.experts_per_token} of {shape.experts} experts per token"
-        )
-    return problems
+    )
 
 
 def part(
-    component: Component, shapes: Sequence[Sequence[int]], *, element_bytes: float = 4
+    component: Component,
+    shapes: Sequence[Sequence[int]],
+    *,
+    element_bytes: float = 4,
+    linears: Sequence[Linear] = (),
+    frozen: bool = False,
 ) -> Part:
     """One Part out of its tensors' shapes.
 
@@ -322,6 +321,8 @@ def part(
             size for shape, size in zip(shapes, sizes, strict=True) if len(shape) > 1
         ),
         stored_bytes=int(total * element_bytes),
+        frozen=frozen,
+        linears=tuple(linears),
     )
 
 
@@ -339,23 +340,50 @@ def _edges(shape: Sequence[int], size: int) -> int:
     return size // shape[-1] + size // shape[-2]
 
 
-def _shape_from_json(data: Mapping[str, Any] | None) -> TransformerShape | None:
-    if data is None:
-        return None
-    for field in fields(TransformerShape):
-        value = data.get(field.name, field.default)
-        wanted = (int, float) if field.type is float else field.type
-        if not isinstance(wanted, type | tuple):
-            wanted = str
-        if not isinstance(value, wanted) or value in (float("inf"), float("-inf")):
-            raise SpecInvalid({field.name: "has the wrong type in the stored shape"})
-    return TransformerShape(**data)
+_PART_COUNTS = (
+    "parameters",
+    "tensors",
+    "largest",
+    "edges",
+    "matrix_parameters",
+    "stored_bytes",
+)
+_PART_OPTIONS = {
+    field.name: field.default
+    for field in fields(Part)
+    if field.name not in ("component", *_PART_COUNTS)
+}
+
+
+def _layer_to_json(layer: LayerSpec) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "parts": [_part_to_json(one) for one in layer.parts],
+        "tied_parameters": layer.tied_parameters,
+    }
+
+
+def _part_to_json(one: Part) -> dict[str, Any]:
+    """Plain dict; options at their defaults are left out."""
+    data = asdict(one)
+    data["linears"] = tuple(list(linear) for linear in one.linears)
+    return {
+        name: value
+        for name, value in data.items()
+        if name not in _PART_OPTIONS or value != _PART_OPTIONS[name]
+    }
 
 
 def _layer_from_json(data: Mapping[str, Any]) -> LayerSpec:
     return LayerSpec(
         name=str(data["name"]),
         kind=data["kind"],
-        parts=tuple(Part(**one) for one in data["parts"]),
+        parts=tuple(_part_from_json(one) for one in data["parts"]),
         tied_parameters=data["tied_parameters"],
     )
+
+
+def _part_from_json(data: Mapping[str, Any]) -> Part:
+    linears = tuple(Linear(*one) for one in data.get("linears", ()))
+    return Part(**{**data, "linears": linears})
