@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from telemetry.domain.fields import (
     LATEST_AT,
+    MESSAGE_MOST_BYTES,
     MESSAGE_VERSION,
     Fields,
     dump_object,
@@ -93,7 +95,16 @@ class GpuInfo:
     power_limit_watts: float | None = None
     slowdown_celsius: float | None = None
     """Temperature at which this model slows itself down."""
+    shutdown_celsius: float | None = None
+    """Temperature at which it switches itself off."""
+    power_limit_min_watts: float | None = None
+    """Limits that an operator may set it to."""
+    power_limit_max_watts: float | None = None
     sm_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    pcie_gen_max: int | None = None
+    """What card and slot can do together."""
+    pcie_width_max: int | None = None
     pci_bus_id: str = ""
     """For people with the screwdriver."""
     serial: str = ""
@@ -123,7 +134,21 @@ class GpuInfo:
             slowdown_celsius=fields.number_or_none(
                 "slowdown_celsius", most=MOST_CELSIUS
             ),
+            shutdown_celsius=fields.number_or_none(
+                "shutdown_celsius", most=MOST_CELSIUS
+            ),
+            power_limit_min_watts=fields.number_or_none(
+                "power_limit_min_watts", most=MOST_WATTS
+            ),
+            power_limit_max_watts=fields.number_or_none(
+                "power_limit_max_watts", most=MOST_WATTS
+            ),
             sm_clock_max_mhz=fields.whole_or_none("sm_clock_max_mhz", most=MOST_MHZ),
+            memory_clock_max_mhz=fields.whole_or_none(
+                "memory_clock_max_mhz", most=MOST_MHZ
+            ),
+            pcie_gen_max=fields.whole_or_none("pcie_gen_max", most=10),
+            pcie_width_max=fields.whole_or_none("pcie_width_max", most=64),
             pci_bus_id=fields.text_or_none("pci_bus_id", most=32) or "",
             serial=fields.text_or_none("serial", most=40) or "",
             compute_capability=fields.text_or_none("compute_capability", most=8) or "",
@@ -154,21 +179,29 @@ class NodeInfo:
         return tuple((x.a, x.b) for x in self.links if x.kind is LinkKind.NVLINK)
 
     def to_message(self, *, at: float) -> bytes:
-        """The roster as compact JSON; `at` is the node's clock, Unix seconds."""
-        return dump_object(
-            {
-                "v": MESSAGE_VERSION,
-                "kind": "roster",
-                "at": at,
-                "backend": self.backend,
-                "driver_version": self.driver_version,
-                "cuda_version": self.cuda_version,
-                "boot_id": self.boot_id,
-                "isolation": self.isolation,
-                "gpus": [asdict(gpu) for gpu in self.gpus],
-                "fast_links": self.fast_links,
-            }
-        )
+        """The roster as compact JSON; `at` is the node's clock, Unix seconds.
+
+        NVLink pairs are `fast_links`, all others `links` with their distance. A
+        node so large that both are too much for a reader tells the former only.
+        """
+        values = {
+            "v": MESSAGE_VERSION,
+            "kind": "roster",
+            "at": at,
+            "backend": self.backend,
+            "driver_version": self.driver_version,
+            "cuda_version": self.cuda_version,
+            "boot_id": self.boot_id,
+            "isolation": self.isolation,
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "fast_links": self.fast_links,
+        }
+        slow = [x for x in self.links if x.kind is not LinkKind.NVLINK]
+        links = [[x.a, x.b, x.kind] for x in slow]
+        message = dump_object({**values, "links": links})
+        if len(message) <= MESSAGE_MOST_BYTES:
+            return message
+        return dump_object(values)
 
     @classmethod
     def from_message(cls, data: bytes | str, *, node: str = "") -> NodeInfo:
@@ -191,12 +224,27 @@ class NodeInfo:
             node=node,
             backend=fields.one_of("backend", Backend),
             gpus=gpus,
-            links=read_fast_links(fields, uuids),
+            links=read_links(fields, uuids),
             driver_version=fields.text_or_none("driver_version", most=40) or "",
             cuda_version=fields.text_or_none("cuda_version", most=20) or "",
             boot_id=fields.text_or_none("boot_id", most=40) or "",
             isolation=fields.one_of("isolation", Isolation, Isolation.NONE),
         )
+
+
+def read_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
+    """A roster's `fast_links` and `links`, one Link a pair. Raises MessageRefused."""
+    found = {frozenset((x.a, x.b)): x for x in read_fast_links(fields, uuids)}
+    for entry in fields.items("links", most=MOST_LINKS):
+        if not isinstance(entry, list) or len(entry) != 3:
+            fields.refuse("links", "not a list of pairs with a distance")
+        a, b = _pair(fields, "links", entry[:2], uuids)
+        try:
+            kind = LinkKind(entry[2])
+        except ValueError:
+            fields.refuse("links", "not a distance this portal knows")
+        found.setdefault(frozenset((a, b)), Link(a=a, b=b, kind=kind))
+    return tuple(found.values())
 
 
 def read_fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
@@ -205,11 +253,16 @@ def read_fast_links(fields: Fields, uuids: set[str]) -> tuple[Link, ...]:
     for pair in fields.items("fast_links", most=MOST_LINKS):
         if not isinstance(pair, list) or len(pair) != 2:
             fields.refuse("fast_links", "not a list of pairs")
-        a, b = pair
-        if a == b or not all(isinstance(x, str) and x in uuids for x in pair):
-            fields.refuse("fast_links", "not between two Gpus of this roster")
+        a, b = _pair(fields, "fast_links", pair, uuids)
         links.append(Link(a=a, b=b, kind=LinkKind.NVLINK))
     return tuple(links)
+
+
+def _pair(fields: Fields, key: str, pair: list[Any], uuids: set[str]) -> list[str]:
+    a, b = pair
+    if a == b or not all(isinstance(x, str) and x in uuids for x in pair):
+        fields.refuse(key, "not between two Gpus of this roster")
+    return [a, b]
 
 
 _VENDOR_WORDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce)\s+")

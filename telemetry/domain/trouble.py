@@ -1,0 +1,67 @@
+"""What keeps a whole node from being read, told in one word and one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from telemetry.domain.fields import (
+    LATEST_AT,
+    MESSAGE_VERSION,
+    Fields,
+    dump_object,
+)
+
+REASON_LENGTH = 300
+
+
+class TroubleState(StrEnum):
+    """How a node's driver is doing."""
+
+    OK = "ok"
+    HUNG = "hung"
+    """The driver does not answer; the sampling child is killed and replaced."""
+    WEDGED = "wedged"
+    """The child survives SIGKILL (state D): only a reboot ends it."""
+    NO_DRIVER = "no_driver"
+    """Nothing to read: no driver, no Gpu, or a driver that does not start."""
+    RELOADING = "reloading"
+    """The driver was reloaded and is being started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrouble:
+    """The newest word of a node about its driver."""
+
+    node: str
+    """Whose it is. Not part of the message: the stream's name says it."""
+    state: TroubleState
+    reason: str = ""
+    at: float = 0.0
+    """Unix seconds, the node's clock."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "v": MESSAGE_VERSION,
+            "kind": "trouble",
+            "at": self.at,
+            "state": self.state.value,
+            "reason": self.reason,
+        }
+
+    def to_message(self) -> bytes:
+        """As compact JSON; a reason that is too long is cut."""
+        line = "".join(c if c.isprintable() else " " for c in self.reason)
+        return dump_object({**self.to_dict(), "reason": line[:REASON_LENGTH]})
+
+    @classmethod
+    def from_fields(cls, fields: Fields, *, node: str = "") -> NodeTrouble:
+        """Read it from its JSON object. Raises MessageRefused."""
+        return cls(
+            node=node,
+            at=fields.number("at", most=LATEST_AT),
+            state=fields.one_of("state", TroubleState),
+            reason=fields.text_or_none("reason", most=REASON_LENGTH) or "",
+        )
