@@ -95,7 +95,7 @@ make_venv() {
     logged "making the virtual environment" "$python" -m venv .venv
 }
 
-# install LIST STAMP MIB TEXT
+# install LIST STAMP MIB TEXT [PIP OPTION]
 install() {
     [ -f "$1" ] || fail "there is no $1"
     sum=$(sum_of "$1")
@@ -104,7 +104,7 @@ install() {
     need_disk_mib "$3"
     say "[2/3] installing $4 ..."
     logged "installing Python packages" "$venv_python" -m pip install \
-        --disable-pip-version-check --no-input --progress-bar off -r "$1"
+        --disable-pip-version-check --no-input --progress-bar off ${5:-} -r "$1"
     printf '%s' "$sum" >"$stamp"
 }
 
@@ -154,6 +154,7 @@ else
 fi
 case $mode in check | test)
     install requirements-dev.txt stamp-dev 700 "the tools of make $mode"
+    install requirements-peers.txt stamp-peers 100 "what bench/ measures beside us" --no-deps
     ;;
 esac
 install_front_end
