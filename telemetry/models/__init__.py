@@ -2,14 +2,19 @@
 
 from telemetry.models.alerts import Alert, AlertQuerySet
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool
-from telemetry.models.samples import SampleMinute
+from telemetry.models.samples import AccountHour, HourDue, SampleHour, SampleMinute
+from telemetry.models.summaries import UsageSummary
 
 __all__ = [
+    "AccountHour",
     "Alert",
     "AlertQuerySet",
     "Gpu",
     "GpuQuerySet",
+    "HourDue",
     "Node",
     "Pool",
+    "SampleHour",
     "SampleMinute",
+    "UsageSummary",
 ]

@@ -1,8 +1,11 @@
-"""What Gpus did: stored totals of their Samples."""
+"""What Gpus did: minutes, hours out of minutes, and which hours are due.
+
+Counts and sums, never means: a roll-up of roll-ups stays exact.
+"""
 
 from django.db import models
 
-from telemetry.models.nodes import Gpu
+from telemetry.models.nodes import Gpu, Pool
 
 
 class SampleMinute(models.Model):
@@ -25,6 +28,9 @@ class SampleMinute(models.Model):
     process_n = models.PositiveSmallIntegerField(
         default=0, help_text="Samples with at least one process of the holder."
     )
+    energy_joules = models.FloatField(
+        null=True, help_text="By the Gpu's counter, else power x time; empty: unknown."
+    )
 
     class Meta:
         ordering = ["minute_at"]
@@ -37,3 +43,96 @@ class SampleMinute(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_id} {self.minute_at:%F %R}"
+
+
+class HourTotals(models.Model):
+    """The columns of a SampleMinute, added up over an hour."""
+
+    hour_at = models.DateTimeField(help_text="Begin of the hour, UTC.")
+    n = models.PositiveIntegerField()
+    util_n = models.PositiveIntegerField()
+    util_sum_pct = models.FloatField()
+    util_max_pct = models.FloatField(null=True)
+    util_min_pct = models.FloatField(null=True)
+    idle_n = models.PositiveIntegerField()
+    memory_n = models.PositiveIntegerField()
+    memory_sum_bytes = models.FloatField()
+    memory_max_bytes = models.BigIntegerField(null=True)
+    temperature_max_celsius = models.FloatField(null=True)
+    power_n = models.PositiveIntegerField()
+    power_sum_watts = models.FloatField()
+    process_n = models.PositiveIntegerField()
+    energy_joules = models.FloatField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class SampleHour(HourTotals):
+    """One Gpu's hour, rolled up from its minutes; kept when those are gone."""
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="hours")
+
+    class Meta:
+        ordering = ["hour_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["gpu", "hour_at"], name="one_row_per_gpu_and_hour"
+            )
+        ]
+        indexes = [models.Index(fields=["hour_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_id} {self.hour_at:%F %R}"
+
+
+class AccountHour(HourTotals):
+    """What the Gpus of one Pool did in an hour while one Account held them.
+
+    `account_id` is the calendar's; this floor only keeps it. Hours in which the
+    Account held nothing have no row.
+    """
+
+    account_id = models.BigIntegerField()
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="+")
+    held_seconds = models.PositiveIntegerField(help_text="Gpus x seconds held.")
+
+    class Meta:
+        ordering = ["hour_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["account_id", "pool", "hour_at"],
+                name="one_row_per_account_pool_and_hour",
+            )
+        ]
+        indexes = [models.Index(fields=["hour_at"])]
+
+    def __str__(self) -> str:
+        return f"account {self.account_id} {self.hour_at:%F %R}"
+
+
+class HourDue(models.Model):
+    """An hour whose minutes have changed since it was rolled up.
+
+    Who stores minutes writes it in the same transaction; who rolls the hour up
+    deletes it in the same transaction. So late minutes are never forgotten.
+    """
+
+    class Tier(models.TextChoices):
+        GPU = "gpu", "hours of Gpus"
+        ACCOUNT = "account", "hours of Accounts"
+
+    tier = models.CharField(max_length=8, choices=Tier)
+    hour_at = models.DateTimeField()
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["hour_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tier", "hour_at"], name="one_due_row_per_tier_and_hour"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tier} {self.hour_at:%F %R}"
