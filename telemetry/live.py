@@ -10,9 +10,10 @@ that a process that joins late starts with the present state.
 | telemetry.frame.minute    | list: the last 60 frames, newest 1st  | each second |
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
+| telemetry.trouble.<node>  | key only: newest trouble, no expiry   | on change   |
 """
 
-from typing import TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from redis.client import Pipeline
 
@@ -24,6 +25,7 @@ MINUTE_FRAMES = 60
 ROSTER = "telemetry.roster"
 DETAIL = "telemetry.detail."
 DETAIL_ALL = "telemetry.detail.*"
+TROUBLE = "telemetry.trouble."
 CALENDAR_CHANGED = "reservations.changed"
 """Published by the reservations floor: who holds what is different now."""
 
@@ -83,11 +85,40 @@ class DetailProcess(TypedDict):
 
 
 class DetailGpu(TypedDict):
-    """What a frame has no room for. `processes` None: the card cannot say."""
+    """What a frame has no room for. `processes` None: the card cannot say.
+
+    All other keys are those of GpuReading and are missing where it has None.
+    """
 
     processes: list[DetailProcess] | None
     throttle: list[str] | None
     memory_reserved_bytes: int | None
+    memory_util_pct: NotRequired[int]
+    memory_temperature_celsius: NotRequired[int]
+    fan_pct: NotRequired[int]
+    encoder_pct: NotRequired[int]
+    decoder_pct: NotRequired[int]
+    power_limit_watts: NotRequired[float]
+    sm_clock_mhz: NotRequired[int]
+    memory_clock_mhz: NotRequired[int]
+    pstate: NotRequired[int]
+    energy_joules: NotRequired[float]
+    ecc_corrected: NotRequired[int]
+    ecc_uncorrected: NotRequired[int]
+    remap_pending: NotRequired[bool]
+    remap_failure: NotRequired[bool]
+    row_remap_corrected: NotRequired[int]
+    row_remap_uncorrected: NotRequired[int]
+    retired_pages: NotRequired[int]
+    retired_pages_pending: NotRequired[bool]
+    pcie_gen: NotRequired[int]
+    pcie_width: NotRequired[int]
+    pcie_tx_bytes_per_second: NotRequired[int]
+    pcie_rx_bytes_per_second: NotRequired[int]
+    nvlink_tx_bytes_per_second: NotRequired[int]
+    nvlink_rx_bytes_per_second: NotRequired[int]
+    xids: NotRequired[list[dict[str, Any]]]
+    mig_instances: NotRequired[list[dict[str, Any]]]
 
 
 class Detail(TypedDict):
@@ -97,6 +128,8 @@ class Detail(TypedDict):
     at: float
     load1: float | None
     gpus: dict[str, DetailGpu]
+    trouble: NotRequired[dict[str, Any]]
+    """Newest word of the node about its driver: state, reason, at."""
 
 
 def publish_frame(pipe: Pipeline, frame: bytes) -> None:
@@ -117,3 +150,8 @@ def publish_detail(pipe: Pipeline, node: str, detail: bytes) -> None:
     """Queue a node's details (`Detail` as JSON)."""
     pipe.set(DETAIL + node, detail, ex=DETAIL_KEPT_SECONDS)
     pipe.publish(DETAIL + node, detail)
+
+
+def publish_trouble(pipe: Pipeline, node: str, trouble: bytes) -> None:
+    """Queue a node's newest word about its driver; it stays until the next one."""
+    pipe.set(TROUBLE + node, trouble)

@@ -8,10 +8,11 @@ from typing import Any
 from redis import Redis
 
 from telemetry.domain.errors import MessageRefused
-from telemetry.domain.fields import MESSAGE_MOST_BYTES
+from telemetry.domain.fields import MESSAGE_MOST_BYTES, load_object
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
 from telemetry.domain.sample import NodeSample, read_message
+from telemetry.domain.trouble import NodeTrouble
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.readings import (
     Heard,
@@ -20,6 +21,7 @@ from telemetry.ingest.readings import (
     NodeInbox,
     own_gpus,
 )
+from telemetry.live import TROUBLE
 from telemetry.snapshots import EMPTY_CLUSTER, ClusterSnapshot
 
 RAW = "raw."
@@ -73,6 +75,7 @@ class Intake:
         start = self._first_unstored()
         for name in new:
             inbox = NodeInbox(name, last_id=f"{start * 1000 - 1}-{LAST_NUMBER}")
+            self._recall_trouble(inbox)
             self._prime(inbox)
             self.inboxes[name] = inbox
 
@@ -134,6 +137,17 @@ class Intake:
         earliest = minute_start(server_now - LOOK_BACK_SECONDS)
         return max(earliest, stored + MINUTE_SECONDS)
 
+    def _recall_trouble(self, inbox: NodeInbox) -> None:
+        """Take up what was the node's last word: it may be older than its stream."""
+        kept = self._redis.get(TROUBLE + inbox.name)
+        if kept is None:
+            return
+        try:
+            fields = load_object(kept)  # type: ignore[arg-type]
+            inbox.trouble = NodeTrouble.from_fields(fields, node=inbox.name)
+        except MessageRefused as error:
+            self._complaints.add(inbox.name, f"kept trouble is unreadable: {error}")
+
     def _prime(self, inbox: NodeInbox) -> None:
         """Show a node's newest sample at once, before its past is read again."""
         newest = self._redis.xrevrange(RAW + inbox.name, count=3)
@@ -141,6 +155,8 @@ class Intake:
             message = self._parse(inbox, fields.get(b"m"))
             if isinstance(message, NodeSample):
                 self._keep_newest(inbox, message, _milliseconds(entry_id))
+            elif isinstance(message, NodeTrouble):
+                self._keep_trouble(inbox, message, _milliseconds(entry_id))
 
     def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
         entry_ms = _milliseconds(entry_id)
@@ -156,16 +172,18 @@ class Intake:
             self._keep_newest(inbox, message, entry_ms)
             self._count(inbox, message, entry_ms)
             self.samples += 1
+        elif isinstance(message, NodeTrouble):
+            self._keep_trouble(inbox, message, entry_ms)
 
     def _parse(
         self, inbox: NodeInbox, payload: bytes | None
-    ) -> NodeInfo | NodeSample | None:
+    ) -> NodeInfo | NodeSample | NodeTrouble | None:
         try:
             message = read_message(payload or b"", node=inbox.name)
         except MessageRefused as error:
             self._complaints.add(inbox.name, f"message refused: {error}")
             return None
-        if isinstance(message, NodeInfo):
+        if not isinstance(message, NodeSample):
             return message
         bound = self.cluster.bound.get(inbox.name, {})
         own = own_gpus(message, bound)
@@ -188,6 +206,11 @@ class Intake:
         inbox.arrived = arrived = self._steady() - self._age_seconds(entry_ms)
         for gpu in sample.gpus:
             inbox.latest[gpu.uuid] = Heard(gpu, arrived)
+
+    @staticmethod
+    def _keep_trouble(inbox: NodeInbox, trouble: NodeTrouble, entry_ms: int) -> None:
+        if entry_ms >= inbox.trouble_ms:
+            inbox.trouble, inbox.trouble_ms = trouble, entry_ms
 
     def _age_seconds(self, entry_ms: int) -> float:
         """How long ago the server got an entry; one of the future is new."""

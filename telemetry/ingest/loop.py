@@ -20,7 +20,13 @@ from telemetry.ingest.bounds import cut_floods
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.intake import RAW, Intake
 from telemetry.ingest.lease import Lease
-from telemetry.ingest.readings import HolderPresent, Judge, detail_of, frame_rows
+from telemetry.ingest.readings import (
+    HolderPresent,
+    Judge,
+    detail_of,
+    frame_rows,
+    trouble_of,
+)
 from telemetry.ingest.streams import GroupReader, Handler
 from telemetry.ingest.writer import Writer
 from telemetry.live import (
@@ -28,6 +34,7 @@ from telemetry.live import (
     publish_detail,
     publish_frame,
     publish_roster,
+    publish_trouble,
 )
 from telemetry.snapshots import ClusterGpu
 
@@ -252,10 +259,13 @@ class Ingest:
             )
             publish_frame(pipe, encode(frame))
             for name, inbox in self.intake.inboxes.items():
-                if inbox.sample is not inbox.published and inbox.sample is not None:
+                news = inbox.trouble is not inbox.told
+                if news and inbox.trouble is not None:
+                    inbox.told = inbox.trouble
+                    publish_trouble(pipe, name, _json(trouble_of(inbox.trouble)))
+                if inbox.sample is not inbox.published or news:
                     inbox.published = inbox.sample
-                    detail = json.dumps(detail_of(inbox.sample), separators=(",", ":"))
-                    publish_detail(pipe, name, detail.encode())
+                    publish_detail(pipe, name, _json(detail_of(inbox)))
             pipe.execute()
 
     def _leave_to_writer(self, now: datetime) -> None:
@@ -283,3 +293,7 @@ class Ingest:
                 self.complaints.add(key, "more bytes than a node may send: cut")
         except RedisError as error:
             self.complaints.add("broker", error)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

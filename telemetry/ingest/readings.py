@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any, cast
 
 from telemetry.domain.frame import FrameRow
 from telemetry.domain.hardware import NodeInfo
@@ -15,8 +16,9 @@ from telemetry.domain.rollup import (
 )
 from telemetry.domain.sample import GpuReading, NodeSample
 from telemetry.domain.state import GpuState
+from telemetry.domain.trouble import NodeTrouble
 from telemetry.domain.units import mib
-from telemetry.live import Detail, DetailGpu, DetailProcess
+from telemetry.live import Detail, DetailGpu
 from telemetry.snapshots import ClusterGpu, ClusterSnapshot
 
 Judge = Callable[[int, GpuReading | None, float, datetime], GpuState]
@@ -52,6 +54,12 @@ class NodeInbox:
     """Steady clock's seconds at which that came to the server."""
     published: NodeSample | None = None
     """The sample that was published as details."""
+    trouble: NodeTrouble | None = None
+    """Newest word of the node about its driver."""
+    trouble_ms: int = 0
+    """Entry it came with: what is read again is not news."""
+    told: NodeTrouble | None = None
+    """The trouble that was published."""
     info: NodeInfo | None = None
     latest: dict[str, Heard] = field(default_factory=dict)
     newest_ms: int = 0
@@ -155,34 +163,46 @@ def own_gpus(sample: NodeSample, bound: Mapping[str, ClusterGpu]) -> NodeSample:
     return replace(sample, gpus=tuple(x for x in sample.gpus if x.uuid in bound))
 
 
-def detail_of(sample: NodeSample) -> Detail:
+def detail_of(inbox: NodeInbox) -> Detail:
     """What the frame has no room for."""
-    return {
-        "node": sample.node,
-        "at": sample.at,
-        "load1": sample.load1,
-        "gpus": {gpu.uuid: _detail_gpu(gpu) for gpu in sample.gpus},
+    sample, trouble = inbox.sample, inbox.trouble
+    detail: Detail = {
+        "node": inbox.name,
+        "at": sample.at if sample else trouble.at if trouble else 0.0,
+        "load1": sample.load1 if sample else None,
+        "gpus": {gpu.uuid: _detail_gpu(gpu) for gpu in sample.gpus} if sample else {},
     }
+    if trouble is not None:
+        detail["trouble"] = trouble_of(trouble)
+    return detail
+
+
+def trouble_of(trouble: NodeTrouble) -> dict[str, Any]:
+    """A node's trouble as it is kept and shown."""
+    return {
+        "state": trouble.state.value,
+        "reason": trouble.reason,
+        "at": trouble.at,
+    }
+
+
+_IN_FRAME = {
+    "uuid",
+    "state",
+    "util_pct",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "temperature_celsius",
+    "power_watts",
+}
+"""Told by the frame and the roster already."""
+_ALWAYS = ("processes", "throttle", "memory_reserved_bytes")
 
 
 def _detail_gpu(gpu: GpuReading) -> DetailGpu:
-    processes: list[DetailProcess] | None = None
-    if gpu.processes is not None:
-        processes = [
-            {
-                "pid": process.pid,
-                "uid": process.uid,
-                "user": process.user,
-                "command": process.command,
-                "memory_bytes": process.memory_bytes,
-                "sm_pct": process.sm_pct,
-                "started_at": process.started_at,
-                "job": process.job,
-            }
-            for process in gpu.processes
-        ]
-    return {
-        "processes": processes,
-        "throttle": None if gpu.throttle is None else [x.value for x in gpu.throttle],
-        "memory_reserved_bytes": gpu.memory_reserved_bytes,
+    values = {
+        key: value
+        for key, value in gpu.to_dict().items()
+        if key not in _IN_FRAME and (value is not None or key in _ALWAYS)
     }
+    return cast(DetailGpu, values)
