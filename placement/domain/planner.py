@@ -16,14 +16,14 @@ bounds; for tensor parallelism tensor_degree.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placement.domain.candidates import data_parallel, single, zero1_uneven
-from placement.domain.candidates_staged import gpipe_note, pipeline
-from placement.domain.candidates_tensor import tensor
+from placement.domain.candidates.whole import data_parallel, single, zero1_uneven
+from placement.domain.candidates.staged import gpipe_note, pipeline
+from placement.domain.candidates.tensor import tensor
 from placement.domain.errors import PlanInvalid
 from placement.domain.offer import GpuOffer, check_offers
 from placement.domain.plan import LeftOut, Plan, PlanSet, Refusal
 from placement.domain.remedies import Limits
-from placement.domain.search import Search, refusal
+from placement.domain.candidates.hunt import Search, refusal
 from placement.domain.spec import ModelSpec
 from placement.domain.validate import validate
 from placement.domain.words import plural

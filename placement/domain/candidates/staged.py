@@ -17,7 +17,7 @@ from placement.domain.remedies import (
     smaller_asks,
     stages,
 )
-from placement.domain.search import (
+from placement.domain.candidates.hunt import (
     CLASS_ROUNDING_BYTES,
     Search,
     refusal,

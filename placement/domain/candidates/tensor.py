@@ -7,7 +7,7 @@ from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, choose_equal
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Fit, Setting, search
-from placement.domain.search import Search, refusal, too_small
+from placement.domain.candidates.hunt import Search, refusal, too_small
 from placement.domain.sharding import Sharding, Strategy
 from placement.domain.timing import tensor_parallel_time
 from placement.domain.words import gib

@@ -17,7 +17,7 @@ from placement.domain.remedies import (
     search,
     smaller_asks,
 )
-from placement.domain.search import Search, refusal, too_small
+from placement.domain.candidates.hunt import Search, refusal, too_small
 from placement.domain.sharding import Sharding, Strategy
 from placement.domain.split import zero_coalesce
 from placement.domain.timing import StepTime, data_parallel_time
