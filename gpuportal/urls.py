@@ -7,6 +7,7 @@ from django.urls import include, path
 from gpuportal import views
 from gpuportal.api import api
 from gpuportal.health import healthz
+from gpuportal.metrics import metrics
 
 urlpatterns = [
     path("", views.board, name="board"),
@@ -18,6 +19,7 @@ urlpatterns = [
     path("login/", views.SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", healthz, name="healthz"),
+    path("metrics", metrics, name="metrics"),
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
     path("", include("placement.urls")),

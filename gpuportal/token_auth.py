@@ -1,0 +1,50 @@
+"""Who sent an API token: ``Authorization: Bearer gp_...``."""
+
+from datetime import timedelta
+
+from django.http import HttpRequest
+from django.utils import timezone
+
+from reservations.models import ApiToken, User
+
+USED_AGAIN = timedelta(minutes=5)
+"""A token's last use is written at most this often."""
+
+
+class ScopeMissing(Exception):
+    """A good token that may not do this."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"The token lacks the scope “{scope}”.")
+
+
+def user_of(text: str, *, scope: str) -> User | None:
+    """Return a token's User; None: unknown, expired, revoked, switched off.
+
+    A token is never an operator's, whoever made it (DESIGN.md section 5).
+
+    Raises:
+        ScopeMissing: the token lacks the scope.
+    """
+    now = timezone.now()
+    found = (
+        ApiToken.objects.select_related("user")
+        .filter(token_hash=ApiToken.hash_token(text))
+        .first()
+    )
+    if found is None or found.revoked_at or found.expires_at <= now:
+        return None
+    if not found.user.is_active:
+        return None
+    if scope not in found.scopes:
+        raise ScopeMissing(scope)
+    if found.last_used_at is None or now - found.last_used_at > USED_AGAIN:
+        ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
+    found.user.is_superuser = found.user.is_staff = False
+    return found.user
+
+
+def bearer(request: HttpRequest) -> str:
+    """Return the token of a request, or ""."""
+    kind, _, text = request.headers.get("Authorization", "").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
