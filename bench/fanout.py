@@ -1,6 +1,6 @@
 """What does one more open page cost? CPU per delivered frame, ours and the usual way.
 
-    python bench/fanout.py [--clients 100] [--seconds 15] [--nodes 125] [--gpus 8]
+    python bench/fanout.py [--clients 500] [--seconds 15] [--nodes 125] [--gpus 8]
 
 Two runs on one machine, one after the other, each with its own broker, one
 uvicorn process and N websocket clients in another process:
@@ -10,7 +10,9 @@ uvicorn process and N websocket clients in another process:
 * json: the usual way: the same facts as one JSON text, `group_send` through the
   channel layer, each consumer encodes and sends.
 
-The figure is a ratio, so that it means the same on any machine. CPU is user +
+The figure is a ratio, so that it means the same on any machine. Delivered is the
+share of the frames that every page should have had; the delay is end to end, from the
+arrival of a node's sample to the page. CPU is user +
 system of the web process, from /proc, over the measured seconds, less what the
 same process costs without a client.
 """
@@ -133,17 +135,19 @@ async def one_client(
         async for message in link:
             if isinstance(message, bytes):
                 tally["frames"] += 1
-                tally["ages"].append(time.time() - _server_at(message))
+                tally["ages"].append(time.time() - _sampled_at(message))
             elif message.startswith('{"at"'):
                 tally["frames"] += 1
                 at = float(message[6 : message.index(",")])
                 tally["ages"].append(time.time() - at)
 
 
-def _server_at(frame: bytes) -> float:
-    from telemetry.domain.frame import HEADER
+def _sampled_at(frame: bytes) -> float:
+    """When the first Gpu's newest sample had come to the server."""
+    from telemetry.domain.frame import AGE_STEP_SECONDS, HEADER, ROW
 
-    return float(HEADER.unpack_from(frame)[3])
+    age = ROW.unpack_from(frame, HEADER.size)[-1] * AGE_STEP_SECONDS
+    return float(HEADER.unpack_from(frame)[3]) - age
 
 
 def role_clients(options: argparse.Namespace) -> None:
@@ -171,8 +175,10 @@ def role_clients(options: argparse.Namespace) -> None:
         print("begin", flush=True)
         await asyncio.sleep(options.seconds)
         frames, ages = tally["frames"], sorted(tally["ages"])
-        p95 = ages[int(len(ages) * 0.95) - 1] if ages else None
-        print(json.dumps({"frames": frames, "p95": p95}), flush=True)
+        p50, p95 = (
+            ages[int(len(ages) * part) - 1] if ages else None for part in (0.5, 0.95)
+        )
+        print(json.dumps({"frames": frames, "p50": p50, "p95": p95}), flush=True)
         await asyncio.sleep(3600)
 
     asyncio.run(run())
@@ -225,6 +231,8 @@ def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, f
         "cpu_us": net / max(1, told["frames"]) * 1e6,
         "core_pct": used / options.seconds * 100,
         "maker_pct": made / options.seconds * 100,
+        "delivered_pct": 100 * told["frames"] / (options.clients * options.seconds),
+        "p50_ms": (told["p50"] or 0) * 1000,
         "p95_ms": (told["p95"] or 0) * 1000,
     }
 
@@ -252,7 +260,7 @@ def wait_for_port(port: int) -> None:
 def main() -> None:
     """Measure both ways and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--nodes", type=int, default=125)
     parser.add_argument("--gpus", type=int, default=8)
@@ -290,13 +298,14 @@ def report(options: argparse.Namespace, found: dict[str, dict[str, float]]) -> N
         f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
     )
     print(
-        f"{'':12}{'frames':>8}{'CPU/frame':>12}{'web process':>13}{'p95 delay':>11}"
-        f"{'its maker':>11}"
+        f"{'':8}{'frames':>8}{'delivered':>11}{'CPU/frame':>12}{'web process':>13}"
+        f"{'p50 delay':>11}{'p95 delay':>11}{'its maker':>11}"
     )
     for kind, row in found.items():
         print(
-            f"{kind:12}{row['frames']:>8.0f}{row['cpu_us']:>9.0f} us"
-            f"{row['core_pct']:>11.1f} %{row['p95_ms']:>8.0f} ms"
+            f"{kind:8}{row['frames']:>8.0f}{row['delivered_pct']:>9.1f} %"
+            f"{row['cpu_us']:>9.0f} us{row['core_pct']:>11.1f} %"
+            f"{row['p50_ms']:>8.0f} ms{row['p95_ms']:>8.0f} ms"
             f"{row['maker_pct']:>9.1f} %"
         )
     ratio = found["json"]["cpu_us"] / max(found["hub"]["cpu_us"], 1e-9)
