@@ -98,7 +98,7 @@ def _named(cost: LayerCost, name: str) -> LayerCost:
     return LayerCost(name, *values[1:])
 
 
-def _tape(workload: Workload) -> Tape:
+def new_tape(workload: Workload) -> Tape:
     width = widths(workload)
     return Tape(
         compute_width=width.compute,
@@ -120,7 +120,7 @@ def _replay_layer(
     ends_encoder: bool,
 ) -> tuple[LayerReplay, float]:
     """Answers the replay and the weight copies that autocast made in it."""
-    tape = _tape(workload)
+    tape = new_tape(workload)
     accumulates = workload.accumulation > 1
     if layer.kind == "embedding":
         table = layer_elements(layer, degree)

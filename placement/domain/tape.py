@@ -54,6 +54,8 @@ class Op:
     """Saved bytes that are no Value of the tape: masks, statistics, weight copies."""
     passes_gradient: bool = False
     """The inputs' gradient is the output's own tensor (add, view)."""
+    views_gradient: bool = False
+    """The inputs' gradients are views of parts of the output's (concatenation)."""
     in_place: bool = False
     """The gradient is written over what was saved."""
     forward_temp_bytes: float = 0.0
@@ -232,55 +234,69 @@ def _forward_peak(
     alive = {source.storage}
     for index, op in enumerate(ops):
         for value in op.outputs:
-            if value.storage not in alive:
+            if value.storage not in alive and not value.storage.foreign:
                 alive.add(value.storage)
                 live += value.storage.size_bytes
         live += op.kept_bytes
         peak = max(peak, live + op.forward_temp_bytes)
         for storage in {value.storage for value in (*op.inputs, *op.outputs)}:
-            if last_reader[storage] == index and storage not in kept:
+            held = storage in kept or storage.foreign
+            if last_reader[storage] == index and not held:
                 live -= storage.size_bytes
                 alive.discard(storage)
     return peak
+
+
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """One gradient tensor: its bytes and how many values refer to it."""
+
+    size_bytes: float
+    references: int = 0
 
 
 class _Gradients:
     """Gradient tensors alive in backward; one tensor may serve several values."""
 
     def __init__(self) -> None:
-        self.tensor_of: dict[Value, list[float]] = {}
+        self.tensor_of: dict[Value, _Tensor] = {}
         self.live_bytes = 0.0
 
-    def new(self, size_bytes: float) -> list[float]:
-        """A tensor: [bytes, references]."""
+    def new(self, size_bytes: float) -> _Tensor:
+        """A tensor that nothing refers to yet."""
         self.live_bytes += size_bytes
-        return [size_bytes, 0]
+        return _Tensor(size_bytes)
 
-    def give(self, value: Value, tensor: list[float]) -> None:
-        """A value's first contribution, or a second one summed in."""
+    def give(self, value: Value, tensor: _Tensor) -> None:
+        """A value's first contribution, or a second one summed in.
+
+        Summing needs a new tensor where the present one is shared or is a part of a
+        larger one (torch/csrc/autograd/input_buffer.cpp).
+        """
         present = self.tensor_of.get(value)
         if present is None:
-            tensor[1] += 1
+            tensor.references += 1
             self.tensor_of[value] = tensor
             return
-        if present[1] > 1:
-            present[1] -= 1
-            total = self.new(present[0])
-            total[1] = 1
+        if present.references > 1 or present.size_bytes != value.size_bytes:
+            total = self.new(value.size_bytes)
+            total.references = 1
+            present.references -= 1
+            self.free_unused(present)
             self.tensor_of[value] = total
         self.free_unused(tensor)
 
-    def free_unused(self, tensor: list[float]) -> None:
+    def free_unused(self, tensor: _Tensor) -> None:
         """Free a tensor nobody refers to."""
-        if tensor[1] == 0:
-            self.live_bytes -= tensor[0]
-            tensor[0] = 0.0
+        if tensor.references == 0:
+            self.live_bytes -= tensor.size_bytes
+            tensor.size_bytes = 0.0
 
     def drop(self, value: Value) -> None:
         """The value's producer has run backward."""
         tensor = self.tensor_of.pop(value, None)
         if tensor is not None:
-            tensor[1] -= 1
+            tensor.references -= 1
             self.free_unused(tensor)
 
 
@@ -306,7 +322,11 @@ def _backward(
         for value in op.inputs:
             if value.constant:
                 continue
-            if op.passes_gradient and given and given[0][0] == value.size_bytes:
+            if op.views_gradient and given:
+                made.append((value, given[0]))
+            elif (
+                op.passes_gradient and given and given[0].size_bytes == value.size_bytes
+            ):
                 made.append((value, given[0]))
             else:
                 made.append((value, grads.new(value.size_bytes)))

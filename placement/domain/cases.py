@@ -1,0 +1,257 @@
+"""The closed form's answer to a `spec` object of the memory reference cases.
+
+`closed_case` reads what is published beside the cases: a model class with its config
+or arguments, the batch, precision, optimizer, checkpointing and accumulation, as one
+CPU process ran them (for-loop optimizer, SDPA's CPU kernels, no CUDA context).
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placement.domain.costs import LayerCost, new_tape
+from placement.domain.errors import SpecInvalid
+from placement.domain.estimate import estimate
+from placement.domain.families import FAMILIES, parse_config
+from placement.domain.phases import rank_phases
+from placement.domain.plain import PlainNet, plain_net
+from placement.domain.sharding import SINGLE
+from placement.domain.spec import LayerSpec, ModelSpec, part
+from placement.domain.states import optimizer_bytes, widths
+from placement.domain.tape import replay
+from placement.domain.workload import Workload
+
+KINDS = (
+    "lm",
+    "mlm",
+    "seqcls",
+    "seq2seq",
+    "lm_plain",
+    "cls_img",
+    "seg_img",
+    "cls_vec",
+)
+READ = {
+    "id",
+    "model",
+    "input",
+    "precision",
+    "optimizer",
+    "checkpointing",
+    "grad_accum",
+    "lora",
+    "freeze",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case read: the model (one of two ways), its Workload and its batch."""
+
+    spec: ModelSpec | None
+    workload: Workload
+    given: Mapping[str, Any]
+    input_bytes: int
+
+
+def closed_case(spec_object: Mapping[str, Any]) -> dict[str, Any]:
+    """Bytes of one case by the closed form, keys as issue 5 names them.
+
+    Raises SpecInvalid or WorkloadInvalid by field. Microseconds to milliseconds.
+    """
+    started = time.perf_counter()
+    case = read_case(spec_object)
+    answer = _plain_answer(case) if case.spec is None else _family_answer(case)
+    ignored = sorted(str(name)[:40] for name in spec_object if name not in READ)
+    if ignored:
+        answer["ignored"] = ignored
+    return {**answer, "method": "closed", "seconds": time.perf_counter() - started}
+
+
+def read_case(spec_object: Mapping[str, Any]) -> Case:
+    """The model and Workload of a case."""
+    if not isinstance(spec_object, Mapping):
+        raise SpecInvalid({"spec": "must be an object"})
+    for name in ("model", "input", "optimizer"):
+        if not isinstance(spec_object.get(name), Mapping):
+            raise SpecInvalid({name: "must be an object"})
+    model, given = spec_object["model"], spec_object["input"]
+    kind = given.get("kind")
+    if kind not in KINDS:
+        raise SpecInvalid({"input.kind": f"must be one of {', '.join(KINDS)}"})
+    spec = None if "torch" in model else model_of(spec_object)
+    workload = workload_of(spec_object, spec)
+    return Case(spec, workload, spec_object, _input_bytes(given, workload))
+
+
+def model_of(spec_object: Mapping[str, Any]) -> ModelSpec:
+    """The ModelSpec of a Hugging Face class and its config, adapters included."""
+    model = spec_object["model"]
+    config = model.get("config", {})
+    name = model.get("config_class")
+    if not isinstance(name, str) or not isinstance(config, Mapping):
+        raise SpecInvalid({"model": "needs config_class and config, or torch and args"})
+    spec = parse_config(
+        {
+            **config,
+            "model_type": family_of(name),
+            "architectures": [model.get("hf_class", "")],
+        }
+    )
+    lora = spec_object.get("lora") or model.get("lora")
+    if isinstance(lora, Mapping):
+        from placement.domain.adapt import with_lora
+
+        targets = lora.get("targets") or lora.get("target_modules") or ()
+        spec = with_lora(
+            spec,
+            rank=lora.get("r", lora.get("rank", 8)),
+            targets=tuple(targets) or ("q_proj", "v_proj"),
+        )
+    return spec
+
+
+def family_of(config_class: str) -> str:
+    """The family that a config class belongs to: GPTNeoXConfig is gpt_neox."""
+    wanted = config_class.removesuffix("Config").lower()
+    for family in FAMILIES:
+        if family.replace("_", "").replace("-", "") == wanted:
+            return family
+    return wanted
+
+
+def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workload:
+    """The Workload of a case, as one CPU process runs it."""
+    given, optimizer = spec_object["input"], spec_object["optimizer"]
+    name = optimizer.get("name")
+    if name == "sgd" and optimizer.get("momentum"):
+        name = "momentum"
+    pieces = spec_object.get("grad_accum") or 1
+    batch = given.get("batch")
+    if type(batch) is not int or type(pieces) is not int:
+        raise SpecInvalid({"input.batch": "and grad_accum must be whole numbers"})
+    return Workload.from_json(
+        {
+            "batch": batch * pieces,
+            "accumulation": pieces,
+            "sequence_length": given.get("seq", 1),
+            "target_length": given.get("tgt", 0),
+            "precision": spec_object.get("precision"),
+            "optimizer": name,
+            "checkpointing": "full" if spec_object.get("checkpointing") else "none",
+            "attention": _attention(spec_object, spec),
+            "optimizer_loop": "forloop",
+            "accelerator": "cpu",
+        }
+    )
+
+
+def _attention(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> str:
+    """SDPA on CPU takes its flash kernel unless dropout is in the way."""
+    if spec_object["model"].get("attn") == "eager":
+        return "eager"
+    dropped = spec is not None and spec.shape and spec.shape.attention_dropout_ratio
+    return "math" if dropped else "flash"
+
+
+def _input_bytes(given: Mapping[str, Any], workload: Workload) -> int:
+    """One microbatch as `make_batch` makes it, labels included."""
+    batch = given["batch"]
+    width = int(4 if widths(workload).autocast else widths(workload).compute)
+    kind = given["kind"]
+    if kind in ("lm", "mlm", "lm_plain"):
+        return int(8 * batch * given["seq"])
+    if kind == "seqcls":
+        return int(8 * batch * given["seq"] + 8 * batch)
+    if kind == "seq2seq":
+        return int(8 * batch * (given["seq"] + given["tgt"]))
+    if kind == "cls_vec":
+        return int(batch * given["dim"] * width + 8 * batch)
+    labels = 8 * batch * (given["size"] ** 2 if kind == "seg_img" else 1)
+    return int(batch * 3 * given["size"] ** 2 * width + labels)
+
+
+def _family_answer(case: Case) -> dict[str, Any]:
+    assert case.spec is not None
+    made = estimate(case.spec, case.workload)
+    kept = sum(layer.activation_bytes for layer in made.layers)
+    states = made.parameter_bytes + made.gradient_bytes + made.optimizer_bytes
+    phases = {
+        "fwd": made.phase_bytes["forward"],
+        "bwd": made.phase_bytes["backward"],
+        "opt": made.phase_bytes["optimizer"] + case.input_bytes,
+        "zero": states + case.input_bytes,
+    }
+    return {
+        "peak_bytes": max(phases.values()),
+        "param_bytes": made.parameter_bytes,
+        "grad_bytes": made.gradient_bytes,
+        "opt_state_bytes": made.optimizer_bytes,
+        "activation_bytes": kept,
+        "phase_peak_bytes": phases,
+    }
+
+
+def _plain_answer(case: Case) -> dict[str, Any]:
+    """A plain net is one layer whose tape is the whole net."""
+    workload = case.workload
+    if workload.checkpointing != "none":
+        raise SpecInvalid({"checkpointing": "plain nets of the cases have none"})
+    model = case.given["model"]
+    net = plain_net(
+        model["torch"], model.get("args", {}), case.given["input"], new_tape(workload)
+    )
+    width = widths(workload)
+    fixed = case.input_bytes + net.buffer_elements * width.parameter + 8 * net.counters
+    cost = plain_cost(net, workload)
+    made = rank_phases([cost], workload, SINGLE)
+    phases = {
+        "fwd": made.phase_bytes["forward"] + fixed,
+        "bwd": made.phase_bytes["backward"] + fixed,
+        "opt": made.phase_bytes["optimizer"] + fixed,
+    }
+    states = made.parameter_bytes + made.gradient_bytes + made.optimizer_bytes
+    phases["zero"] = states + fixed
+    whole = {name: int(size) for name, size in phases.items()}
+    return {
+        "peak_bytes": max(whole.values()),
+        "param_bytes": made.parameter_bytes,
+        "grad_bytes": made.gradient_bytes,
+        "opt_state_bytes": made.optimizer_bytes,
+        "activation_bytes": cost.kept_bytes + 4,
+        "phase_peak_bytes": whole,
+    }
+
+
+def plain_cost(net: PlainNet, workload: Workload) -> LayerCost:
+    """A whole plain net as one layer."""
+    width = widths(workload)
+    tensors = part("other", net.shapes, element_bytes=4)
+    layer = LayerSpec("net", "other", (tensors,))
+    made = replay(
+        net.tape.ops,
+        net.source,
+        net.loss,
+        accumulates=workload.accumulation > 1,
+    )
+    elements = tensors.parameters
+    return LayerCost(
+        name="net",
+        kind="other",
+        elements=elements,
+        tied_elements=0,
+        largest=tensors.largest,
+        parameter_bytes=int(width.parameter * elements),
+        gradient_bytes=int(width.gradient * elements),
+        optimizer_bytes=optimizer_bytes(layer, workload),
+        kept_bytes=int(made.kept_bytes),
+        forward_peak_bytes=int(made.forward_peak_bytes),
+        backward_peak_bytes=int(made.backward_peak_bytes),
+        weight_copy_bytes=0,
+        output_bytes=4,
+        cache_bytes=0,
+        gathered_bytes=int(width.compute * elements),
+        forward_flops=0.0,
+        recompute_flops=0.0,
+    )
