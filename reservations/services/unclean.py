@@ -91,7 +91,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
         Gpu.objects.bookable()
         .filter(node_id=allocation.gpu.node_id, pool_id=allocation.gpu.pool_id)
         .exclude(pk__in=busy)
-        .exclude(pk__in=Alert.objects.open().values("gpu_id"))
+        .exclude(pk__in=Alert.objects.open().exclude(gpu=None).values("gpu_id"))
         .order_by("pk")
     )
     return rows.select_for_update(no_key=True, of=("self",)).first()

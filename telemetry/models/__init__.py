@@ -1,7 +1,8 @@
 """Nodes, their Gpus, what they did minute by minute, and open findings."""
 
-from telemetry.models.alerts import Alert, AlertQuerySet
+from telemetry.models.alerts import Alert, AlertQuerySet, Response, XidCount
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool
+from telemetry.models.policy import TelemetryPolicy
 from telemetry.models.samples import AccountHour, HourDue, SampleHour, SampleMinute
 from telemetry.models.summaries import UsageSummary
 
@@ -14,7 +15,10 @@ __all__ = [
     "HourDue",
     "Node",
     "Pool",
+    "Response",
     "SampleHour",
     "SampleMinute",
+    "TelemetryPolicy",
     "UsageSummary",
+    "XidCount",
 ]

@@ -1,10 +1,12 @@
-"""Open findings, and those that are over."""
+"""Open findings, those that are over, and what was done about them."""
 
 from datetime import datetime, timedelta
 
 from django.db import models
+from django.db.models import Q
 
-from telemetry.models.nodes import Gpu
+from telemetry.domain.rules import Severity
+from telemetry.models.nodes import Gpu, Node
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
@@ -18,17 +20,49 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         """Findings that stood at an instant."""
         return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
 
+    def calling(self, now: datetime) -> "AlertQuerySet":
+        """Open findings that want somebody: neither acknowledged nor snoozed."""
+        awake = Q(snoozed_until=None) | Q(snoozed_until__lte=now)
+        return self.open().filter(awake, acknowledged_at=None)
+
 
 class Alert(models.Model):
-    """One open finding of one rule on one Gpu (or on a reservation of it)."""
+    """One open finding of one rule on one Gpu, or on a whole Node."""
 
     rule = models.CharField(max_length=40)
-    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="alerts")
+    severity = models.CharField(
+        max_length=10,
+        choices=[(word.value, word.value) for word in Severity],
+        default=Severity.WARNING.value,
+    )
+    gpu = models.ForeignKey(
+        Gpu, null=True, blank=True, on_delete=models.CASCADE, related_name="alerts"
+    )
+    node = models.ForeignKey(
+        Node,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="alerts",
+        help_text="Set where the cause is the whole node's; then there is no GPU.",
+    )
     reservation_id = models.BigIntegerField(null=True, blank=True)
     detail = models.JSONField(default=dict)
+    readings = models.JSONField(
+        default=list, blank=True, help_text="What made it: at most ten, oldest first."
+    )
     opened_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True, blank=True)
+    openings = models.PositiveIntegerField(
+        default=1, help_text="How often the cause came back before it was over."
+    )
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_by = models.CharField(
+        max_length=150, blank=True, help_text="Login name of the operator."
+    )
+    snoozed_until = models.DateTimeField(null=True, blank=True)
+    snoozed_by = models.CharField(max_length=150, blank=True)
 
     objects = AlertQuerySet.as_manager()
 
@@ -37,13 +71,32 @@ class Alert(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["rule", "gpu"],
-                condition=models.Q(closed_at=None),
+                condition=Q(closed_at=None),
                 name="one_open_alert_per_rule_and_gpu",
-            )
+            ),
+            models.UniqueConstraint(
+                fields=["rule", "node"],
+                condition=Q(closed_at=None),
+                name="one_open_alert_per_rule_and_node",
+            ),
+            models.CheckConstraint(
+                condition=Q(gpu=None, node__isnull=False)
+                | Q(gpu__isnull=False, node=None),
+                name="an_alert_is_about_a_gpu_or_a_node",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["closed_at", "-opened_at"]),
+            models.Index(fields=["reservation_id"]),
         ]
 
     def __str__(self) -> str:
-        return f"{self.words} on {self.gpu}"
+        return f"{self.words} on {self.place}"
+
+    @property
+    def place(self) -> str:
+        """Where it is: "node-a:1", or "node-a" for a whole node."""
+        return str(self.gpu if self.gpu_id else self.node)
 
     @property
     def words(self) -> str:
@@ -54,3 +107,74 @@ class Alert(models.Model):
     def lasted(self) -> timedelta:
         """How long the finding has stood."""
         return (self.closed_at or self.last_seen_at) - self.opened_at
+
+    def snoozed(self, now: datetime) -> bool:
+        """Whether it is to be silent at an instant."""
+        return self.snoozed_until is not None and self.snoozed_until > now
+
+
+class XidCount(models.Model):
+    """How often one Gpu's driver told of one XID."""
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="xid_counts")
+    code = models.PositiveIntegerField()
+    count = models.PositiveBigIntegerField(default=0)
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    cleared_at = models.DateTimeField(
+        null=True, blank=True, help_text="What came up to then was dealt with."
+    )
+
+    class Meta:
+        ordering = ["-last_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["gpu", "code"], name="one_count_per_gpu_and_xid"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"XID {self.code} on {self.gpu}"
+
+    @property
+    def stands(self) -> bool:
+        """Whether something came since it was cleared."""
+        return self.cleared_at is None or self.cleared_at < self.last_at
+
+
+class Response(models.Model):
+    """One step of the ladder against one process, done or only shown (dry run)."""
+
+    class Step(models.TextChoices):
+        NOTIFY = "notify", "told in the page"
+        WARN = "warn", "warned on the terminal"
+        STOP = "stop", "process stopped"
+
+    alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="responses")
+    step = models.CharField(max_length=10, choices=Step)
+    pid = models.PositiveIntegerField()
+    process_started_at = models.FloatField(help_text="Unix seconds, the node's clock.")
+    uid = models.PositiveBigIntegerField()
+    login = models.CharField(max_length=64, help_text="Unix login of the process.")
+    user_id = models.BigIntegerField(
+        null=True, blank=True, help_text="The portal's user, where there is one."
+    )
+    dry_run = models.BooleanField()
+    nonce = models.CharField(max_length=64, blank=True, db_index=True)
+    at = models.DateTimeField()
+    outcome = models.CharField(max_length=20, blank=True)
+    outcome_reason = models.CharField(max_length=300, blank=True)
+    outcome_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["alert", "step", "pid", "process_started_at", "dry_run"],
+                name="each_step_once_per_process",
+            )
+        ]
+        indexes = [models.Index(fields=["user_id"])]
+
+    def __str__(self) -> str:
+        return f"{self.step} {self.login}: {self.pid}"

@@ -59,12 +59,29 @@ class Node(models.Model):
 class Pool(models.Model):
     """The Gpus of one class, booked alike and weighing alike."""
 
+    class Response(models.TextChoices):
+        OBSERVE = "observe", "observe: an alert, nothing else"
+        NOTIFY = "notify", "notify: tell holder and intruder in the page"
+        WARN = "warn", "warn: and on the intruder's terminal"
+        STOP = "stop", "stop: and end the process"
+
     gpu_class = models.CharField(max_length=80, unique=True)
     weight = models.PositiveIntegerField(
         help_text="Cost of one second of one Gpu; default: memory in 8 GiB units."
     )
     peak_flops = models.FloatField(
         default=0, help_text="Dense 16-bit FLOP/s from the data sheet; 0: unknown."
+    )
+    response = models.CharField(
+        max_length=10,
+        choices=Response,
+        default=Response.OBSERVE,
+        help_text="How far the portal goes against an intruder.",
+    )
+    response_dry_run = models.BooleanField(
+        "dry run",
+        default=True,
+        help_text="Steps are written into the audit log and not done.",
     )
 
     class Meta:
@@ -80,7 +97,12 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
     def bookable(self) -> "GpuQuerySet":
         """Gpus that are there, whole, and not under maintenance."""
         return self.filter(
-            present=True, lost=False, maintenance=False, mig=False, retired=False
+            present=True,
+            lost=False,
+            maintenance=False,
+            mig=False,
+            foreign=False,
+            retired=False,
         ).exclude(node__maintenance=True)
 
     def shown(self) -> "GpuQuerySet":
@@ -114,6 +136,11 @@ class Gpu(models.Model):
     )
     maintenance = models.BooleanField(
         default=False, help_text="Nobody can book it; what runs goes on."
+    )
+    foreign = models.BooleanField(
+        default=False,
+        help_text="Another system (Slurm) manages it: shown busy, not booked here, "
+        "and nobody on it is an intruder.",
     )
     retired = models.BooleanField(
         default=False, help_text="Taken out for good: not shown, not booked."

@@ -30,7 +30,13 @@ def test_a_changed_weight_is_audited(client, omar) -> None:
     client.force_login(omar)
     answer = client.post(
         reverse("admin:telemetry_pool_change", args=[pool.pk]),
-        {"gpu_class": pool.gpu_class, "weight": 7, "peak_flops": pool.peak_flops},
+        {
+            "gpu_class": pool.gpu_class,
+            "weight": 7,
+            "peak_flops": pool.peak_flops,
+            "response": pool.response,
+            "response_dry_run": "on",
+        },
     )
     assert answer.status_code == 302
     assert AuditEntry.objects.filter(

@@ -1,0 +1,157 @@
+"""The operator's thresholds: one row, edited in the admin."""
+
+from dataclasses import fields
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from telemetry.domain import policy
+from telemetry.domain.policy import (
+    DAY_SECONDS,
+    JudgePolicy,
+    PolicyInvalid,
+    parse_codes,
+    parse_names,
+)
+
+CODES = ("xid_critical", "xid_warning", "xid_never")
+DEFAULTS = JudgePolicy()
+
+
+def _seconds(name: str, meaning: str, least: int = 0) -> models.PositiveIntegerField:  # type: ignore[type-arg]
+    return models.PositiveIntegerField(
+        default=getattr(DEFAULTS, name),
+        validators=[MinValueValidator(least), MaxValueValidator(30 * DAY_SECONDS)],
+        help_text=f"{meaning} Seconds.",
+    )
+
+
+def _mib(name: str, meaning: str) -> models.PositiveIntegerField:  # type: ignore[type-arg]
+    return models.PositiveIntegerField(
+        default=getattr(DEFAULTS, name),
+        validators=[MaxValueValidator(2**30)],
+        help_text=f"{meaning} MiB.",
+    )
+
+
+def _codes(name: str, meaning: str) -> models.CharField:  # type: ignore[type-arg]
+    codes = " ".join(str(code) for code in getattr(DEFAULTS, name))
+    return models.CharField(
+        max_length=400, blank=True, default=codes, help_text=f"{meaning} XID codes."
+    )
+
+
+class TelemetryPolicy(models.Model):
+    """One row. Idleness and absence are in the site policy: one truth for each."""
+
+    least_samples = models.PositiveSmallIntegerField(
+        default=DEFAULTS.least_samples,
+        validators=[MinValueValidator(2), MaxValueValidator(policy.MOST_SAMPLES)],
+        help_text="Fresh samples in a row that must show a cause. Samples.",
+    )
+    intruder_after_seconds = _seconds(
+        "intruder_after_seconds",
+        "How long a stranger's process must stand on a booked GPU.",
+    )
+    squatter_after_seconds = _seconds(
+        "squatter_after_seconds",
+        "How long a process must stand on a GPU that nobody booked.",
+    )
+    overrun_after_seconds = _seconds(
+        "overrun_after_seconds",
+        "How long the last holder's process must stand after the end and its grace.",
+    )
+    zombie_after_seconds = _seconds(
+        "zombie_after_seconds",
+        "How long memory must be used without a visible process.",
+    )
+    zombie_memory_mib = _mib(
+        "zombie_memory_mib", "From how much memory without a process on."
+    )
+    lost_after_seconds = _seconds(
+        "lost_after_seconds", "How long the driver must not answer for a GPU."
+    )
+    silent_after_seconds = _seconds(
+        "silent_after_seconds", "How long no sample must come from a node.", 30
+    )
+    thermal_after_seconds = _seconds(
+        "thermal_after_seconds",
+        "How long the hardware must slow a GPU down because of heat.",
+    )
+    brake_after_seconds = _seconds(
+        "brake_after_seconds", "How long the power brake must be on."
+    )
+    counter_after_seconds = _seconds(
+        "counter_after_seconds",
+        "How long an ECC or row-remap counter must say so; read every 10 s.",
+    )
+    closes_after_seconds = _seconds(
+        "closes_after_seconds", "How long a cause must be gone to close its alert."
+    )
+    hardware_closes_after_seconds = _seconds(
+        "hardware_closes_after_seconds",
+        "How long a cause of the hardware must be gone to close its alert.",
+    )
+    reopens_within_seconds = _seconds(
+        "reopens_within_seconds",
+        "A cause that comes back within this time opens the same alert again.",
+    )
+    xid_critical = _codes("xid_critical", "Open a critical alert.")
+    xid_warning = _codes("xid_warning", "Open a warning.")
+    xid_never = _codes("xid_never", "Counted, and never an alert.")
+    xid_stands_seconds = _seconds(
+        "xid_stands_seconds",
+        "How long after the last XID its alert stands, unless it is cleared.",
+    )
+    whitelist = models.TextField(
+        blank=True,
+        default="\n".join(DEFAULTS.whitelist),
+        help_text="Programs that nobody is accused of, one name a line; "
+        "* and ? as in file names.",
+    )
+    whitelist_memory_mib = _mib(
+        "whitelist_memory_mib",
+        "A program of that list that holds more is judged like any other.",
+    )
+    warn_after_seconds = _seconds(
+        "warn_after_seconds",
+        "From an intruder's alert to the warning on the terminal.",
+    )
+    stop_after_seconds = _seconds(
+        "stop_after_seconds", "From an intruder's alert to the stop of the process."
+    )
+
+    class Meta:
+        verbose_name_plural = "telemetry policy"
+
+    def __str__(self) -> str:
+        return "Telemetry policy"
+
+    def clean(self) -> None:
+        """Refuse thresholds that cannot be meant.
+
+        Raises:
+            ValidationError: on the field that is wrong.
+        """
+        try:
+            self.to_policy()
+        except PolicyInvalid as invalid:
+            raise ValidationError({invalid.field: invalid.why}) from invalid
+
+    def to_policy(self) -> JudgePolicy:
+        """Return the thresholds as the frozen value that judging takes.
+
+        Raises:
+            PolicyInvalid: the row contradicts itself.
+        """
+        values = {item.name: getattr(self, item.name) for item in fields(JudgePolicy)}
+        for name in CODES:
+            values[name] = parse_codes(values[name], field=name)
+        values["whitelist"] = parse_names(values["whitelist"])
+        return JudgePolicy(**values)
+
+    @classmethod
+    def current(cls) -> "TelemetryPolicy":
+        """Return the one row, made with the defaults where it is missing."""
+        return cls.objects.filter(pk=1).first() or cls.objects.get_or_create(pk=1)[0]
