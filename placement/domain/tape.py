@@ -322,9 +322,7 @@ def _backward(
         for value in op.inputs:
             if value.constant:
                 continue
-            if op.views_gradient and given:
-                made.append((value, given[0]))
-            elif (
+            if (op.views_gradient and given) or (
                 op.passes_gradient and given and given[0].size_bytes == value.size_bytes
             ):
                 made.append((value, given[0]))
