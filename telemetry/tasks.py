@@ -18,6 +18,7 @@ from telemetry.domain.rules import UNSEEN_SECONDS
 from telemetry.live import FRAME_LATEST
 
 KEEP_MINUTES_DAYS = 30
+KEEP_HOURS_DAYS = 2 * 365
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for so long ingest is not running, and nobody listens."""
 
@@ -42,16 +43,22 @@ def tick() -> dict[str, int]:
 
     1. close Alerts whose finder no longer sees their cause
     2. open Alerts for Gpus of nodes that are silent for long, and close them
-    3. delete minutes older than 30 days
+    3. roll up the hours that are over and have new minutes
+    4. fill in the summaries of what has ended
+    5. delete what is older than its tier is kept
 
-    Safe to run twice and at the same time: every step is a compare-and-set.
+    Safe to run twice and at the same time: every step is a compare-and-set, or
+    counts the same again.
     Steps 1 and 2 wait while ingest is down: we are blind then.
     """
     now = timezone.now()
     close_old_connections()
     done: dict[str, int] = {}
     steps: list[tuple[str, Callable[[datetime], int]]] = [
+        ("hours_rolled", _roll),
+        ("summaries_filled", _fill),
         ("minutes_deleted", _prune),
+        ("hours_deleted", _prune_hours),
     ]
     if sees(time.time()):
         steps = [("alerts_closed", _close), ("nodes_silent", _mark), *steps]
@@ -74,3 +81,15 @@ def _mark(now: datetime) -> int:
 
 def _prune(now: datetime) -> int:
     return services.prune_minutes(now=now, keep_days=KEEP_MINUTES_DAYS)
+
+
+def _roll(now: datetime) -> int:
+    return services.roll_hours(now=now)
+
+
+def _fill(now: datetime) -> int:
+    return services.fill_summaries(now=now)
+
+
+def _prune_hours(now: datetime) -> int:
+    return services.prune_hours(now=now, keep_days=KEEP_HOURS_DAYS)

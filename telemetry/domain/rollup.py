@@ -10,6 +10,7 @@ a minute without samples is no minute at all. Holes stay holes.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
@@ -42,6 +43,8 @@ class MinuteTotals:
     power_sum_watts: float = 0.0
     process_n: int = 0
     """Samples with at least one process that counts (the holder's)."""
+    energy_joules: float | None = None
+    """Energy taken in these samples; None: the card cannot say."""
 
     @property
     def util_mean_pct(self) -> float | None:
@@ -73,8 +76,12 @@ def of_reading(
     *,
     holder_present: bool = False,
     idle_below_pct: int = IDLE_BELOW_PCT,
+    energy_joules: float | None = None,
 ) -> MinuteTotals:
-    """Totals of a single sample; nothing for a Gpu that did not answer."""
+    """Totals of a single sample; nothing for a Gpu that did not answer.
+
+    `energy_joules`: taken since the sample before (see `energy.EnergyMeter`).
+    """
     if reading is None or not reading.answers:
         return EMPTY
     util, memory, power = (
@@ -96,6 +103,7 @@ def of_reading(
         power_n=int(power is not None),
         power_sum_watts=power or 0.0,
         process_n=int(holder_present),
+        energy_joules=energy_joules,
     )
 
 
@@ -117,6 +125,7 @@ def merge(a: MinuteTotals, b: MinuteTotals) -> MinuteTotals:
         power_n=a.power_n + b.power_n,
         power_sum_watts=a.power_sum_watts + b.power_sum_watts,
         process_n=a.process_n + b.process_n,
+        energy_joules=_known(operator.add, a.energy_joules, b.energy_joules),
     )
 
 
@@ -137,7 +146,7 @@ def minute_start(at: float) -> int:
 def _known(
     pick: Callable[[_Number, _Number], _Number], a: _Number | None, b: _Number | None
 ) -> _Number | None:
-    """`pick` of those that are known."""
+    """`pick` of those that are known; neither is: None."""
     if a is None or b is None:
         return b if a is None else a
     return pick(a, b)

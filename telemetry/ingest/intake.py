@@ -7,6 +7,7 @@ from typing import Any
 
 from redis import Redis
 
+from telemetry.domain.energy import EnergyMeters
 from telemetry.domain.errors import MessageRefused
 from telemetry.domain.fields import MESSAGE_MOST_BYTES, load_object
 from telemetry.domain.hardware import NodeInfo
@@ -58,6 +59,7 @@ class Intake:
         self.cluster: ClusterSnapshot = EMPTY_CLUSTER
         self.inboxes: dict[str, NodeInbox] = {}
         self.minutes = Minutes()
+        self._meters = EnergyMeters()
         self.behind = False
         """Whether the last read left entries that were there already."""
         self.samples = 0
@@ -66,6 +68,7 @@ class Intake:
     def follow(self, cluster: ClusterSnapshot) -> None:
         """Read the streams of these nodes from now on, and of no others."""
         self.cluster = cluster
+        self._meters.keep_only({gpu.pk for gpu in cluster.gpus})
         for name in self.inboxes.keys() - set(cluster.nodes):
             del self.inboxes[name]
         new = [name for name in cluster.nodes if name not in self.inboxes]
@@ -229,7 +232,9 @@ class Intake:
         for gpu in sample.gpus:
             pk = bound[gpu.uuid].pk
             present = self._holder_present(pk, gpu, now)
-            self.minutes.add(pk, at, of_reading(gpu, holder_present=present))
+            joules = self._meters.take(pk, at, gpu)
+            total = of_reading(gpu, holder_present=present, energy_joules=joules)
+            self.minutes.add(pk, at, total)
 
 
 def _milliseconds(entry_id: bytes) -> int:

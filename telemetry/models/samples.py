@@ -3,9 +3,44 @@
 Counts and sums, never means: a roll-up of roll-ups stays exact.
 """
 
-from django.db import models
+from collections.abc import Iterator
+from typing import Any
 
+from django.db import models
+from django.db.models import Max, Min, Sum
+
+from telemetry.domain.rollup import MinuteTotals
 from telemetry.models.nodes import Gpu, Pool
+
+ADDED_UP = {
+    "n": Sum,
+    "util_n": Sum,
+    "util_sum_pct": Sum,
+    "util_min_pct": Min,
+    "util_max_pct": Max,
+    "idle_n": Sum,
+    "memory_n": Sum,
+    "memory_sum_bytes": Sum,
+    "memory_max_bytes": Max,
+    "temperature_max_celsius": Max,
+    "power_n": Sum,
+    "power_sum_watts": Sum,
+    "process_n": Sum,
+    "energy_joules": Sum,
+}
+"""How each column of a MinuteTotals adds up. SQL leaves NULL out: holes stay."""
+
+
+class TotalsQuerySet(models.QuerySet[Any]):
+    """Reads of rows that carry totals."""
+
+    def added_up(self, *by: str) -> Iterator[tuple[tuple[Any, ...], MinuteTotals]]:
+        """Totals over the rows, for each value of `by`; the database adds up."""
+        sums = {f"total_{name}": how(name) for name, how in ADDED_UP.items()}
+        rows = self.order_by().values_list(*by).annotate(**sums)
+        for row in rows.iterator(chunk_size=2000):
+            values = dict(zip(ADDED_UP, row[len(by) :], strict=True))
+            yield row[: len(by)], MinuteTotals(**values)
 
 
 class SampleMinute(models.Model):
@@ -31,6 +66,8 @@ class SampleMinute(models.Model):
     energy_joules = models.FloatField(
         null=True, help_text="By the Gpu's counter, else power x time; empty: unknown."
     )
+
+    objects = TotalsQuerySet.as_manager()
 
     class Meta:
         ordering = ["minute_at"]
@@ -63,6 +100,8 @@ class HourTotals(models.Model):
     power_sum_watts = models.FloatField()
     process_n = models.PositiveIntegerField()
     energy_joules = models.FloatField(null=True)
+
+    objects = TotalsQuerySet.as_manager()
 
     class Meta:
         abstract = True

@@ -6,21 +6,41 @@ from telemetry.services.alerts import (
     mark_silent_nodes,
     open_alert,
 )
+from telemetry.services.hours import (
+    mark_hours_due,
+    prune_hours,
+    roll_account_hours,
+    roll_hours,
+)
 from telemetry.services.minutes import prune_minutes, record_minutes
 from telemetry.services.nodes import enroll_node, mark_seen, renew_token, set_lost
 from telemetry.services.roster import RosterReport, record_roster
+from telemetry.services.summaries import (
+    ask_summary,
+    count_usage,
+    fill_summaries,
+    stored_usage,
+)
 
 __all__ = [
     "RosterReport",
+    "ask_summary",
     "close_alert",
     "close_unseen_alerts",
+    "count_usage",
     "enroll_node",
+    "fill_summaries",
+    "mark_hours_due",
     "mark_seen",
     "mark_silent_nodes",
     "open_alert",
+    "prune_hours",
     "prune_minutes",
     "record_minutes",
     "record_roster",
     "renew_token",
+    "roll_account_hours",
+    "roll_hours",
     "set_lost",
+    "stored_usage",
 ]

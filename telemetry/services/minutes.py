@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from django.db import transaction
 
 from telemetry.domain.rollup import MinuteTotals
-from telemetry.models import Gpu, SampleMinute
+from telemetry.models import Gpu, HourDue, SampleMinute
+from telemetry.services.hours import delete_in_pieces, mark_hours_due
 
 INSERT_ROWS = 500
-DELETE_ROWS = 10_000
+LONGER_IF_DUE = timedelta(days=7)
 
 MinuteKey = tuple[int, int]
 """Gpu's primary key, and the Unix seconds at which the minute begins."""
@@ -23,7 +24,8 @@ def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
     A minute's row follows from the raw stream alone, so a row that is there
     already is the same minute counted by another ingest, or by the same one
     before a restart: the fuller count wins, and nothing is ever added up twice.
-    Minutes without a sample, and of Gpus that were deleted, are left out.
+    Minutes without a sample, and of Gpus that were deleted, are left out. The
+    hours of the rows become due.
     """
     known = set(Gpu.objects.values_list("pk", flat=True))
     rows = [
@@ -37,11 +39,14 @@ def record_minutes(*, totals: Mapping[MinuteKey, MinuteTotals]) -> int:
     SampleMinute.objects.bulk_create(
         rows, batch_size=INSERT_ROWS, ignore_conflicts=True
     )
-    changed = sum((row.gpu_id, row.minute_at) not in before for row in rows)
-    for row in rows:
-        if before.get((row.gpu_id, row.minute_at), row.n) < row.n:
-            changed += _replace(row)
-    return changed
+    changed = [row for row in rows if (row.gpu_id, row.minute_at) not in before]
+    changed += [
+        row
+        for row in rows
+        if before.get((row.gpu_id, row.minute_at), row.n) < row.n and _replace(row)
+    ]
+    mark_hours_due(row.minute_at for row in changed)
+    return len(changed)
 
 
 def _at(minute: int) -> datetime:
@@ -73,15 +78,11 @@ def _replace(row: SampleMinute) -> int:
 def prune_minutes(*, now: datetime, keep_days: int) -> int:
     """Delete minutes older than so many days, a piece at a time; how many.
 
-    In pieces, so that the table is never locked for long.
+    In pieces, so that the table is never locked for long. Minutes of an hour
+    that is not rolled up yet are given a week longer.
     """
     limit = now - timedelta(days=keep_days)
-    deleted = 0
-    while True:
-        oldest = SampleMinute.objects.filter(minute_at__lt=limit)
-        keys = list(
-            oldest.order_by("minute_at").values_list("pk", flat=True)[:DELETE_ROWS]
-        )
-        if not keys:
-            return deleted
-        deleted += SampleMinute.objects.filter(pk__in=keys).delete()[0]
+    due = HourDue.objects.order_by("hour_at").values_list("hour_at", flat=True).first()
+    if due is not None:
+        limit = max(min(limit, due), limit - LONGER_IF_DUE)
+    return delete_in_pieces(SampleMinute.objects.filter(minute_at__lt=limit))

@@ -198,7 +198,7 @@ class TestMinutes:
         self, db, django_assert_max_num_queries
     ):
         gpus = make_gpus(200)
-        with django_assert_max_num_queries(8):
+        with django_assert_max_num_queries(9):
             services.record_minutes(totals={(g.pk, MINUTE): totals() for g in gpus})
         assert SampleMinute.objects.count() == 200
 
@@ -207,7 +207,9 @@ class TestMinutes:
         day = 24 * 3600
         ages = [0, 29 * day, 31 * day, 40 * day]
         services.record_minutes(totals={(gpu.pk, MINUTE - a): totals() for a in ages})
-        assert services.prune_minutes(now=NOW, keep_days=30) == 2
+        assert services.prune_minutes(now=NOW, keep_days=30) == 1
+        assert services.roll_hours(now=NOW) == 3
+        assert services.prune_minutes(now=NOW, keep_days=30) == 1
         assert services.prune_minutes(now=NOW, keep_days=30) == 0
         assert SampleMinute.objects.count() == 2
 

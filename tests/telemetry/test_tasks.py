@@ -22,6 +22,10 @@ def _keep_connection(monkeypatch):
     monkeypatch.setattr(tasks, "close_old_connections", lambda: None)
 
 
+KEPT = ("hours_rolled", "summaries_filled", "minutes_deleted", "hours_deleted")
+"""Steps that run whether ingest does or not."""
+
+
 def show_frame(client, age_seconds: float = 0.0) -> None:
     made = Frame(roster_id=1, server_at=time.time() - age_seconds, rows=())
     client.set(FRAME_LATEST, encode(made))
@@ -38,7 +42,13 @@ def test_the_tick_closes_marks_and_prunes_and_may_run_twice(redis_client):
     minute = int(long_ago.timestamp()) // 60 * 60
     services.record_minutes(totals={(gpu.pk, minute): MinuteTotals(n=1)})
     done = tasks.tick()
-    assert done == {"alerts_closed": 1, "nodes_silent": 2, "minutes_deleted": 1}
+    assert done == {
+        "alerts_closed": 1,
+        "nodes_silent": 2,
+        **dict.fromkeys(KEPT, 0),
+        "hours_rolled": 1,
+        "minutes_deleted": 1,
+    }
     assert tasks.tick() == dict.fromkeys(done, 0)
     assert Alert.objects.open().filter(rule=SILENT).count() == 2
     assert not SampleMinute.objects.exists()
@@ -53,7 +63,7 @@ def test_while_ingest_is_down_no_node_is_blamed_and_nothing_is_closed(
     long_ago = timezone.now() - timedelta(hours=1)
     gpu = make_gpu(make_node("node-a", last_seen_at=long_ago))
     services.open_alert(rule="intruder", gpu_id=gpu.pk, now=long_ago)
-    assert tasks.tick() == {"minutes_deleted": 0}
+    assert tasks.tick() == dict.fromkeys(KEPT, 0)
     assert Alert.objects.open().get().rule == "intruder"
 
 
@@ -69,5 +79,5 @@ def test_a_step_that_fails_does_not_stop_the_next(redis_client, monkeypatch, cap
         raise ZeroDivisionError("one bad row")
 
     monkeypatch.setattr(services, "close_unseen_alerts", fails)
-    assert tasks.tick() == {"nodes_silent": 0, "minutes_deleted": 0}
+    assert tasks.tick() == {"nodes_silent": 0, **dict.fromkeys(KEPT, 0)}
     assert "alerts_closed failed" in caplog.text
