@@ -4,20 +4,20 @@ Stage i of p keeps min(p - i, m) microbatches of activations (1F1B) or all m (GP
 iteration = sum of stage times + (m - 1) x the largest (PLACEMENT.md section 3).
 
 For each p the split with the smallest largest stage is exact (split.py). Where Gpus
-differ in speed the sum depends on the split too; then a dynamic program over (Gpus
-taken, prefix) keeps the Pareto front of (sum, largest), which is exact for the whole
-iteration. It is skipped above FRONT_BUDGET states, and the answer says so.
+differ in speed the sum depends on the split too; then `fronts.py` searches further,
+exact for the whole iteration. It gives up after a budget of steps, and the answer says
+so.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement.domain.lattice import Lattice
+from placement.domain.fronts import FrontProblem, FrontSearch, Step
 from placement.domain.split import ChainProblem, Piece, Split, classes_of, split_chain
 
 FRONT_BUDGET = 60_000
-"""Most transitions that the exact search over unequal speeds may have."""
+"""Most steps of the exact search over unequal speeds, where somebody waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class PipelineProblem:
     """Per layer: 16-bit weights that autocast holds till the stage's forward ends."""
     step_bytes: Sequence[float] = ()
     """Per layer: temporaries of the optimizer's step, when activations are gone."""
-    fixed_bytes: float = 0.0
+    fixed_bytes: float = 0
     """Per Gpu in use: context and workspaces."""
-    tied_bytes: float = 0.0
+    tied_bytes: float = 0
     """States of the head's copy of a tied table, where the table is elsewhere."""
     scale: float = 1.0
     """What tensor bytes are multiplied by for the allocator's slack."""
@@ -89,7 +89,7 @@ class Memory:
         self.frees = frees
         self.states = _prefix(problem.state_bytes)
         self.activations = _prefix(problem.activation_bytes)
-        nothing = [0.0] * len(problem.state_bytes)
+        nothing = [0] * len(problem.state_bytes)
         self.steps = _prefix(problem.step_bytes or nothing)
         self.copies = _prefix(problem.copy_bytes or nothing)
         self.moments = _largest_of_runs(problem.moment_bytes)
@@ -108,7 +108,10 @@ class Memory:
         tensors += max(running, self.steps[last] - self.steps[first])
         if first > 0 and last == len(problem.state_bytes):
             tensors += problem.tied_bytes
-        return tensors * problem.scale + problem.fixed_bytes
+        if problem.scale != 1.0:
+            # Not otherwise: whole numbers stay whole, however large.
+            tensors *= problem.scale
+        return tensors + problem.fixed_bytes
 
     def reach(self, first: int, kind: int, in_flight: int) -> int:
         """Largest `last` such that [first, last) fits on a Gpu of the class."""
@@ -128,7 +131,7 @@ class Memory:
 
 
 def _prefix(values: Sequence[float]) -> list[float]:
-    sums = [0.0]
+    sums: list[float] = [0]
     for value in values:
         sums.append(sums[-1] + value)
     return sums
@@ -150,12 +153,16 @@ def _largest_of_runs(values: Sequence[float]) -> list[list[float]]:
 
 
 def split_pipeline(
-    problem: PipelineProblem, *, most_stages: int | None = None, least_stages: int = 1
+    problem: PipelineProblem,
+    *,
+    most_stages: int | None = None,
+    least_stages: int = 1,
+    budget: int | None = FRONT_BUDGET,
 ) -> PipelineSplit | None:
     """The pipeline with the shortest iteration that fits; None if none does.
 
     Tries every number of stages; a solution found for p that uses fewer is valid for
-    fewer, where stages keep less.
+    fewer, where stages keep less. `budget` None: exact however long it takes.
     """
     keys = list(zip(problem.free_bytes, problem.speeds, strict=True))
     classes = classes_of(keys)
@@ -166,41 +173,90 @@ def split_pipeline(
     most = min(most_stages or len(keys), len(keys), len(problem.seconds))
     if _hopeless(problem, most):
         return None
+    tried: list[tuple[float, int, ChainProblem, Split]] = []
     best: Split | None = None
     best_seconds = float("inf")
-    probes = steps = 0
-    exact = True
     for stages in range(least_stages, most + 1):
         chain = _chain(problem, classes, speeds, memory, times, stages)
         high = _ceiling(problem, times, speeds, best_seconds)
         low = times[-1] / sum(sorted(problem.speeds, reverse=True)[:stages])
         found = split_chain(chain, low=low * (1 - 1e-9), high=high)
-        probes += chain.probes
-        steps += chain.steps
         if found is None:
             continue
         enough = len(found.pieces) >= least_stages
         seconds = _whole(problem, found) if enough else float("inf")
-        if len(set(speeds)) > 1 or not enough:
-            front = _Front(problem, classes, speeds, memory, times)
-            better, whole = front.search(
-                least_stages, stages, min(seconds, best_seconds)
-            )
-            exact = exact and whole
-            if better is not None:
-                found, seconds = better, _whole(problem, better)
+        tried.append((seconds, stages, chain, found))
         if seconds < best_seconds:
             best, best_seconds = found, seconds
+    steps = sum(chain.steps for _, _, chain, _ in tried)
+    exact, left = True, budget
+    for seconds, stages, chain, found in sorted(tried, key=lambda one: one[:2]):
+        if len(set(speeds)) == 1 and seconds < float("inf"):
+            continue
+        front = FrontSearch(
+            _front(problem, chain, memory, times, speeds, stages, least_stages),
+            beat_seconds=best_seconds,
+            largest_low=found.bottleneck * (1 - 1e-9),
+            budget=left,
+        )
+        better = front.search()
+        exact, left = exact and front.complete, front.left
+        steps += front.steps
+        if better is not None:
+            best = _pieces(better, classes)
+            best_seconds = _whole(problem, best)
     if best is None:
         return None
+    probes = sum(chain.probes for _, _, chain, _ in tried)
     return PipelineSplit(best.pieces, best_seconds, exact, probes, steps)
+
+
+def _front(
+    problem: PipelineProblem,
+    chain: ChainProblem,
+    memory: "Memory",
+    times: Sequence[float],
+    speeds: Sequence[float],
+    stages: int,
+    least: int,
+) -> FrontProblem:
+    """The same pipeline, as `fronts.py` wants it."""
+    flights = [problem.in_flight(stage, stages) for stage in range(stages)]
+    needed = [
+        (state + kept) * problem.scale
+        for state, kept in zip(
+            problem.state_bytes, problem.activation_bytes, strict=True
+        )
+    ]
+    return FrontProblem(
+        counts=[len(group) for group in chain.classes],
+        speeds=speeds,
+        frees=memory.frees,
+        times=times,
+        # A little less than the sum, so that rounding drops nothing that fits.
+        least_bytes=[value * (1 - 1e-9) for value in _prefix(needed)],
+        reach=lambda first, kind, stage: memory.reach(first, kind, flights[stage]),
+        microbatches=problem.microbatches,
+        stages=stages,
+        least=least,
+    )
+
+
+def _pieces(steps: Sequence[Step], classes: Sequence[Sequence[int]]) -> Split:
+    """In each class Gpus are handed out in their order."""
+    used = [0] * len(classes)
+    pieces = []
+    for kind, first, last, seconds in steps:
+        pieces.append(Piece(classes[kind][used[kind]], first, last, seconds))
+        used[kind] += 1
+    return Split(tuple(pieces), max(piece.load for piece in pieces))
 
 
 def _hopeless(problem: PipelineProblem, most: int) -> bool:
     """Even all room together is too small for one microbatch of every layer."""
     least = sum(problem.state_bytes) + sum(problem.activation_bytes)
     room = sum(sorted(problem.free_bytes, reverse=True)[:most])
-    return least * problem.scale > room
+    return least * problem.scale * (1 - 1e-9) > room
 
 
 def _ceiling(
@@ -244,111 +300,3 @@ def _whole(problem: PipelineProblem, split: Split) -> float:
     return iteration_seconds(
         [piece.load for piece in split.pieces], problem.microbatches
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Front:
-    """Exact for sum + (m - 1) max: fronts of (sum, max) per state and prefix."""
-
-    problem: PipelineProblem
-    classes: Sequence[Sequence[int]]
-    speeds: Sequence[float]
-    memory: Memory
-    times: Sequence[float]
-
-    def search(
-        self, least: int, stages: int, beat_seconds: float
-    ) -> tuple[Split | None, bool]:
-        """The best pipeline of `least` to `stages` stages, if it beats a time; and
-        whether the search was small enough to be done at all."""
-        layers = len(self.times) - 1
-        lattice = Lattice([len(group) for group in self.classes], stages)
-        moves = sum(
-            len(lattice.moves[code]) for codes in lattice.levels for code in codes
-        )
-        if moves * layers * layers // 2 > FRONT_BUDGET:
-            return None, False
-        fronts: dict[tuple[int, int], list[_Point]] = {(0, 0): [_Point(0.0, 0.0, None)]}
-        done: list[_Point] = []
-        for stage, codes in enumerate(lattice.levels):
-            flight = self.problem.in_flight(stage, stages)
-            for code in codes:
-                for first in range(layers):
-                    points = fronts.get((code, first))
-                    for kind, following in lattice.moves[code] if points else ():
-                        fits = self.memory.reach(first, kind, flight)
-                        for last in range(first + 1, fits + 1):
-                            made = self._grown(points, kind, first, last, beat_seconds)
-                            if not made:
-                                break
-                            if last < layers:
-                                _merge(fronts.setdefault((following, last), []), made)
-                            elif stage + 1 >= least:
-                                done += made
-        if not done:
-            return None, True
-        scale = self.problem.microbatches - 1
-        winner = min(done, key=lambda point: point.total + scale * point.largest)
-        return _pieces(winner, self.classes), True
-
-    def _grown(
-        self,
-        points: "Sequence[_Point] | None",
-        kind: int,
-        first: int,
-        last: int,
-        beat_seconds: float,
-    ) -> "list[_Point]":
-        """Points with one more stage, without those that cannot beat the time: what
-        is left takes at least as long as on the fastest Gpu."""
-        load = (self.times[last] - self.times[first]) / self.speeds[kind]
-        rest = (self.times[-1] - self.times[last]) / max(self.speeds)
-        scale = self.problem.microbatches - 1
-        made = []
-        for point in points or ():
-            after = _after(point, (kind, first, last, load))
-            if after.total + rest + scale * after.largest < beat_seconds:
-                made.append(after)
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A partial pipeline: sum and largest of its stages, and how it was made."""
-
-    total: float
-    largest: float
-    made: "tuple[_Point, tuple[int, int, int, float]] | None"
-
-
-def _after(point: _Point, step: tuple[int, int, int, float]) -> _Point:
-    return _Point(point.total + step[3], max(point.largest, step[3]), (point, step))
-
-
-def _merge(front: list[_Point], made: Sequence[_Point]) -> None:
-    """Add points that nothing in the front beats in both sum and largest."""
-    for point in made:
-        if any(
-            old.total <= point.total and old.largest <= point.largest for old in front
-        ):
-            continue
-        front[:] = [
-            old
-            for old in front
-            if not (point.total <= old.total and point.largest <= old.largest)
-        ]
-        front.append(point)
-
-
-def _pieces(point: _Point, classes: Sequence[Sequence[int]]) -> Split:
-    steps = []
-    at: _Point | None = point
-    while at is not None and at.made is not None:
-        at, step = at.made
-        steps.append(step)
-    used = [0] * len(classes)
-    pieces = []
-    for kind, first, last, load in reversed(steps):
-        pieces.append(Piece(classes[kind][used[kind]], first, last, load))
-        used[kind] += 1
-    return Split(tuple(pieces), point.largest)

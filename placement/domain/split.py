@@ -1,8 +1,9 @@
-"""Which Gpu runs which layers? Exact splits of a chain over unequal Gpus.
+"""Which Gpu runs which layers? Exact splits of a chain, for any load that grows.
 
 Contiguous segments, a free order of Gpus, the largest load as small as possible:
 Pinar, Tabak, Aykanat, "One-dimensional partitioning for heterogeneous systems: theory
-and practice", JPDC 68 (2008), sections 3.3 and 5.
+and practice", JPDC 68 (2008), sections 3.3 and 5. Loads of plain bytes have a quicker
+search in whole numbers (`contiguous.py`).
 
 * `split_chain`, free order: NP-complete in the number of Gpus only, so a dynamic
   program over the counts taken of each class of identical Gpus. F(taken) = longest
@@ -10,7 +11,7 @@ and practice", JPDC 68 (2008), sections 3.3 and 5.
   max over classes g of reach(F(taken - g), g, stage). The stage is the number of Gpus
   taken, so a segment's condition may depend on it (1F1B memory).
 * `split_fixed_order`: the order given; a greedy probe.
-* `zero_coalesce`: equal shards on unequal Gpus, fewest Gpus first.
+* `zero_coalesce`: equal shards, see `coalesce.py`.
 
 What we changed: classes instead of single Gpus in the state (16 Gpus of 2 classes: 81
 states instead of 65,536), and the bisection snaps to loads that segments really have
@@ -22,11 +23,12 @@ reaches; about 15 probes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from placement.domain.coalesce import Coalesced as Coalesced
+from placement.domain.coalesce import zero_coalesce as zero_coalesce
 from placement.domain.lattice import Lattice
 
 Load = Callable[[int, int, int, int], float]
 Reach = Callable[[int, int, int, float], int]
-MAX_PROBES = 80
 COARSE_RATIO = 1e-3
 """Bisection's first goal; below it, the best load found is tested for optimality."""
 
@@ -131,22 +133,21 @@ def _minimise(
     best = probe(high)
     if best is None:
         return None
-    lower = low
-    for _ in range(MAX_PROBES):
+    lower, snapped = low, False
+    while True:
         upper = best.bottleneck
-        if upper - lower <= COARSE_RATIO * upper:
-            below = probe(_just_below(upper))
-            if below is None:
-                break
-            best = below
-            continue
         middle = (lower + upper) / 2
-        found = probe(middle)
-        if found is None:
-            lower = middle
+        close = upper - lower <= COARSE_RATIO * upper
+        # One question "is anything strictly better?" for each halving, so that a
+        # row of tiny improvements does not become a walk.
+        snap = (close and not snapped) or not lower < middle < upper
+        found = probe(_just_below(upper) if snap else middle)
+        if found is not None:
+            best, snapped = found, snap
+        elif snap:
+            return best
         else:
-            best = found
-    return best
+            lower, snapped = middle, False
 
 
 def _just_below(value: float) -> float:
@@ -213,109 +214,3 @@ def classes_of(keys: Sequence[object]) -> list[list[int]]:
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
     return list(groups.values())
-
-
-def split_bytes(layer_bytes: Sequence[int], free_bytes: Sequence[int]) -> Split | None:
-    """Contiguous split that minimises the largest load / free; None if it cannot fit.
-
-    Free order; a Gpu may stay empty. The problem of `contiguous.json`.
-    """
-    prefix = [0]
-    for size in layer_bytes:
-        prefix.append(prefix[-1] + size)
-    usable = [index for index, free in enumerate(free_bytes) if free > 0]
-    groups = classes_of([free_bytes[index] for index in usable])
-    classes = [[usable[index] for index in group] for group in groups]
-    frees = [free_bytes[group[0]] for group in classes]
-
-    def load(first: int, last: int, kind: int, stage: int) -> float:
-        return (prefix[last] - prefix[first]) / frees[kind]
-
-    problem = ChainProblem(len(layer_bytes), classes, load)
-    low = prefix[-1] / max(1, sum(free_bytes[index] for index in usable))
-    return split_chain(problem, low=low * (1 - 1e-9), high=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Coalesced:
-    """Shards per Gpu (0: not used) and the largest load / free."""
-
-    shards: tuple[int, ...]
-    max_ratio: float
-
-    @property
-    def gpus_used(self) -> int:
-        """Gpus with at least one shard."""
-        return sum(count > 0 for count in self.shards)
-
-
-def zero_coalesce(
-    *,
-    shards: int,
-    shard_bytes: float,
-    fixed_bytes: Sequence[float],
-    free_bytes: Sequence[int],
-    fewest: bool = True,
-) -> Coalesced | None:
-    """Equal shards onto unequal Gpus: fewest Gpus, then the smallest load / free.
-
-    `fewest=False` spreads over all Gpus that have room. A used Gpu also holds its
-    `fixed_bytes`. Greedy is optimal for feasibility: take the Gpus that hold most.
-    The ratio is minimised over the G x V values that a load can have, by binary
-    search. O(G V log(G V)).
-    """
-    room = [
-        max(0, int((free - fixed) // shard_bytes)) if shard_bytes > 0 else shards
-        for free, fixed in zip(free_bytes, fixed_bytes, strict=True)
-    ]
-    count, held = 0, 0
-    for size in sorted(room, reverse=True):
-        if held >= shards and fewest:
-            break
-        held += size
-        count += size > 0
-    if held < shards:
-        return None
-    ratios = sorted(
-        {
-            (fixed + number * shard_bytes) / free
-            for free, fixed, most in zip(free_bytes, fixed_bytes, room, strict=True)
-            for number in range(1, min(most, shards) + 1)
-        }
-    )
-    low, high = 0, len(ratios) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _coalesce(
-            ratios[middle], shards, shard_bytes, fixed_bytes, free_bytes, count
-        ):
-            high = middle
-        else:
-            low = middle + 1
-    counts = _coalesce(ratios[low], shards, shard_bytes, fixed_bytes, free_bytes, count)
-    return None if counts is None else Coalesced(counts, ratios[low])
-
-
-def _coalesce(
-    ratio: float,
-    shards: int,
-    shard_bytes: float,
-    fixed_bytes: Sequence[float],
-    free_bytes: Sequence[int],
-    count: int,
-) -> tuple[int, ...] | None:
-    """Shards per Gpu with every load / free within `ratio` on at most `count` Gpus."""
-    most = [
-        max(0, int((free * ratio * (1 + 1e-12) - fixed) // shard_bytes))
-        for free, fixed in zip(free_bytes, fixed_bytes, strict=True)
-    ]
-    order = sorted(range(len(most)), key=lambda gpu: -most[gpu])[:count]
-    if sum(most[gpu] for gpu in order) < shards:
-        return None
-    left = shards
-    given = [0] * len(most)
-    for position, gpu in enumerate(order):
-        after = len(order) - position - 1
-        given[gpu] = min(most[gpu], max(0, left - after))
-        left -= given[gpu]
-    return tuple(given)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.domain.contiguous import split_bytes
 from placement.domain.split import (
     ChainProblem,
     classes_of,
-    split_bytes,
     split_chain,
     split_fixed_order,
     zero_coalesce,
