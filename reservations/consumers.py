@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,9 @@ from reservations.models import SitePolicy, User
 NOT_JSON = 4400
 SIGNED_OUT = 4401
 NOT_ALLOWED = 4403
+TOO_MANY = 4429
+SOCKETS_PER_USER = 60
+"""Of one web process; a person with sixty open pages has a script that went wild."""
 
 
 def user_of_session(session_key: str | None) -> User | None:
@@ -53,6 +57,16 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     user: User | None = None
     joined: frozenset[str] = frozenset()
     recheck: asyncio.Task[None] | None = None
+    open_sockets: Counter[int] = Counter()
+    seat: int | None = None
+    """The User whose sockets this one is counted among."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Live, and leave every group whatever it ended with."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.leave()
 
     def admit(self, user: User) -> frozenset[str] | None:
         """Return the groups for this User, or None to refuse (synchronous)."""
@@ -64,9 +78,19 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         """Accept, authorise, join."""
         await self.accept()
-        if await self.authorise():
+        if await self.authorise() and await self.sit_down():
             self.recheck = asyncio.create_task(self.keep_checking())
             await self.welcome()
+
+    async def sit_down(self) -> bool:
+        """Count this socket among its User's; close it where they have too many."""
+        assert self.user is not None
+        if self.open_sockets[self.user.pk] >= SOCKETS_PER_USER:
+            await self.close(code=TOO_MANY)
+            return False
+        self.seat = self.user.pk
+        self.open_sockets[self.seat] += 1
+        return True
 
     async def authorise(self) -> bool:
         """Ask the session and `admit`; join and leave groups to match."""
@@ -99,13 +123,23 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
                 return
 
     async def disconnect(self, code: int) -> None:
-        """Leave every group and stop asking."""
+        """Leave at once, before the socket itself is taken down."""
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Stop asking, leave every group, give the seat back; once or twice."""
         if self.recheck is not None and self.recheck is not asyncio.current_task():
             self.recheck.cancel()
             # Whatever it ended with, the groups must be left.
             await asyncio.gather(self.recheck, return_exceptions=True)
-        for group in self.joined:
+        joined, self.joined = self.joined, frozenset()
+        for group in joined:
             await self.channel_layer.group_discard(group, self.channel_name)
+        if self.seat is not None:
+            self.open_sockets[self.seat] -= 1
+            if not self.open_sockets[self.seat]:
+                del self.open_sockets[self.seat]
+            self.seat = None
 
     async def receive(
         self,

@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.test import Client
 
 from gpuportal.asgi import application
-from reservations import live
+from reservations import consumers, live
 from reservations.consumers import CalendarConsumer
 from reservations.models import SitePolicy
 from reservations.snapshots import site_policy
@@ -168,3 +168,36 @@ async def test_what_a_browser_says_is_ignored(alice):
     await socket.send_json_to({"type": "reservation.changed", "reservation": {"id": 1}})
     assert await socket.receive_nothing(timeout=0.3)
     await socket.disconnect()
+
+
+async def test_one_user_cannot_take_all_sockets(alice, bob, monkeypatch):
+    monkeypatch.setattr(consumers, "SOCKETS_PER_USER", 2)
+    first, _ = await opened(alice)
+    second, _ = await opened(alice)
+    third, _ = await opened(alice)
+    assert (await third.receive_output(timeout=3))["code"] == consumers.TOO_MANY
+    other, _ = await opened(bob)
+    await second.disconnect()
+    again, _ = await opened(alice)
+    assert await again.receive_nothing(timeout=0.2)
+    for socket in (first, other, again):
+        await socket.disconnect()
+    assert not CalendarConsumer.open_sockets
+
+
+async def test_a_socket_whose_consumer_crashed_has_left_its_groups(
+    alice, monkeypatch, redis_client
+):
+    async def crash(self, event):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(CalendarConsumer, "reservation_changed", crash)
+    gpu = await sync_to_async(factories.make_gpu)()
+    socket, _ = await opened(alice)
+    assert await sync_to_async(redis_client.keys)("*reservations.calendar*")
+    held = await sync_to_async(factories.make_reservation)(alice, [gpu])
+    await sync_to_async(publish)(held)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await socket.receive_output(timeout=3)
+    assert not CalendarConsumer.open_sockets
+    assert not await sync_to_async(redis_client.keys)("*reservations.calendar*")
