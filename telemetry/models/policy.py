@@ -6,7 +6,8 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from telemetry.domain import policy
+from telemetry.domain import keeping, policy
+from telemetry.domain.keeping import Keeping
 from telemetry.domain.policy import (
     DAY_SECONDS,
     JudgePolicy,
@@ -17,6 +18,7 @@ from telemetry.domain.policy import (
 
 CODES = ("xid_critical", "xid_warning", "xid_never")
 DEFAULTS = JudgePolicy()
+KEPT = Keeping()
 
 
 def _seconds(name: str, meaning: str, least: int = 0) -> models.PositiveIntegerField:  # type: ignore[type-arg]
@@ -121,6 +123,31 @@ class TelemetryPolicy(models.Model):
     stop_after_seconds = _seconds(
         "stop_after_seconds", "From an intruder's alert to the stop of the process."
     )
+    keep_raw_seconds = models.PositiveIntegerField(
+        default=KEPT.raw_seconds,
+        validators=[
+            MinValueValidator(keeping.RAW_LEAST_SECONDS),
+            MaxValueValidator(keeping.RAW_MOST_SECONDS),
+        ],
+        help_text="How long raw samples stay in the broker. Seconds.",
+    )
+    keep_minute_days = models.PositiveSmallIntegerField(
+        default=KEPT.minute_days,
+        validators=[
+            MinValueValidator(keeping.MINUTE_LEAST_DAYS),
+            MaxValueValidator(keeping.MINUTE_MOST_DAYS),
+        ],
+        help_text="How long a row per GPU and minute is kept. Days.",
+    )
+    keep_hour_days = models.PositiveSmallIntegerField(
+        default=KEPT.hour_days,
+        validators=[
+            MinValueValidator(keeping.MINUTE_LEAST_DAYS),
+            MaxValueValidator(keeping.HOUR_MOST_DAYS),
+        ],
+        help_text="How long a row per GPU and hour is kept, at least as long as "
+        "minutes. Days. Summaries of reservations and jobs are kept for ever.",
+    )
 
     class Meta:
         verbose_name_plural = "telemetry policy"
@@ -138,6 +165,18 @@ class TelemetryPolicy(models.Model):
             self.to_policy()
         except PolicyInvalid as invalid:
             raise ValidationError({invalid.field: invalid.why}) from invalid
+        if self.keep_hour_days < self.keep_minute_days:
+            raise ValidationError(
+                {"keep_hour_days": "Hours must be kept as long as minutes at least."}
+            )
+
+    def to_keeping(self) -> Keeping:
+        """Return how long each tier is kept."""
+        return Keeping(
+            raw_seconds=self.keep_raw_seconds,
+            minute_days=self.keep_minute_days,
+            hour_days=self.keep_hour_days,
+        )
 
     def to_policy(self) -> JudgePolicy:
         """Return the thresholds as the frozen value that judging takes.
