@@ -43,7 +43,7 @@ class ProblemMiddleware(MiddlewareMixin):
         """Answer with the error's status; None: a crash, Django's to report."""
         status = problems.status_of(error)
         if status is None:
-            return None
+            return _number_answer(request, error)
         if isinstance(error, problems.OUTAGES):
             logger.error("%s %s: %s", request.method, request.path, error)
         if problems.wants_problem(request):
@@ -56,6 +56,16 @@ class ProblemMiddleware(MiddlewareMixin):
             {"problem": problems.problem_of(error)},
             status=status,
         )
+
+
+def _number_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """Answer for a number that no database can hold; None: that is not it."""
+    found = problems.number_problem(request, error)
+    if found is None:
+        return None
+    if problems.wants_problem(request):
+        return problems.respond(found)
+    return render(request, "gpuportal/problem.html", {"problem": found}, status=400)
 
 
 def outage_page() -> HttpResponse:

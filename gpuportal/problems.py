@@ -4,10 +4,11 @@ The only place that knows both the apps' errors and HTTP. The API and the pages
 use it, and ``middleware.py`` for whatever a view let through.
 """
 
+import re
 from http import HTTPStatus
 
 import redis
-from django.db import InterfaceError, OperationalError
+from django.db import DataError, InterfaceError, OperationalError
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 
@@ -131,6 +132,27 @@ def respond(details: dict[str, object]) -> JsonResponse:
         response["Retry-After"] = str(RETRY_AFTER_SECONDS)
     response["Cache-Control"] = "no-store"
     return response
+
+
+LONG_NUMBER = re.compile(r"[0-9]{10,}")
+
+
+def number_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
+    """Return problem details where a number of the address broke the database's range.
+
+    SQLite's driver says OverflowError, PostgreSQL DataError; Django's admin filters
+    hand numbers through as they are typed. None: the error has another cause.
+    """
+    if not isinstance(error, OverflowError | DataError):
+        return None
+    if not LONG_NUMBER.search(request.get_full_path()):
+        return None
+    return problem(
+        HTTPStatus.BAD_REQUEST,
+        code="bad-number",
+        title="A number in the address is too large",
+        detail="Nothing here has such a number. Take it out of the address.",
+    )
 
 
 def wants_problem(request: HttpRequest) -> bool:

@@ -42,3 +42,18 @@ def test_a_changed_weight_is_audited(client, omar) -> None:
     assert AuditEntry.objects.filter(
         subject=f"pool:{pool.pk}", verb="admin.pool.changed"
     ).exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/admin/telemetry/gpu/?id__in=100000000000000000000000",
+        "/admin/reservations/reservation/?id__in=100000000000000000000000",
+    ],
+)
+def test_a_number_beyond_every_database_is_no_crash(client, omar, address) -> None:
+    make_gpu()
+    client.force_login(omar)
+    answer = client.get(address)
+    assert answer.status_code == 400
+    assert "A number in the address is too large" in answer.content.decode()
