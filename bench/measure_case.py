@@ -185,22 +185,26 @@ def main() -> None:
     models = load_models(options.models)
     given = json.loads(options.cases.read_text())
     cases = given["cases"] if isinstance(given, dict) else given
-    made = []
+    meta = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "truth": "bench/measure_case.py: allocator events of two whole training "
+        "steps on CPU, peak of the second",
+    }
+    made: list[dict[str, Any]] = []
+    if options.write and options.write.exists():
+        made = json.loads(options.write.read_text())["cases"]
+    done = {case["spec"]["id"] for case in made}
     for case in cases:
         spec = case.get("spec", case)
-        if options.only and options.only not in spec["id"]:
+        if options.only not in spec["id"] or spec["id"] in done:
             continue
         truth = measure(spec, models)
         made.append({"spec": spec, "truth": truth})
         print(spec["id"], json.dumps(truth), file=sys.stderr, flush=True)
-    if options.write:
-        meta = {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "truth": "bench/measure_case.py: allocator events of two steps, peak of "
-            "the second",
-        }
-        options.write.write_text(json.dumps({"meta": meta, "cases": made}, indent=1))
+        if options.write:
+            written = json.dumps({"meta": meta, "cases": made}, indent=1)
+            options.write.write_text(written + "\n")
 
 
 if __name__ == "__main__":

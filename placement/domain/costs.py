@@ -107,6 +107,7 @@ def new_tape(workload: Workload) -> Tape:
         grad_width=width.gradient,
         mask_width=0.0 if workload.accelerator == "cpu" else 1.0,
         saves=workload.trains,
+        reorders=workload.accelerator == "cpu",
     )
 
 

@@ -44,7 +44,11 @@ def convolve(
     width = (x.width + 2 * padding - kernel) // stride + 1
     weights = x.channels * channels * kernel**2 + (channels if bias else 0)
     elements = x.batch * channels * height * width
-    out = _product(tape, x.value, elements, weights)
+    # torch/aten/src/ATen/native/Convolution.cpp, use_mkldnn: with one thread a few
+    # fp32 images go through 1x1 kernels as plain matrix products.
+    plain = kernel == stride == 1 and x.batch < 16 and tape.compute_width == 4.0
+    blocked = tape.reorders and not plain
+    out = _product(tape, x.value, elements, weights, blocked)
     return Image(out, x.batch, channels, height, width)
 
 
@@ -53,21 +57,29 @@ def convolve_up(tape: Tape, x: Image, channels: int, stride: int) -> Image:
     weights = x.channels * channels * stride**2 + channels
     height, width = x.height * stride, x.width * stride
     elements = x.batch * channels * height * width
-    out = _product(tape, x.value, elements, weights)
+    out = _product(tape, x.value, elements, weights, tape.reorders)
     return Image(out, x.batch, channels, height, width)
 
 
-def _product(tape: Tape, x: Value, elements: int, weights: int) -> Value:
+def _product(tape: Tape, x: Value, elements: int, weights: int, blocked: bool) -> Value:
+    """oneDNN computes in blocks of channels: it copies input and weights there, and the
+    output (in backward: the input's gradient) back."""
     read = tape.half(x)
-    copies = tape.compute_width * weights if tape.autocast else 0.0
+    width = tape.compute_width
+    copies = width * weights if tape.autocast else 0.0
     tape.copied_bytes += copies
+    kept, held = tape.cached(read, copies)
+    outputs, own = width * elements, width * weights
+    inputs = 0.0 if read.constant else read.size_bytes
     return tape.simple(
         [read],
         elements,
-        tape.compute_width,
+        width,
         kept=[read],
-        kept_bytes=copies,
-        backward_temp_bytes=copies,
+        kept_bytes=kept,
+        held_bytes=held,
+        forward_temp_bytes=max(inputs + own, outputs) if blocked else 0.0,
+        backward_temp_bytes=outputs + inputs + own if blocked else copies,
         weight_grad_bytes=tape.grad_width * weights,
     )
 
@@ -80,6 +92,7 @@ def batch_norm(tape: Tape, x: Image) -> Image:
         x.value.width,
         kept=[x.value],
         kept_bytes=8 * x.channels,
+        backward_temp_bytes=x.value.size_bytes if tape.reorders else 0.0,
         weight_grad_bytes=2 * x.channels * tape.grad_width,
     )
     return x.over(out)
@@ -153,16 +166,19 @@ def recurrent_layer(
     copies = width * (weights + biases) if tape.autocast else 0.0
     tape.copied_bytes += copies
     elements = steps * batch * hidden
+    gates = 4 * elements * width
+    kept, held = tape.cached(read, copies)
     return tape.simple(
         [read],
         elements,
         width,
         kept=[read],
         keep_output=True,
-        kept_bytes=copies + _workspace_bytes(steps, batch, hidden, width),
-        forward_temp_bytes=width * weights,
-        # Reordered weights, and their gradients before they are put in order.
-        backward_temp_bytes=(width + 4.0) * weights,
+        held_bytes=held,
+        kept_bytes=kept + _workspace_bytes(steps, batch, hidden, width),
+        forward_temp_bytes=width * weights + gates,
+        # Reordered weights, their gradients before they are put in order, the gates'.
+        backward_temp_bytes=(width + 4.0) * weights + gates,
         weight_grad_bytes=tape.grad_width * (weights + biases),
     )
 

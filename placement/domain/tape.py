@@ -52,6 +52,8 @@ class Op:
     kept: tuple[Value, ...] = ()
     kept_bytes: float = 0.0
     """Saved bytes that are no Value of the tape: masks, statistics, weight copies."""
+    held_bytes: float = 0.0
+    """Alive till the end of forward although nothing saved them: autocast's cache."""
     passes_gradient: bool = False
     """The inputs' gradient is the output's own tensor (add, view)."""
     views_gradient: bool = False
@@ -62,6 +64,9 @@ class Op:
     backward_temp_bytes: float = 0.0
     weight_grad_bytes: float = 0.0
     """Parameter gradients that this operator's backward makes."""
+    casts_gradient: bool = False
+    """Those are made by a cast after this operator has freed what it saved; until then
+    `backward_temp_bytes` hold them in the compute width (autocast)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,25 @@ class Tape:
     """Bytes per element of a dropout mask; 0 stands for "as wide as the input"."""
     saves: bool = True
     """False for inference: nothing is kept."""
+    reorders: bool = False
+    """Convolutions copy to a layout of their own and back (oneDNN, on CPU)."""
     copied_bytes: float = 0.0
     """16-bit copies of weights that autocast holds till its context ends."""
     ops: list[Op] = field(default_factory=list)
 
     def record(self, op: Op) -> Value:
-        """Append an operator; answers its first output."""
-        if not self.saves:
+        """Append an operator; answers its first output.
+
+        Where no gradient flows into it and it has no parameter that learns, autograd
+        saves nothing and no gradient flows out of it.
+        """
+        unused = not op.weight_grad_bytes and all(v.constant for v in op.inputs)
+        if not self.saves or (unused and op.inputs):
             op.kept = ()
             op.kept_bytes = 0.0
+        if unused and op.inputs:
+            for value in op.outputs:
+                value.constant = True
         self.ops.append(op)
         return op.outputs[0]
 
@@ -117,9 +132,11 @@ class Tape:
         kept: Sequence[Value] = (),
         keep_output: bool = False,
         kept_bytes: float = 0.0,
+        held_bytes: float = 0.0,
         forward_temp_bytes: float = 0.0,
         backward_temp_bytes: float = 0.0,
         weight_grad_bytes: float = 0.0,
+        casts_gradient: bool = False,
     ) -> Value:
         """An operator with one new output and a new gradient for each input."""
         out = Value(elements, width)
@@ -129,9 +146,11 @@ class Tape:
                 (out,),
                 (*kept, out) if keep_output else tuple(kept),
                 kept_bytes,
+                held_bytes,
                 forward_temp_bytes=forward_temp_bytes,
                 backward_temp_bytes=backward_temp_bytes,
                 weight_grad_bytes=weight_grad_bytes,
+                casts_gradient=casts_gradient,
             )
         )
 
@@ -161,6 +180,11 @@ class Tape:
         """What autocast does to the input of a matrix product."""
         return self.cast(source, self.compute_width) if self.autocast else source
 
+    def cached(self, read: Value, copies: float) -> tuple[float, float]:
+        """(kept, held) bytes of autocast's copies of weights: a product saves its
+        weight only to make its input's gradient; the cache holds the rest."""
+        return (0.0, copies) if read.constant else (copies, 0.0)
+
     def linear(
         self, source: Value, inputs: int, outputs: int, *, bias: bool, extra: int = 0
     ) -> Value:
@@ -170,14 +194,17 @@ class Tape:
         parameters = weight + (outputs if bias else 0) + extra
         copies = self.compute_width * parameters if self.autocast else 0.0
         self.copied_bytes += copies
+        kept, held = self.cached(read, copies)
         return self.simple(
             [read],
             read.elements // inputs * outputs,
             self.compute_width,
             kept=[read],
-            kept_bytes=copies,
+            kept_bytes=kept,
+            held_bytes=held,
             backward_temp_bytes=self.compute_width * weight if self.autocast else 0.0,
             weight_grad_bytes=self.grad_width * parameters,
+            casts_gradient=self.autocast,
         )
 
     def dropout(self, source: Value, ratio: float) -> Value:
@@ -237,7 +264,7 @@ def _forward_peak(
             if value.storage not in alive and not value.storage.foreign:
                 alive.add(value.storage)
                 live += value.storage.size_bytes
-        live += op.kept_bytes
+        live += op.kept_bytes + op.held_bytes
         peak = max(peak, live + op.forward_temp_bytes)
         for storage in {value.storage for value in (*op.inputs, *op.outputs)}:
             held = storage in kept or storage.foreign
@@ -328,16 +355,20 @@ def _backward(
                 made.append((value, given[0]))
             else:
                 made.append((value, grads.new(value.size_bytes)))
-        weights = op.weight_grad_bytes + (0.0 if accumulates else weights)
-        live = saved + weights + grads.live_bytes + op.backward_temp_bytes
-        peak = max(peak, live)
+        earlier = 0.0 if accumulates else weights
+        weights = op.weight_grad_bytes + earlier
+        now = earlier if op.casts_gradient else weights
+        peak = max(peak, saved + now + grads.live_bytes + op.backward_temp_bytes)
         for value, tensor in made:
             grads.give(value, tensor)
         for value in op.outputs:
             grads.drop(value)
-        peak = max(peak, saved + weights + grads.live_bytes)
+        peak = max(peak, saved + now + grads.live_bytes)
         if not op.in_place:
             saved -= _released(op, waiting)
+        if op.casts_gradient:
+            cast = weights + op.backward_temp_bytes
+            peak = max(peak, saved + cast + grads.live_bytes)
     return peak, grads.live_bytes + (0.0 if accumulates else weights)
 
 
