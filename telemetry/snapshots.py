@@ -10,10 +10,11 @@ from redis import Redis
 
 from telemetry import live
 from telemetry.domain.frame import FrameRow, decode
+from telemetry.domain.keeping import RAW_MOST_SECONDS
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.series import Series, series, step_seconds_for
 from telemetry.live import Roster, RosterGpu, RosterNode
-from telemetry.models import Gpu, Node, SampleMinute
+from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class ClusterSnapshot:
     roster: bytes
     owners: Mapping[str, str]
     """UUID -> name of the node that it is bound to."""
+    keep_raw_seconds: int = RAW_MOST_SECONDS
+    """How long raw samples stay in the broker."""
 
     def owner_of(self, uuid: str) -> str | None:
         """Name of the node a UUID is bound to; None where nobody has it."""
@@ -52,7 +55,7 @@ EMPTY_CLUSTER = ClusterSnapshot((), (), {}, 0, b"", {})
 
 
 def load_cluster() -> ClusterSnapshot:
-    """Read the cluster: two queries."""
+    """Read the cluster: three queries."""
     nodes = list(Node.objects.order_by("name"))
     by_pk = {node.pk: node for node in nodes}
     rows = [
@@ -83,6 +86,7 @@ def load_cluster() -> ClusterSnapshot:
         roster_id=roster_id,
         roster=roster,
         owners={gpu.uuid: gpu.node for gpu in gpus},
+        keep_raw_seconds=TelemetryPolicy.current().keep_raw_seconds,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from placement import live
 from placement.domain.lifecycle import NEXT, JobState
 from placement.models import Job, JobEvent
+from placement.services.summaries import ask_summary
 
 MOST_REASON = 400
 
@@ -22,8 +23,8 @@ def move(
 ) -> bool:
     """Move a Job on; False: another worker was first, or the move is not legal.
 
-    To be called in a transaction; the Job's pages are told on commit. The row
-    that was passed in follows.
+    A Job that ran and ends has its use counted. To be called in a transaction;
+    the Job's pages are told on commit. The row that was passed in follows.
     """
     old = JobState(job.state)
     if new not in NEXT[old]:
@@ -36,6 +37,8 @@ def move(
     JobEvent.objects.create(
         job=job, at=now, old=old, new=new, actor=actor, reason=written["reason"]
     )
+    if new not in JobState.live():
+        ask_summary(job, now=now)
     live.publish_job(job.pk)
     return True
 

@@ -17,6 +17,8 @@ from reservations.models import (
     Reservation,
     User,
 )
+from telemetry import services as telemetry
+from telemetry.domain.usage import Span
 
 HOLD, RELEASE, CHARGE = LedgerEntry.Kind
 
@@ -172,6 +174,22 @@ def weight_of(allocation: Allocation) -> int:
     if allocation.weight is None:
         return allocation.gpu.pool.weight
     return allocation.weight
+
+
+def ask_summary(reservation: Reservation, *, now: datetime) -> None:
+    """Have what its Gpus did counted, once it is over: its Allocations are final."""
+    telemetry.ask_summary(
+        reservation_id=reservation.pk, spans=spans_of(reservation, now=now), now=now
+    )
+
+
+def spans_of(reservation: Reservation, *, now: datetime) -> list[Span]:
+    """Its Gpus while it held them, until now where it still runs."""
+    rows = reservation.allocations.order_by("gpu_id")
+    return [
+        Span(gpu_id, start, min(end, now))
+        for gpu_id, start, end in rows.values_list("gpu_id", "start", "end")
+    ]
 
 
 def audit(

@@ -216,6 +216,7 @@ def _release(
     why = f"released: {reason}" if reason else "released"
     books.settle(row, settlement, at=at, reason=why)
     books.late_return(row, [(a, rest) for a in allocations], now=at, permille=permille)
+    books.ask_summary(row, now=at)
     books.audit("released", row, actor=user, now=at, reason=reason)
     row.refresh_from_db()
     _publish(row, allocations, policy)

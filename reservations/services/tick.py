@@ -7,6 +7,7 @@
 5. end what is over: RELEASE and CHARGE
 6. give equal Gpus, or everything back, where a stranger was there at the start
 7. charge hours that came back too late, once they have passed
+8. roll up what each Account's Gpus did, hour by hour, once an hour is over
 
 Every move is one compare-and-set on one locked row, so that a second worker in
 the same step finds nothing to do. A row that fails is logged and skipped. The
@@ -36,6 +37,8 @@ from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
 from reservations.services import absence, books, locking, unclean
 from reservations.services.giving import rate_of
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.history import held_in_hour
+from telemetry import services as telemetry
 
 MOST_ROWS = 500
 """Rows a step takes at most; the next tick takes the next ones."""
@@ -54,6 +57,7 @@ def tick(now: datetime) -> dict[str, int]:
     done["ended"] = _each(due_to_end(at), _end, at, policy)
     done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
     done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
+    done["hours_rolled"] = _roll_hours(at)
     return done
 
 
@@ -148,6 +152,7 @@ def _refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> 
         return
     Allocation.objects.filter(reservation=row).update(live=False, end=over)
     books.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
+    books.ask_summary(row, now=now)
     books.audit("refunded", row, actor=None, now=now, reason=reason)
     _publish(row, policy, gone=True)
 
@@ -179,6 +184,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=now)
     Allocation.objects.filter(reservation=row).update(live=False)
     books.settle(row, settlement, at=row.end, reason="ended")
+    books.ask_summary(row, now=now)
     books.audit("ended", row, actor=None, now=now)
     _publish(row, policy)
     return True
@@ -255,6 +261,17 @@ def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
         for start, end, state in rows
         if start < end and state in holding
     ]
+
+
+# --- 8. the Accounts' hours -----------------------------------------------------------
+
+
+def _roll_hours(now: datetime) -> int:
+    try:
+        return telemetry.roll_account_hours(now=now, held=held_in_hour)
+    except DatabaseError:
+        log.exception("the Accounts' hours are not rolled up")
+        return 0
 
 
 def _publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:

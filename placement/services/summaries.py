@@ -1,0 +1,36 @@
+"""What a Job's Gpus did: asked of the ground floor when the Job ends."""
+
+from datetime import datetime
+
+from placement.models import Job
+from reservations.models import Allocation
+from telemetry import services as telemetry
+from telemetry.domain.usage import Span
+
+
+def spans_of(job: Job, *, now: datetime) -> list[Span]:
+    """The Job's Gpus while it ran, until now where it still runs.
+
+    Never outside the Reservation's Allocations: what a Gpu does for the next
+    holder is not this Job's.
+    """
+    if job.started_at is None:
+        return []
+    end = job.ended_at or now
+    rows = Allocation.objects.filter(
+        reservation=job.reservation_id, gpu__node=job.node_id
+    ).order_by("gpu_id")
+    return [
+        Span(gpu_id, max(start, job.started_at), min(until, end))
+        for gpu_id, start, until in rows.values_list("gpu_id", "start", "end")
+    ]
+
+
+def ask_summary(job: Job, *, now: datetime) -> None:
+    """Have the use of a Job that has ended counted. In the transaction of its end."""
+    telemetry.ask_summary(
+        reservation_id=job.reservation_id,
+        job_id=job.pk,
+        spans=spans_of(job, now=now),
+        now=now,
+    )
