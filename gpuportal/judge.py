@@ -17,8 +17,9 @@ from django.db import close_old_connections
 from redis import Redis, RedisError
 
 from placement.models import Job
-from reservations.domain import watch
-from reservations.domain.watch import HoldingInfo, Owners, Watcher, WatchPolicy
+from reservations.domain.response import Suspect
+from reservations.domain.watch import GpuFacts, Watcher, WatchPolicy
+from reservations.domain.whose import HoldingInfo, Owners, holder_present
 from reservations.models import SitePolicy, User
 from reservations.snapshots import (
     current_holdings,
@@ -26,11 +27,13 @@ from reservations.snapshots import (
     recent_holdings,
 )
 from telemetry.domain.judge import bare_state
-from telemetry.domain.rules import CAUSES, Finding
+from telemetry.domain.rules import Finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
+from telemetry.domain.units import MIB_BYTES
 from telemetry.ingest.complaints import Complaints
 from telemetry.live import CALENDAR_CHANGED
+from telemetry.models import Alert, Gpu, TelemetryPolicy
 
 REFRESH_SECONDS = 5.0
 LOGINS_SECONDS = 60.0
@@ -38,9 +41,6 @@ RECENT_SECONDS = 30 * 60
 """How long after its end a holder's process counts as an overrun."""
 ENDED_JOBS_SECONDS = 10 * 60
 """How long after its end a Job still has an owner: its last processes linger."""
-
-ACCUSED = frozenset({GpuState.INTRUDER, GpuState.SQUATTER})
-"""States whose Alert has to say who it was."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class Picture:
     """By Gpu: the one that ended lately, the one that runs, the next one."""
     owners: Owners = field(default_factory=Owners)
     policy: WatchPolicy = field(default_factory=WatchPolicy)
+    foreign: frozenset[int] = frozenset()
+    """Gpus that another system manages."""
 
     def at(
         self, gpu_id: int, now: datetime
@@ -67,25 +69,53 @@ class Picture:
         return holder, before
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A Gpu on which an intruder stands, as it was judged last."""
+
+    gpu_id: int
+    uuid: str
+    holding: HoldingInfo
+    suspects: tuple[Suspect, ...]
+    arrived_at: datetime
+    """When the newest sample came, by the server's clock."""
+
+
 def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
-    """Read the calendar and the live Jobs: five queries."""
+    """Read the calendar, the live Jobs and the policies: seven queries."""
     recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
     parts = (recent, current_holdings(now), next_holdings(now))
     gpu_ids = {gpu_id for part in parts for gpu_id in part}
     since = now - timedelta(seconds=ENDED_JOBS_SECONDS)
     jobs = Job.objects.live() | Job.objects.filter(ended_at__gte=since)
-    policy = SitePolicy.current()
+    policy = load_policy()
     return Picture(
         holdings={
             gpu_id: tuple(part[gpu_id] for part in parts if gpu_id in part)
             for gpu_id in gpu_ids
         },
-        owners=Owners(jobs=dict(jobs.values_list("pk", "owner_id")), logins=logins),
-        policy=WatchPolicy(
-            idle_util_pct=policy.idle_util_pct,
-            no_show_seconds=policy.no_show_seconds,
-            grace_seconds=policy.stop_grace_seconds,
+        owners=Owners(
+            jobs=dict(jobs.values_list("pk", "owner_id")),
+            logins=logins,
+            whitelist=policy.judge.whitelist,
+            whitelist_bytes=policy.judge.whitelist_memory_mib * MIB_BYTES,
         ),
+        policy=policy,
+        foreign=frozenset(
+            Gpu.objects.filter(foreign=True).values_list("pk", flat=True)
+        ),
+    )
+
+
+def load_policy() -> WatchPolicy:
+    """Every threshold: the telemetry policy's, and those of the release rules."""
+    site = SitePolicy.current()
+    return WatchPolicy(
+        judge=TelemetryPolicy.current().to_policy(),
+        idle_util_pct=site.idle_util_pct,
+        idle_seconds=site.idle_seconds,
+        no_show_seconds=site.no_show_seconds,
+        grace_seconds=site.stop_grace_seconds,
     )
 
 
@@ -94,11 +124,6 @@ def load_logins() -> dict[str, int]:
     rows = list(User.objects.order_by().values_list("pk", "username", "unix_user"))
     by_name = {username: pk for pk, username, unix_user in rows if not unix_user}
     return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
-
-
-def _finding(rule: str, reservation_id: int | None, users: Iterable[str]) -> Finding:
-    names = sorted(users)
-    return Finding(rule, reservation_id, {"users": names} if names else {})
 
 
 class CalendarJudge:
@@ -110,7 +135,8 @@ class CalendarJudge:
         self._logins: dict[str, int] = {}
         self._logins_at: datetime | None = None
         self._watcher = Watcher(WatchPolicy())
-        self._findings: dict[int, list[Finding]] = {}
+        self._findings: dict[int, tuple[Finding, ...]] = {}
+        self._scenes: dict[int, Scene] = {}
 
     # --- what Ingest asks ---------------------------------------------------------
 
@@ -129,21 +155,29 @@ class CalendarJudge:
             reading,
             age_seconds=age_seconds,
             now=now,
-            facts=watch.GpuFacts(),
+            facts=GpuFacts(foreign=gpu_id in picture.foreign),
             owners=picture.owners,
             holding=holding,
             before=before,
         )
-        self._findings[gpu_id] = [
-            _finding(found.rule.value, found.reservation_pk, found.users)
-            for found in verdict.findings
-        ]
-        if reading is not None and verdict.state in ACCUSED:
-            seen = watch.presence(reading, holding, picture.owners)
-            number = holding.reservation_pk if holding else None
-            rule = CAUSES[verdict.state]
-            self._findings[gpu_id].append(_finding(rule, number, seen.others))
+        self._findings[gpu_id] = verdict.findings
+        if verdict.suspects and holding is not None and reading is not None:
+            arrived_at = now - timedelta(seconds=age_seconds)
+            self._scenes[gpu_id] = Scene(
+                gpu_id, reading.uuid, holding, verdict.suspects, arrived_at
+            )
+        else:
+            self._scenes.pop(gpu_id, None)
         return verdict.state
+
+    def scenes(self) -> list[Scene]:
+        """Where an intruder stands now. May be asked from any thread."""
+        return list(self._scenes.values())
+
+    @property
+    def picture(self) -> Picture | None:
+        """The newest picture; None before the calendar was ever read."""
+        return self._picture
 
     def findings(self, gpu_id: int) -> Iterable[Finding]:
         """What stands on a Gpu since it was last judged."""
@@ -155,7 +189,7 @@ class CalendarJudge:
         if picture is None:
             return False
         holding, _before = picture.at(gpu_id, now)
-        return watch.holder_present(reading, holding, picture.owners)
+        return holder_present(reading, holding, picture.owners)
 
     # --- the thread that keeps it fresh ---------------------------------------------
 
@@ -164,7 +198,19 @@ class CalendarJudge:
         age = now - self._logins_at if self._logins_at else None
         if age is None or age.total_seconds() > LOGINS_SECONDS:
             self._logins, self._logins_at = load_logins(), now
-        self._picture = load_picture(now, self._logins)
+        picture = load_picture(now, self._logins)
+        if self._picture is None:
+            self._adopt(picture.policy)
+        self._picture = picture
+
+    def _adopt(self, policy: WatchPolicy) -> None:
+        """Go on with what an ingest before this one had found."""
+        self._watcher.policy = policy
+        rows = Alert.objects.open().exclude(gpu=None)
+        for gpu_id, rule, number in rows.values_list(
+            "gpu_id", "rule", "reservation_id"
+        ):
+            self._watcher.adopt(gpu_id, rule, number)
 
     def run(self, stop: threading.Event, connect: Callable[[], Redis]) -> None:
         """Refresh on each change of the calendar, and regularly."""

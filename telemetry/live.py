@@ -11,10 +11,16 @@ that a process that joins late starts with the present state.
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
 | telemetry.trouble.<node>  | key only: newest trouble, no expiry   | on change   |
+| telemetry.alerts          | no content: read the alerts again     | on change   |
 """
 
+import logging
+import threading
 from typing import Any, NotRequired, TypedDict
 
+import redis
+from django.conf import settings
+from django.db import transaction
 from redis.client import Pipeline
 
 FRAME = "telemetry.frame"
@@ -28,6 +34,10 @@ DETAIL_ALL = "telemetry.detail.*"
 TROUBLE = "telemetry.trouble."
 CALENDAR_CHANGED = "reservations.changed"
 """Published by the reservations floor: who holds what is different now."""
+
+ALERTS_CHANGED = "telemetry.alerts"
+SIGNALS = frozenset({CALENDAR_CHANGED, ALERTS_CHANGED})
+"""Channels whose messages say only that something is to be read again."""
 
 FRAME_SECONDS = 1.0
 DETAIL_KEPT_SECONDS = 60
@@ -155,3 +165,32 @@ def publish_detail(pipe: Pipeline, node: str, detail: bytes) -> None:
 def publish_trouble(pipe: Pipeline, node: str, trouble: bytes) -> None:
     """Queue a node's newest word about its driver; it stays until the next one."""
     pipe.set(TROUBLE + node, trouble)
+
+
+_client: redis.Redis | None = None
+_client_lock = threading.Lock()
+log = logging.getLogger(__name__)
+
+
+def _shared_client() -> redis.Redis:
+    """This process's connections to the broker, made once."""
+    global _client
+    with _client_lock:
+        if _client is None:
+            _client = redis.Redis.from_url(
+                settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
+            )
+        return _client
+
+
+def tell_alerts() -> None:
+    """Tell open pages, after the commit, that some Alert is different now."""
+    transaction.on_commit(_tell_alerts, robust=True)
+
+
+def _tell_alerts() -> None:
+    try:
+        _shared_client().publish(ALERTS_CHANGED, b"1")
+    except (redis.RedisError, OSError) as error:
+        # Pages read again by themselves now and then.
+        log.warning("an alert changed, but nobody was told: %s", error)

@@ -16,9 +16,8 @@ from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
 from telemetry.domain.rules import UNSEEN_SECONDS
 from telemetry.live import FRAME_LATEST
+from telemetry.models import TelemetryPolicy
 
-KEEP_MINUTES_DAYS = 30
-KEEP_HOURS_DAYS = 2 * 365
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for so long ingest is not running, and nobody listens."""
 
@@ -42,7 +41,8 @@ def tick() -> dict[str, int]:
     """Run each step; one that fails is logged and does not stop the next.
 
     1. close Alerts whose finder no longer sees their cause
-    2. open Alerts for Gpus of nodes that are silent for long, and close them
+    2. open Alerts for nodes that are silent for long, and close them; the same
+       for XIDs, which are over some time after the last one
     3. roll up the hours that are over and have new minutes
     4. fill in the summaries of what has ended
     5. delete what is older than its tier is kept
@@ -61,7 +61,12 @@ def tick() -> dict[str, int]:
         ("hours_deleted", _prune_hours),
     ]
     if sees(time.time()):
-        steps = [("alerts_closed", _close), ("nodes_silent", _mark), *steps]
+        steps = [
+            ("alerts_closed", _close),
+            ("nodes_silent", _mark),
+            ("xids_judged", _judge_xids),
+            *steps,
+        ]
     for name, step in steps:
         try:
             done[name] = step(now)
@@ -74,13 +79,18 @@ def _close(now: datetime) -> int:
     return services.close_unseen_alerts(now=now, unseen_seconds=UNSEEN_SECONDS)
 
 
+def _judge_xids(now: datetime) -> int:
+    return services.judge_xids(now=now)
+
+
 def _mark(now: datetime) -> int:
     opened, _closed = services.mark_silent_nodes(now=now)
     return opened
 
 
 def _prune(now: datetime) -> int:
-    return services.prune_minutes(now=now, keep_days=KEEP_MINUTES_DAYS)
+    kept = TelemetryPolicy.current().to_keeping()
+    return services.prune_minutes(now=now, keep_days=kept.minute_days)
 
 
 def _roll(now: datetime) -> int:
@@ -92,4 +102,5 @@ def _fill(now: datetime) -> int:
 
 
 def _prune_hours(now: datetime) -> int:
-    return services.prune_hours(now=now, keep_days=KEEP_HOURS_DAYS)
+    kept = TelemetryPolicy.current().to_keeping()
+    return services.prune_hours(now=now, keep_days=kept.hour_days)

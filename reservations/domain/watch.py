@@ -1,69 +1,52 @@
 """What is a Gpu doing, judged with the calendar in hand? And what is wrong?
 
 TELEMETRY.md section 4. One reading proves nothing: a word that accuses
-somebody, and every Alert, needs several samples in a row. Who owns a process is
-asked in this order: the portal Job it belongs to, then its Unix login. A
-process of a system account, or one whose owner the node cannot tell, is
-unattributed and never an intruder.
+somebody, and every finding, needs several fresh samples in a row and the time
+that the site's policies ask for. Whose a process is says `whose.py`.
 
-`Watcher` remembers, per Gpu, since when each finding stands; time in which no
+`Watcher` remembers, per Gpu, for how long each cause stands; time in which no
 fresh sample came does not count. It has no clock of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
+from typing import Any
 
-from telemetry.domain.sample import HARM, GpuReading, ProcessReading
+from reservations.domain.response import Suspect
+from reservations.domain.whose import (
+    HoldingInfo,
+    Owners,
+    Presence,
+    Seen,
+    holder_present,
+    presence,
+)
+from telemetry.domain import rules
+from telemetry.domain.commands import short_command
+from telemetry.domain.policy import JudgePolicy
+from telemetry.domain.reading import HARM, GpuReading
+from telemetry.domain.rules import Finding
+from telemetry.domain.standing import STALE_SECONDS, Stand, Stands
 from telemetry.domain.state import GpuState
+from telemetry.domain.units import MIB_BYTES
 
-STALE_SECONDS = 3.5
-"""Three samples at 1 Hz are missing, with half a second for the way."""
-ACCUSE_SECONDS = 4.0
-"""How long somebody else's process must stand before it is called one."""
 IDLE_WORD_SECONDS = 60.0
 """How long a held Gpu must be idle before its word says so."""
-SYSTEM_UID_BELOW = 1000
-"""Accounts of the system, not of people (Debian policy manual, 9.2.2)."""
-ZOMBIE_BYTES = 2**30
-"""Memory without a visible process that is worth a finding."""
-
-
-class Rule(StrEnum):
-    """Findings that need the calendar and have no state word of their own.
-
-    Those that have one (intruder, squatter, idle hog, lost) are opened from the
-    word by ``telemetry.domain.rules``.
-    """
-
-    NO_SHOW = "no-show"
-    OVERRUN = "overrun"
-    ZOMBIE_MEMORY = "zombie memory"
-    BROKEN_WITH_BOOKINGS = "broken with bookings"
-
-
-@dataclass(frozen=True, slots=True)
-class HoldingInfo:
-    """Who holds a Gpu over which Window."""
-
-    reservation_pk: int
-    user_pk: int
-    username: str
-    unix_user: str
-    account: str
-    start: datetime
-    end: datetime
-    checked_in: bool = False
+MOST_TOLD = 8
+"""Processes that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPolicy:
-    """Thresholds of the site's policy."""
+    """Thresholds: the telemetry policy's, and those the calendar's rules share."""
 
+    judge: JudgePolicy = field(default_factory=JudgePolicy)
     idle_util_pct: float = 3.0
+    idle_seconds: float = 1800.0
+    """An idle hog is found when an idle reservation's holder would be warned."""
     no_show_seconds: float = 900.0
     grace_seconds: float = 30.0
     """After the end a Job has this long to stop; until then it is no overrun."""
@@ -74,93 +57,18 @@ class GpuFacts:
     """What the database knows of the Gpu itself."""
 
     maintenance: bool = False
-    lost: bool = False
     mig: bool = False
     foreign: bool = False
     """Managed by another system: shown busy, never an intruder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something an Alert should say."""
-
-    rule: Rule
-    reservation_pk: int | None = None
-    users: tuple[str, ...] = ()
-    """Unix logins or portal names of whoever runs there."""
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
-    """The word, and the findings that stand."""
+    """The word, the findings that stand, and whom the ladder may look at."""
 
     state: GpuState
     findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """How processes lead to people."""
-
-    jobs: Mapping[int, int] = field(default_factory=dict)
-    """User by portal Job."""
-    logins: Mapping[str, int] = field(default_factory=dict)
-    """User by Unix login and by portal name."""
-
-    def of(self, process: ProcessReading) -> int | str | None:
-        """Return a User's key, a foreign login, or None: unattributed."""
-        if process.job is not None and process.job in self.jobs:
-            return self.jobs[process.job]
-        if process.user is None:
-            return None
-        if process.user in self.logins:
-            return self.logins[process.user]
-        if process.uid is None or process.uid < SYSTEM_UID_BELOW:
-            return None
-        return process.user
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """Whose processes a reading shows, seen from one holding."""
-
-    holder: bool = False
-    others: tuple[str, ...] = ()
-    unattributed: bool = False
-
-    @property
-    def anybody(self) -> bool:
-        """Whether there is any process at all."""
-        return self.holder or bool(self.others) or self.unattributed
-
-
-def presence(
-    reading: GpuReading, holding: HoldingInfo | None, owners: Owners
-) -> Presence:
-    """Sort the processes of a reading into the holder's and others'."""
-    holder = unattributed = False
-    others: list[str] = []
-    for process in reading.processes or ():
-        owner = owners.of(process)
-        logins = (holding.unix_user, holding.username) if holding else ()
-        if holding is not None and (
-            owner == holding.user_pk or (isinstance(owner, str) and owner in logins)
-        ):
-            holder = True
-        elif owner is None:
-            unattributed = True
-        else:
-            others.append(process.user or f"job {process.job}")
-    return Presence(holder, tuple(sorted(set(others))), unattributed)
-
-
-def holder_present(
-    reading: GpuReading | None, holding: HoldingInfo | None, owners: Owners
-) -> bool:
-    """Say whether the holder runs something: it is what check-in looks for."""
-    if reading is None or holding is None:
-        return False
-    return presence(reading, holding, owners).holder
+    suspects: tuple[Suspect, ...] = ()
 
 
 @dataclass(slots=True)
@@ -168,9 +76,35 @@ class _Memory:
     """What the Watcher remembers of one Gpu."""
 
     reservation_pk: int | None = None
-    last_at: datetime | None = None
-    stood: dict[str, float] = field(default_factory=dict)
-    """Watched seconds each condition has stood without a break."""
+    stands: Stands = field(default_factory=Stands)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at one Gpu, handed from rule to rule."""
+
+    stands: Stands
+    reading: GpuReading
+    owners: Owners
+    policy: WatchPolicy
+    now: datetime
+    holding: HoldingInfo | None
+    before: HoldingInfo | None
+
+    @property
+    def works(self) -> bool:
+        """Whether the card computes more than an idle one would."""
+        util_pct = self.reading.util_pct
+        return util_pct is not None and util_pct >= self.policy.idle_util_pct
+
+    def passes(self, stand: Stand, seconds: float) -> bool:
+        """Whether a cause has stood for a time and over enough samples."""
+        return stand.passes(seconds, self.policy.judge.least_samples)
+
+    def finding(self, rule: str, stand: Stand, **detail: Any) -> Finding:
+        """Say what was found, with the readings that made it."""
+        pk = self.holding.reservation_pk if self.holding else None
+        return Finding(rule, pk, detail, stand.trail)
 
 
 class Watcher:
@@ -179,6 +113,13 @@ class Watcher:
     def __init__(self, policy: WatchPolicy) -> None:
         self.policy = policy
         self._gpus: dict[int, _Memory] = {}
+
+    def adopt(self, gpu_pk: int, rule: str, reservation_pk: int | None) -> None:
+        """Take over a finding that was open before this process began."""
+        memory = self._gpus.setdefault(gpu_pk, _Memory(reservation_pk))
+        memory.stands.adopt(
+            rule, seconds=30 * 86_400, samples=self.policy.judge.least_samples
+        )
 
     def judge(
         self,
@@ -200,114 +141,166 @@ class Watcher:
             holding: whose Window runs now.
             before: whose Window ended within the last minutes.
         """
-        memory = self._gpus.setdefault(gpu_pk, _Memory())
-        held_by = holding.reservation_pk if holding else None
-        if memory.reservation_pk != held_by:
-            memory.reservation_pk = held_by
-            memory.stood.clear()
+        memory = self._memory(gpu_pk, holding)
         if facts.maintenance:
             return Verdict(GpuState.MAINTENANCE)
         if reading is None or age_seconds > STALE_SECONDS:
             # Blind: what stood keeps standing, but no time is added to it.
-            memory.last_at = None
+            memory.stands.blind()
             return Verdict(GpuState.STALE if reading else GpuState.UNKNOWN)
-        passed = _passed_seconds(memory, now)
-        broken = facts.lost or not reading.answers
-        lost_for = _stands(memory, "lost", broken, passed)
-        if broken:
-            if holding is None or lost_for < ACCUSE_SECONDS:
-                return Verdict(GpuState.LOST)
-            finding = Finding(Rule.BROKEN_WITH_BOOKINGS, holding.reservation_pk)
-            return Verdict(GpuState.LOST, (finding,))
+        if not reading.answers:
+            memory.stands.blind()
+            return Verdict(GpuState.LOST)
         if facts.mig:
             return Verdict(GpuState.MIG)
-        seen = presence(reading, holding, owners)
         if facts.foreign:
             return Verdict(GpuState.FOREIGN)
-        if holding is None:
-            return self._unbooked(memory, reading, seen, passed, before, owners, now)
-        return self._booked(memory, reading, seen, passed, holding)
+        memory.stands.see(reading, at=now.timestamp() - age_seconds)
+        look = _Look(memory.stands, reading, owners, self.policy, now, holding, before)
+        return _unbooked(look) if holding is None else _booked(look, holding)
 
-    def _unbooked(
-        self,
-        memory: _Memory,
-        reading: GpuReading,
-        seen: Presence,
-        passed: float,
-        before: HoldingInfo | None,
-        owners: Owners,
-        now: datetime,
-    ) -> Verdict:
-        findings = []
-        zombie = (reading.memory_used_bytes or 0) >= ZOMBIE_BYTES and not seen.anybody
-        if _stands(memory, "zombie", zombie, passed) >= ACCUSE_SECONDS:
-            findings.append(Finding(Rule.ZOMBIE_MEMORY))
-        overrun = before is not None and presence(reading, before, owners).holder
-        if overrun and before is not None and len(seen.others) == 1:
-            late = (now - before.end).total_seconds() > self.policy.grace_seconds
-            if late and _stands(memory, "overrun", True, passed) >= ACCUSE_SECONDS:
-                finding = Finding(Rule.OVERRUN, before.reservation_pk, seen.others)
-                findings.append(finding)
-                return Verdict(GpuState.SQUATTER, tuple(findings))
-            return Verdict(GpuState.BUSY, tuple(findings))
-        stood = _stands(memory, "squatter", bool(seen.others), passed)
-        if seen.others:
-            if stood < ACCUSE_SECONDS:
-                return Verdict(GpuState.BUSY, tuple(findings))
-            return Verdict(GpuState.SQUATTER, tuple(findings))
-        if seen.unattributed and _works(reading, self.policy):
-            return Verdict(GpuState.BUSY, tuple(findings))
-        if reading.processes is None and zombie:
-            return Verdict(GpuState.UNKNOWN, tuple(findings))
-        return Verdict(GpuState.FREE, tuple(findings))
+    def _memory(self, gpu_pk: int, holding: HoldingInfo | None) -> _Memory:
+        held_by = holding.reservation_pk if holding else None
+        memory = self._gpus.setdefault(gpu_pk, _Memory(held_by))
+        if memory.reservation_pk != held_by:
+            memory.reservation_pk = held_by
+            memory.stands.clear()
+        return memory
 
-    def _booked(
-        self,
-        memory: _Memory,
-        reading: GpuReading,
-        seen: Presence,
-        passed: float,
-        holding: HoldingInfo,
-    ) -> Verdict:
-        policy, pk = self.policy, holding.reservation_pk
-        works = _works(reading, policy)
-        here = seen.holder or seen.unattributed or reading.processes is None
-        came = holding.checked_in or seen.holder
-        intruded = _stands(memory, "intruder", bool(seen.others), passed)
-        # An unknown utilization is not idleness.
-        idle = not works and reading.util_pct is not None and came
-        idled = _stands(memory, "idle", idle, passed)
-        missed = _stands(memory, "no_show", not came and not seen.anybody, passed)
-        findings = []
-        if missed >= policy.no_show_seconds:
-            findings.append(Finding(Rule.NO_SHOW, pk))
-        if seen.others and intruded >= ACCUSE_SECONDS:
-            return Verdict(GpuState.INTRUDER, tuple(findings))
-        if idle and idled >= IDLE_WORD_SECONDS:
-            return Verdict(GpuState.IDLE, tuple(findings))
-        if not seen.anybody and not came:
-            return Verdict(GpuState.RESERVED, tuple(findings))
-        if here and works and HARM & set(reading.throttle or ()):
-            return Verdict(GpuState.THROTTLED, tuple(findings))
+
+def _unbooked(look: _Look) -> Verdict:
+    judge, reading, before = look.policy.judge, look.reading, look.before
+    seen = presence(reading, None, look.owners)
+    findings: list[Finding] = []
+    used_bytes = reading.memory_used_bytes or 0
+    unseen = used_bytes >= judge.zombie_memory_mib * MIB_BYTES and not seen.anybody
+    zombie = look.stands.holds(rules.ZOMBIE_MEMORY, unseen)
+    if look.passes(zombie, judge.zombie_after_seconds):
+        findings.append(
+            look.finding(rules.ZOMBIE_MEMORY, zombie, memory_bytes=used_bytes)
+        )
+    late, others = _split(seen.strangers, before)
+    overrun = _overrun(look, late)
+    findings += overrun
+    squatting = look.stands.holds(rules.SQUATTER, bool(others))
+    if look.passes(squatting, judge.squatter_after_seconds):
+        findings.append(look.finding(rules.SQUATTER, squatting, **_people(others)))
+        return Verdict(GpuState.SQUATTER, tuple(findings))
+    if overrun:
+        return Verdict(GpuState.SQUATTER, tuple(findings))
+    if seen.strangers or (seen.unattributed and look.works):
         return Verdict(GpuState.BUSY, tuple(findings))
+    if reading.processes is None and unseen:
+        return Verdict(GpuState.UNKNOWN, tuple(findings))
+    return Verdict(GpuState.FREE, tuple(findings))
 
 
-def _passed_seconds(memory: _Memory, now: datetime) -> float:
-    """Return the watched time since the last fresh sample, a gap counts nothing."""
-    last, memory.last_at = memory.last_at, now
-    if last is None:
-        return 0.0
-    return min(max((now - last).total_seconds(), 0.0), STALE_SECONDS)
+def _overrun(look: _Look, late: tuple[Seen, ...]) -> list[Finding]:
+    """The holder's processes after the end, once the grace is over too."""
+    before = look.before
+    over = before is not None and not _in_grace(look, before)
+    stand = look.stands.holds(rules.OVERRUN, over and bool(late))
+    if before is None or not look.passes(
+        stand, look.policy.judge.overrun_after_seconds
+    ):
+        return []
+    found = look.finding(rules.OVERRUN, stand, **_people(late))
+    return [replace(found, reservation_id=before.reservation_pk)]
 
 
-def _stands(memory: _Memory, name: str, holds: bool, passed: float) -> float:
-    """Return for how many watched seconds a condition has stood by now."""
-    if not holds:
-        memory.stood.pop(name, None)
-        return 0.0
-    memory.stood[name] = memory.stood.get(name, -passed) + passed
-    return memory.stood[name]
+def _in_grace(look: _Look, before: HoldingInfo) -> bool:
+    late_seconds = (look.now - before.end).total_seconds()
+    return late_seconds <= look.policy.grace_seconds
 
 
-def _works(reading: GpuReading, policy: WatchPolicy) -> bool:
-    return reading.util_pct is not None and reading.util_pct >= policy.idle_util_pct
+def _booked(look: _Look, holding: HoldingInfo) -> Verdict:
+    policy, judge, reading = look.policy, look.policy.judge, look.reading
+    seen = presence(reading, holding, look.owners)
+    strangers = seen.strangers
+    if look.before is not None and _in_grace(look, look.before):
+        # Who held it until a moment ago still has the time to stop.
+        _late, strangers = _split(strangers, look.before)
+    came = holding.checked_in or seen.holder
+    intruded = look.stands.holds(rules.INTRUDER, bool(strangers))
+    suspects = _suspects(look, strangers)
+    # An unknown utilization is not idleness.
+    idle = look.stands.holds(
+        rules.IDLE_HOG, not look.works and reading.util_pct is not None and came
+    )
+    missed = look.stands.holds(rules.NO_SHOW, not came and not seen.anybody)
+    findings = []
+    if look.passes(missed, policy.no_show_seconds):
+        findings.append(look.finding(rules.NO_SHOW, missed))
+    if look.passes(idle, policy.idle_seconds):
+        findings.append(look.finding(rules.IDLE_HOG, idle))
+    if strangers and look.passes(intruded, judge.intruder_after_seconds):
+        findings.append(look.finding(rules.INTRUDER, intruded, **_people(strangers)))
+        return Verdict(GpuState.INTRUDER, tuple(findings), suspects)
+    return Verdict(_quiet_word(look, seen, came, idle), tuple(findings))
+
+
+def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuState:
+    """The word for a booked Gpu with no intruder on it."""
+    reading = look.reading
+    if look.passes(idle, IDLE_WORD_SECONDS):
+        return GpuState.IDLE
+    if not seen.anybody and not came:
+        return GpuState.RESERVED
+    here = seen.holder or seen.unattributed or reading.processes is None
+    if here and look.works and HARM & set(reading.throttle or ()):
+        return GpuState.THROTTLED
+    return GpuState.BUSY
+
+
+def _split(
+    strangers: Iterable[Seen], before: HoldingInfo | None
+) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
+    """(the last holder's processes, those of others)."""
+    last, others = [], []
+    for seen in strangers:
+        mine = before is not None and before.is_of(seen.owner)
+        (last if mine else others).append(seen)
+    return tuple(last), tuple(others)
+
+
+def _suspects(look: _Look, strangers: Iterable[Seen]) -> tuple[Suspect, ...]:
+    """Each stranger's process, with how long this very process was seen."""
+    found = []
+    for seen in strangers:
+        process = seen.process
+        key = ("process", process.pid, process.uid, process.started_at)
+        stand = look.stands.holds(key)
+        found.append(Suspect(process, seen.owner, stand.samples, stand.seconds))
+    return tuple(found)
+
+
+def _people(strangers: Iterable[Seen]) -> dict[str, Any]:
+    """Who runs there, for the operator; pages decide who reads names."""
+    told = list(strangers)
+    return {
+        "users": sorted({seen.login for seen in told}),
+        "processes": [
+            {
+                "pid": seen.process.pid,
+                "uid": seen.process.uid,
+                "user": seen.login,
+                "command": short_command(seen.process.command),
+                "memory_bytes": seen.process.memory_bytes,
+                "started_at": seen.process.started_at,
+                "job": seen.process.job,
+            }
+            for seen in told[:MOST_TOLD]
+        ],
+    }
+
+
+__all__ = [
+    "GpuFacts",
+    "HoldingInfo",
+    "Owners",
+    "Verdict",
+    "WatchPolicy",
+    "Watcher",
+    "holder_present",
+    "presence",
+]

@@ -13,15 +13,14 @@ from django.db.models import Q
 
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
-from reservations.domain.watch import Rule
 from reservations.models import Allocation, Reservation, Token
 from reservations.services import books, locking
-from telemetry.domain.state import WORDS, GpuState
+from telemetry.domain.rules import INTRUDER, OVERRUN
 from telemetry.models import Alert, Gpu
 
 WAIT_SECONDS = 120
 """How long what overran may take to go before the start has failed."""
-FOREIGN_RULES = (WORDS[GpuState.INTRUDER], Rule.OVERRUN.value)
+FOREIGN_RULES = (INTRUDER, OVERRUN)
 REASON = "the Gpus were not clean at the start"
 
 Refund = Callable[..., None]

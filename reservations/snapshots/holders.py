@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
-from reservations.domain.watch import HoldingInfo
+from reservations.domain.whose import HoldingInfo
 from reservations.models import Allocation
 
 _FIELDS = (

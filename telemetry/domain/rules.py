@@ -1,18 +1,22 @@
 """When does what one sees become a finding, and when is it over?
 
-What lasts one sample is noise: a finding opens when its cause stands for some
-seconds and closes when it was gone for some more, so that nothing flickers.
-TELEMETRY.md section 4. Which state a Gpu is in, and what else the calendar makes
-of it, is judged on the floor above (reservations/domain/watch.py).
+What lasts one sample is noise. Who finds something counts, over fresh samples
+only, for how long its cause stands (`standing.py`) and says so once the policy's
+threshold is passed; here it opens at once, and closes when its cause was gone for
+some seconds, so that nothing flickers. TELEMETRY.md section 4. Which state a Gpu
+is in, and what the calendar makes of it, is judged on the floor above
+(reservations/domain/watch.py); what the card itself says, in hardware_rules.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from telemetry.domain.policy import JudgePolicy
+from telemetry.domain.standing import Trail
 from telemetry.domain.state import GpuState
 
 
@@ -20,66 +24,92 @@ class Severity(StrEnum):
     """How much a finding matters."""
 
     INFO = "info"
+    """Somebody may want to know."""
     WARNING = "warning"
+    """Somebody should look."""
     CRITICAL = "critical"
+    """Somebody has to act."""
 
 
 INTRUDER = "intruder"
 SQUATTER = "squatter"
+NO_SHOW = "no-show"
 IDLE_HOG = "idle hog"
+OVERRUN = "overrun"
+ZOMBIE_MEMORY = "zombie memory"
+BROKEN_WITH_BOOKINGS = "broken with bookings"
 LOST = "lost"
-THROTTLED = "throttled"
 SILENT = "no sample"
 MISSING = "missing after reboot"
 CLAIMED_ELSEWHERE = "claimed elsewhere"
+WEDGED = "wedged driver"
+XID_CRITICAL = "critical XID"
+XID_WARNING = "XID"
+ECC = "uncorrectable ECC"
+REMAP_FAILURE = "row remap failed"
+REMAP_PENDING = "row remap pending"
+THERMAL = "thermal slowdown"
+BRAKE = "power brake"
 
-STANDING = frozenset({MISSING, CLAIMED_ELSEWHERE, SILENT})
+SEVERITIES: Mapping[str, Severity] = {
+    INTRUDER: Severity.WARNING,
+    SQUATTER: Severity.INFO,
+    NO_SHOW: Severity.INFO,
+    IDLE_HOG: Severity.INFO,
+    "idle warning": Severity.INFO,
+    OVERRUN: Severity.WARNING,
+    ZOMBIE_MEMORY: Severity.WARNING,
+    REMAP_PENDING: Severity.WARNING,
+    THERMAL: Severity.WARNING,
+    BRAKE: Severity.WARNING,
+    XID_WARNING: Severity.WARNING,
+    LOST: Severity.CRITICAL,
+    SILENT: Severity.CRITICAL,
+    MISSING: Severity.CRITICAL,
+    CLAIMED_ELSEWHERE: Severity.CRITICAL,
+    BROKEN_WITH_BOOKINGS: Severity.CRITICAL,
+    WEDGED: Severity.CRITICAL,
+    XID_CRITICAL: Severity.CRITICAL,
+    ECC: Severity.CRITICAL,
+    REMAP_FAILURE: Severity.CRITICAL,
+}
+"""Every rule; one that is not here is a warning."""
+
+HARDWARE = frozenset({ECC, REMAP_FAILURE, REMAP_PENDING, THERMAL, BRAKE})
+"""Rules of the card itself, which take longer to be over."""
+BREAKS = frozenset({LOST, SILENT, MISSING, WEDGED, XID_CRITICAL, ECC, REMAP_FAILURE})
+"""Findings with which nobody should count on a Gpu."""
+STANDING = frozenset(
+    {
+        *(MISSING, CLAIMED_ELSEWHERE, SILENT, XID_CRITICAL, XID_WARNING),
+        BROKEN_WITH_BOOKINGS,
+    }
+)
 """Rules that are told once and closed by their opposite, not by silence."""
 
-SILENT_AFTER_SECONDS = 600.0
 REPEAT_SECONDS = 60.0
 """How often a finding that stands is told again, so that it is known to stand."""
 UNSEEN_SECONDS = 4 * REPEAT_SECONDS
 """A finding that was not told again for so long has lost its finder."""
 
-CAUSES: Mapping[GpuState, str] = {
-    GpuState.INTRUDER: INTRUDER,
-    GpuState.SQUATTER: SQUATTER,
-    GpuState.IDLE: IDLE_HOG,
-    GpuState.LOST: LOST,
-    GpuState.THROTTLED: THROTTLED,
-}
-"""States that are findings by themselves."""
-
-OPENS_AFTER_SECONDS: Mapping[str, float] = {
-    INTRUDER: 2.0,
-    SQUATTER: 10.0,
-    # The word comes after a minute: together POLICY.md's 30 min of idleness.
-    IDLE_HOG: 29 * 60.0,
-    LOST: 3.0,
-    THROTTLED: 300.0,
-}
-"""What is not named here was counted by whoever found it, and opens at once."""
-CLOSES_AFTER_SECONDS: Mapping[str, float] = {LOST: 5.0, THROTTLED: 60.0}
-OTHERS_CLOSE_AFTER_SECONDS = 15.0
-
 BLIND = frozenset({GpuState.STALE, GpuState.UNKNOWN})
 """States that say nothing: they neither open nor close anything."""
 
 
+def severity_of(rule: str) -> Severity:
+    """How much a rule matters."""
+    return SEVERITIES.get(rule, Severity.WARNING)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an Alert should say of a Gpu."""
+    """Something that an Alert should say of a Gpu, or of a Node."""
 
     rule: str
     reservation_id: int | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
-
-
-def own_finding(state: GpuState) -> Finding | None:
-    """The finding that a state is by itself."""
-    rule = CAUSES.get(state)
-    return Finding(rule) if rule else None
+    trail: Trail | None = field(default=None, compare=False)
+    """The readings that made it."""
 
 
 class Act(Enum):
@@ -92,7 +122,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do about one finding of one Gpu."""
+    """One thing to do about one finding."""
 
     act: Act
     finding: Finding
@@ -100,7 +130,7 @@ class Step:
 
 @dataclass(slots=True)
 class _Watch:
-    """One rule on one Gpu. Times are a steady clock's seconds."""
+    """One rule on one Gpu or Node. Times are a steady clock's seconds."""
 
     finding: Finding
     seen: bool
@@ -110,67 +140,74 @@ class _Watch:
     """When it was told last; None: no finding is open."""
 
 
-class RuleClock:
-    """Turns what stands, per Gpu and second, into steps.
+Place = TypeVar("Place", bound=Hashable)
 
-    Holds one Watch per rule that a Gpu has lately met, so it never grows beyond
-    Gpus x rules, and costs nothing for a Gpu that is well.
+
+class RuleClock(Generic[Place]):
+    """Turns what stands, per place (a Gpu or a Node) and second, into steps.
+
+    Holds one Watch per rule that a place has lately met, so it never grows beyond
+    places x rules, and costs nothing for a Gpu that is well.
     """
 
-    def __init__(self) -> None:
-        self._watches: dict[int, dict[str, _Watch]] = {}
+    def __init__(self, policy: Callable[[], JudgePolicy] = JudgePolicy) -> None:
+        self._policy = policy
+        self._watches: dict[Place, dict[str, _Watch]] = {}
 
     def see(
-        self, gpu_id: int, standing: Iterable[Finding], *, at: float
+        self, place: Place, standing: Iterable[Finding], *, at: float
     ) -> Iterator[Step]:
-        """What the findings that stand on a Gpu at an instant ask for.
+        """What the findings that stand at an instant ask for.
 
-        Not to be called while the Gpu is blind: then nothing is known.
+        Not to be called while the place is blind: then nothing is known.
         """
         found = {finding.rule: finding for finding in standing}
-        watches = self._watches.get(gpu_id)
+        watches = self._watches.get(place)
         if watches is None:
             if not found:
                 return
-            watches = self._watches[gpu_id] = {}
+            watches = self._watches[place] = {}
         for rule, finding in found.items():
             watch = watches.setdefault(rule, _Watch(finding, seen=True, since=at))
             watch.finding = finding
         for rule, watch in list(watches.items()):
-            act = _act(watch, seen=rule in found, at=at)
+            act = self._act(watch, seen=rule in found, at=at)
             if act is not None:
                 yield Step(act, watch.finding)
             if not watch.seen and watch.told_at is None:
                 del watches[rule]
         if not watches:
-            self._watches.pop(gpu_id, None)
+            self._watches.pop(place, None)
 
-    def adopt(self, gpu_id: int, rule: str, *, at: float) -> None:
+    def adopt(self, place: Place, rule: str, *, at: float) -> None:
         """Take over a finding that was open before this process began."""
         if rule not in STANDING:
             watch = _Watch(Finding(rule), seen=True, since=at, told_at=at)
-            self._watches.setdefault(gpu_id, {}).setdefault(rule, watch)
+            self._watches.setdefault(place, {}).setdefault(rule, watch)
 
-    def keep_only(self, gpu_ids: set[int]) -> None:
-        """Forget Gpus that are gone."""
-        for gpu_id in self._watches.keys() - gpu_ids:
-            del self._watches[gpu_id]
+    def keep_only(self, places: set[Place]) -> None:
+        """Forget places that are gone."""
+        for place in self._watches.keys() - places:
+            del self._watches[place]
 
-
-def _act(watch: _Watch, *, seen: bool, at: float) -> Act | None:
-    if watch.seen != seen:
-        watch.seen, watch.since = seen, at
-    rule, lasted_seconds = watch.finding.rule, at - watch.since
-    if watch.told_at is None:
-        if seen and lasted_seconds >= OPENS_AFTER_SECONDS.get(rule, 0.0):
+    def _act(self, watch: _Watch, *, seen: bool, at: float) -> Act | None:
+        if watch.seen != seen:
+            watch.seen, watch.since = seen, at
+        if watch.told_at is None:
+            if seen:
+                watch.told_at = at
+                return Act.OPEN
+            return None
+        if not seen and at - watch.since >= self._patience_seconds(watch.finding.rule):
+            watch.told_at = None
+            return Act.CLOSE
+        if seen and at - watch.told_at >= REPEAT_SECONDS:
             watch.told_at = at
-            return Act.OPEN
+            return Act.REPEAT
         return None
-    patience_seconds = CLOSES_AFTER_SECONDS.get(rule, OTHERS_CLOSE_AFTER_SECONDS)
-    if not seen and lasted_seconds >= patience_seconds:
-        watch.told_at = None
-        return Act.CLOSE
-    if seen and at - watch.told_at >= REPEAT_SECONDS:
-        watch.told_at = at
-        return Act.REPEAT
-    return None
+
+    def _patience_seconds(self, rule: str) -> float:
+        policy = self._policy()
+        if rule in HARDWARE:
+            return policy.hardware_closes_after_seconds
+        return policy.closes_after_seconds

@@ -11,6 +11,7 @@ from telemetry.domain.energy import EnergyMeters
 from telemetry.domain.errors import MessageRefused
 from telemetry.domain.fields import MESSAGE_MOST_BYTES, load_object
 from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.reading import XidEvent
 from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
 from telemetry.domain.sample import NodeSample, read_message
 from telemetry.domain.trouble import NodeTrouble
@@ -33,6 +34,8 @@ MINUTES_DONE = "telemetry.minutes.done"
 READ_COUNT = 100
 LAST_NUMBER = 2**64 - 1
 """Largest number of an entry within its millisecond."""
+MOST_XIDS_KEPT = 256
+"""Error events of one Gpu that wait for the database; a storm is one finding."""
 LOOK_BACK_SECONDS = 65 * 60
 FIRST_LOOK_BACK_SECONDS = 2 * MINUTE_SECONDS
 
@@ -64,6 +67,7 @@ class Intake:
         """Whether the last read left entries that were there already."""
         self.samples = 0
         """Samples taken since the start."""
+        self._xids: dict[int, list[XidEvent]] = {}
 
     def follow(self, cluster: ClusterSnapshot) -> None:
         """Read the streams of these nodes from now on, and of no others."""
@@ -88,10 +92,17 @@ class Intake:
         self._offset_seconds = seconds + microseconds / 1e6 - self._clock()
 
     def trim(self) -> None:
-        """Bound the streams of nodes that do not bound them themselves."""
+        """Bound the streams of nodes in number and in age.
+
+        A minute longer than raw samples are kept, so that the whole of that time
+        can be read again.
+        """
+        kept_seconds = self.cluster.keep_raw_seconds + MINUTE_SECONDS
+        oldest_ms = int((self._clock() + self._offset_seconds - kept_seconds) * 1000)
         with self._redis.pipeline(transaction=False) as pipe:
             for name in self.inboxes:
                 pipe.xtrim(RAW + name, maxlen=RAW_MAXLEN, approximate=True)
+                pipe.xtrim(RAW + name, minid=max(0, oldest_ms), approximate=True)
             pipe.execute()
 
     def read(self, block_seconds: float) -> int:
@@ -130,6 +141,11 @@ class Intake:
             for name, inbox in self.inboxes.items()
             if inbox.arrived is not None
         }
+
+    def take_xids(self) -> dict[int, list[XidEvent]]:
+        """Error events by Gpu that came since this was asked last."""
+        taken, self._xids = self._xids, {}
+        return taken
 
     def _first_unstored(self) -> int:
         """Unix seconds, server's clock, from which the streams are to be read."""
@@ -235,6 +251,9 @@ class Intake:
             joules = self._meters.take(pk, at, gpu)
             total = of_reading(gpu, holder_present=present, energy_joules=joules)
             self.minutes.add(pk, at, total)
+            if gpu.xids:
+                kept = self._xids.setdefault(pk, [])
+                kept.extend(gpu.xids[: MOST_XIDS_KEPT - len(kept)])
 
 
 def _milliseconds(entry_id: bytes) -> int:

@@ -13,11 +13,12 @@ from redis.exceptions import OutOfMemoryError
 
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.judge import bare_state
-from telemetry.domain.rules import BLIND, Finding, RuleClock, own_finding
+from telemetry.domain.rules import Finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
 from telemetry.ingest.bounds import cut_floods
 from telemetry.ingest.complaints import Complaints
+from telemetry.ingest.findings import Findings
 from telemetry.ingest.intake import RAW, Intake
 from telemetry.ingest.lease import Lease
 from telemetry.ingest.readings import (
@@ -94,7 +95,6 @@ class Ingest:
         self._redis = redis
         self._steady = steady
         self._judge = judge
-        self._findings = findings
         self.complaints = Complaints(logger)
         self.lease = Lease(redis)
         self.writer = Writer(redis, complaints=self.complaints, steady=steady)
@@ -104,7 +104,7 @@ class Ingest:
             holder_present=holder_present,
             steady=steady,
         )
-        self._clocks = RuleClock()
+        self._findings = Findings(self.writer, findings)
         self._judged: set[int] = set()
         """Gpus whose state in this tick is the judge's; not maintenance, missing."""
         self.readers = [
@@ -200,7 +200,13 @@ class Ingest:
                 steady=steady,
             )
         )
-        self._watch(rows, steady)
+        self._findings.watch(
+            rows,
+            self.intake.inboxes,
+            judged=self._judged,
+            now=now,
+            steady=steady,
+        )
         if leads and self.writer.cluster is not None:
             self._publish(rows, now, steady)
         self._leave_to_writer(now)
@@ -214,10 +220,7 @@ class Ingest:
         if cluster is None or cluster is self.intake.cluster:
             return
         self.intake.follow(cluster)
-        self._clocks.keep_only({gpu.pk for gpu in cluster.gpus})
-        for gpu_id, rule in self.writer.open_alerts:
-            self._clocks.adopt(gpu_id, rule, at=self._steady())
-        self.writer.open_alerts = []
+        self._findings.follow(cluster, steady=self._steady())
 
     def _state(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime
@@ -229,18 +232,6 @@ class Ingest:
         except Exception as error:
             self.complaints.add("judge", f"Gpu {gpu_id}: {error!r}")
             return GpuState.UNKNOWN
-
-    def _watch(self, rows: list[tuple[ClusterGpu, FrameRow]], steady: float) -> None:
-        for gpu, row in rows:
-            if row.state in BLIND:
-                continue
-            standing: list[Finding] = []
-            if gpu.pk in self._judged:
-                standing.extend(filter(None, [own_finding(row.state)]))
-                # Of one rule the later one counts: who judges may know more.
-                standing.extend(self._findings(gpu.pk))
-            for step in self._clocks.see(gpu.pk, standing, at=steady):
-                self.writer.leave_step(gpu.pk, step)
 
     def _publish(
         self, rows: list[tuple[ClusterGpu, FrameRow]], now: datetime, steady: float
@@ -276,6 +267,7 @@ class Ingest:
                 if minute > stored:
                     self.writer.leave_minute(minute, totals)
         self.writer.leave_seen(self.intake.heard_at(now))
+        self.writer.leave_xids(self.intake.take_xids())
 
     def _tidy(self) -> None:
         self.intake.set_clock()

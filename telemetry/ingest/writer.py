@@ -10,7 +10,7 @@ dropped, for they are still in the raw stream and `MINUTES_DONE` does not move.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -22,11 +22,13 @@ from redis import Redis, RedisError
 from telemetry import services
 from telemetry.domain.errors import TelemetryError
 from telemetry.domain.hardware import NodeInfo
+from telemetry.domain.policy import JudgePolicy
+from telemetry.domain.reading import XidEvent
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.rules import LOST, Act, Step
 from telemetry.ingest.complaints import Complaints
-from telemetry.ingest.intake import MINUTES_DONE
-from telemetry.models import Alert
+from telemetry.ingest.intake import MINUTES_DONE, MOST_XIDS_KEPT
+from telemetry.models import Alert, Node, TelemetryPolicy
 from telemetry.snapshots import ClusterSnapshot, load_cluster
 
 MOST_MINUTES = 70
@@ -57,14 +59,16 @@ class Writer:
         self._lock = threading.Lock()
         self._rosters: dict[str, NodeInfo] = {}
         self._applied: dict[str, tuple[NodeInfo, float]] = {}
-        self._steps: dict[tuple[int, str], Step] = {}
+        self._steps: dict[tuple[int | str, str], Step] = {}
+        self._xids: dict[int, list[XidEvent]] = {}
         self._minutes: dict[int, dict[int, MinuteTotals]] = {}
         self._seen: dict[str, datetime] = {}
         self._seen_written = self._loaded = float("-inf")
         self.cluster: ClusterSnapshot | None = None
         """The cluster as the database has it; None until it was read once."""
-        self.open_alerts: list[tuple[int, str]] = []
-        """Findings that were open when this process began: (Gpu, rule)."""
+        self.policy = JudgePolicy()
+        """Thresholds as the operator set them; the defaults until they were read."""
+        self._open_alerts: list[tuple[int | str, str]] = []
 
     # --- the loop's side: never waits ------------------------------------------
 
@@ -75,10 +79,26 @@ class Writer:
             if applied != info or self._steady() - at > ROSTER_AGAIN_SECONDS:
                 self._rosters[info.node] = info
 
-    def leave_step(self, gpu_id: int, step: Step) -> None:
-        """Keep the newest step of a rule on a Gpu."""
+    def leave_step(self, place: int | str, step: Step) -> None:
+        """Keep the newest step of a rule on a Gpu, or on a node by its name."""
         with self._lock:
-            self._steps[gpu_id, step.finding.rule] = step
+            before = self._steps.get((place, step.finding.rule))
+            if before and before.act is Act.OPEN and step.act is Act.REPEAT:
+                # Not stored yet: it is still to be opened.
+                step = Step(Act.OPEN, step.finding)
+            self._steps[place, step.finding.rule] = step
+
+    def leave_xids(self, events: Mapping[int, list[XidEvent]]) -> None:
+        """Keep error events by Gpu until they are counted."""
+        with self._lock:
+            for gpu_id, told in events.items():
+                kept = self._xids.setdefault(gpu_id, [])
+                kept.extend(told[: MOST_XIDS_KEPT - len(kept)])
+
+    def take_open_alerts(self) -> list[tuple[int | str, str]]:
+        """Findings that were open when this process began: (Gpu or node, rule)."""
+        taken, self._open_alerts = self._open_alerts, []
+        return taken
 
     def leave_minute(self, minute: int, totals: dict[int, MinuteTotals]) -> None:
         """Keep a minute that is over."""
@@ -98,6 +118,7 @@ class Writer:
         with self._lock:
             self._steps.clear()
             self._minutes.clear()
+            self._xids.clear()
 
     # --- the thread's side ---------------------------------------------------------
 
@@ -115,6 +136,8 @@ class Writer:
                 self._write_rosters()
             with self._step("alerts"):
                 self._write_steps()
+            with self._step("XIDs"):
+                self._write_xids()
             with self._step("minutes"):
                 self._write_minutes()
             with self._step("last seen"):
@@ -168,22 +191,50 @@ class Writer:
         with self._lock:
             steps = dict(self._steps)
         now = timezone.now()
-        for (gpu_id, rule), step in steps.items():
-            if step.act is Act.CLOSE:
-                services.close_alert(rule=rule, gpu_id=gpu_id, now=now)
-            else:
-                services.open_alert(
-                    rule=rule,
-                    gpu_id=gpu_id,
-                    now=now,
-                    detail=dict(step.finding.detail),
-                    reservation_id=step.finding.reservation_id,
-                )
-            if rule == LOST and step.act is not Act.REPEAT:
-                services.set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
+        for (place, rule), step in steps.items():
+            self._store(place, step, now)
             with self._lock:
-                if self._steps.get((gpu_id, rule)) is step:
-                    del self._steps[gpu_id, rule]
+                if self._steps.get((place, rule)) is step:
+                    del self._steps[place, rule]
+
+    def _store(self, place: int | str, step: Step, now: datetime) -> None:
+        finding = step.finding
+        gpu_id = place if isinstance(place, int) else None
+        node_id = None
+        if isinstance(place, str):
+            node_id = (
+                Node.objects.filter(name=place).values_list("pk", flat=True).first()
+            )
+            if node_id is None:
+                return
+        if step.act is Act.CLOSE:
+            services.close_alert(
+                rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now
+            )
+        else:
+            opens = step.act is Act.OPEN and finding.trail is not None
+            services.open_alert(
+                rule=finding.rule,
+                gpu_id=gpu_id,
+                node_id=node_id,
+                now=now,
+                detail=finding.detail,
+                reservation_id=finding.reservation_id,
+                readings=finding.trail.facts() if opens and finding.trail else None,
+            )
+        if finding.rule == LOST and step.act is not Act.REPEAT and gpu_id is not None:
+            services.set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
+
+    def _write_xids(self) -> None:
+        with self._lock:
+            events, self._xids = self._xids, {}
+        if not events:
+            return
+        try:
+            services.count_xids(events=events, now=timezone.now())
+        except DatabaseError:
+            self.leave_xids(events)
+            raise
 
     def _write_minutes(self) -> None:
         with self._lock:
@@ -208,8 +259,9 @@ class Writer:
     def _reload(self) -> None:
         if self._steady() - self._loaded < RELOAD_SECONDS:
             return
+        self.policy = TelemetryPolicy.current().to_policy()
         if self.cluster is None:
-            alerts = Alert.objects.open().values_list("gpu_id", "rule")
-            self.open_alerts = list(alerts)
+            rows = Alert.objects.open().values_list("gpu_id", "node__name", "rule")
+            self._open_alerts = [(gpu_id or node, rule) for gpu_id, node, rule in rows]
         self.cluster = load_cluster()
         self._loaded = self._steady()

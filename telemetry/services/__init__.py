@@ -1,10 +1,13 @@
 """What may be written on the ground floor. Other floors call these, nothing else."""
 
 from telemetry.services.alerts import (
+    acknowledge_alert,
     close_alert,
     close_unseen_alerts,
     mark_silent_nodes,
     open_alert,
+    snooze_alert,
+    wake_alert,
 )
 from telemetry.services.hours import (
     mark_hours_due,
@@ -21,15 +24,20 @@ from telemetry.services.summaries import (
     fill_summaries,
     stored_usage,
 )
+from telemetry.services.xids import clear_xids, count_xids, judge_xids
 
 __all__ = [
     "RosterReport",
+    "acknowledge_alert",
     "ask_summary",
+    "clear_xids",
     "close_alert",
     "close_unseen_alerts",
     "count_usage",
+    "count_xids",
     "enroll_node",
     "fill_summaries",
+    "judge_xids",
     "mark_hours_due",
     "mark_seen",
     "mark_silent_nodes",
@@ -42,5 +50,7 @@ __all__ = [
     "roll_account_hours",
     "roll_hours",
     "set_lost",
+    "snooze_alert",
     "stored_usage",
+    "wake_alert",
 ]

@@ -1,55 +1,97 @@
-"""Alerts: one open finding per rule and Gpu, closing by itself."""
+"""Alerts: one open finding per rule and place, closing by itself.
 
-from collections.abc import Collection
+A place is a Gpu, or a whole Node where the cause is the node's. Every change is
+told to open pages after the commit.
+"""
+
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, F, OuterRef
 
-from telemetry.domain.rules import SILENT, SILENT_AFTER_SECONDS, STANDING
-from telemetry.models import Alert, Gpu
+from telemetry import live
+from telemetry.domain.rules import SILENT, STANDING, severity_of
+from telemetry.models import Alert, AlertQuerySet, Node, TelemetryPolicy
+
+ACTS = ("acknowledge", "snooze", "wake")
+LONGEST_SNOOZE = timedelta(days=90)
 
 
 def open_alert(
     *,
     rule: str,
-    gpu_id: int,
+    gpu_id: int | None = None,
+    node_id: int | None = None,
     now: datetime,
-    detail: dict[str, Any] | None = None,
+    detail: Mapping[str, Any] | None = None,
     reservation_id: int | None = None,
+    readings: list[dict[str, Any]] | None = None,
 ) -> bool:
     """Open a finding, or say that it still stands; True when it is new.
 
-    Safe when two processes find the same at once: the database keeps one.
+    Safe when two processes find the same at once: the database keeps one. A cause
+    that comes back soon opens the same Alert again, with what the operator said
+    about it. Exactly one of `gpu_id` and `node_id` is given.
     """
-    seen = {"last_seen_at": now, "detail": detail or {}}
+    seen: dict[str, Any] = {
+        "last_seen_at": now,
+        "detail": dict(detail or {}),
+        "severity": severity_of(rule).value,
+    }
     if reservation_id is not None:
         seen["reservation_id"] = reservation_id
-    still_open = Alert.objects.open().filter(rule=rule, gpu_id=gpu_id)
-    if still_open.update(**seen):
+    place = Alert.objects.filter(rule=rule, gpu_id=gpu_id, node_id=node_id)
+    if place.open().update(**seen):
         return False
+    made = seen | {"readings": readings or []}
     try:
         with transaction.atomic():
-            Alert.objects.create(
-                rule=rule,
-                gpu_id=gpu_id,
-                opened_at=now,
-                last_seen_at=now,
-                detail=detail or {},
-                reservation_id=reservation_id,
-            )
+            if not _reopen(place, made, now, reservation_id):
+                Alert.objects.create(
+                    rule=rule, gpu_id=gpu_id, node_id=node_id, opened_at=now, **made
+                )
     except IntegrityError:
-        # Either another process was first, or the Gpu is gone: no finding then.
-        still_open.update(**seen)
+        # Either another process was first, or the place is gone: no finding then.
+        place.open().update(**seen)
         return False
+    live.tell_alerts()
     return True
 
 
-def close_alert(*, rule: str, gpu_id: int, now: datetime) -> bool:
+def _reopen(
+    place: AlertQuerySet,
+    made: dict[str, Any],
+    now: datetime,
+    reservation_id: int | None,
+) -> bool:
+    """Open the last one again where it closed only just now."""
+    within = TelemetryPolicy.current().reopens_within_seconds
+    last = (
+        place.filter(
+            closed_at__gt=now - timedelta(seconds=within),
+            reservation_id=reservation_id,
+        )
+        .order_by("-closed_at")
+        .first()
+    )
+    if last is None or not within:
+        return False
+    again = Alert.objects.filter(pk=last.pk).exclude(closed_at=None)
+    return again.update(closed_at=None, openings=F("openings") + 1, **made) == 1
+
+
+def close_alert(
+    *,
+    rule: str,
+    gpu_id: int | None = None,
+    node_id: int | None = None,
+    now: datetime,
+) -> bool:
     """Close a finding; False when there was none."""
-    found = Alert.objects.open().filter(rule=rule, gpu_id=gpu_id)
-    return found.update(closed_at=now) > 0
+    found = Alert.objects.open().filter(rule=rule, gpu_id=gpu_id, node_id=node_id)
+    return _close(found, now) > 0
 
 
 def close_unseen_alerts(
@@ -63,26 +105,72 @@ def close_unseen_alerts(
     """
     limit = now - timedelta(seconds=unseen_seconds)
     unseen = Alert.objects.open().filter(last_seen_at__lt=limit).exclude(rule__in=keep)
-    return unseen.update(closed_at=now)
+    return _close(unseen, now)
 
 
 def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
-    """Open an Alert for each Gpu of a node that has been silent for long.
+    """Open an Alert for each Node that has been silent for long: one cause, one
+    Alert, however many Gpus it has.
 
     Closes them when the node is heard again. Returns (opened, closed).
     """
-    limit = now - timedelta(seconds=SILENT_AFTER_SECONDS)
-    gpus = Gpu.objects.shown().filter(present=True, node__last_seen_at__isnull=False)
-    silent = gpus.filter(node__last_seen_at__lt=limit).select_related("node")
+    silent_seconds = TelemetryPolicy.current().silent_after_seconds
+    limit = now - timedelta(seconds=silent_seconds)
+    silent = Node.objects.filter(
+        last_seen_at__lt=limit, gpus__present=True, gpus__retired=False
+    ).distinct()
     opened = 0
-    for gpu in silent:
-        assert gpu.node.last_seen_at is not None
+    for node in silent:
+        assert node.last_seen_at is not None
         opened += open_alert(
             rule=SILENT,
-            gpu_id=gpu.pk,
+            node_id=node.pk,
             now=now,
-            detail={"last_seen_at": gpu.node.last_seen_at.isoformat()},
+            detail={"last_seen_at": node.last_seen_at.isoformat()},
         )
-    still_silent = silent.filter(pk=OuterRef("gpu_id")).order_by()
+    still_silent = silent.filter(pk=OuterRef("node_id")).order_by()
     heard = Alert.objects.open().filter(rule=SILENT).exclude(Exists(still_silent))
-    return opened, heard.update(closed_at=now)
+    return opened, _close(heard, now)
+
+
+def _close(alerts: AlertQuerySet, now: datetime) -> int:
+    closed = alerts.update(closed_at=now)
+    if closed:
+        live.tell_alerts()
+    return closed
+
+
+# --- what the operator says about one ---------------------------------------------
+
+
+def acknowledge_alert(*, alert_id: int, by: str, now: datetime) -> bool:
+    """Note that the operator takes care of it; False: closed, or noted before."""
+    row = Alert.objects.open().filter(pk=alert_id, acknowledged_at=None)
+    return _act(row, acknowledged_at=now, acknowledged_by=by)
+
+
+def snooze_alert(*, alert_id: int, until: datetime, by: str, now: datetime) -> bool:
+    """Let a finding be silent until then; False: it is closed.
+
+    Raises:
+        ValueError: `until` is not ahead, or further ahead than 90 days.
+    """
+    if not now < until <= now + LONGEST_SNOOZE:
+        raise ValueError("a snooze ends in the future, within 90 days")
+    row = Alert.objects.open().filter(pk=alert_id)
+    return _act(row, snoozed_until=until, snoozed_by=by)
+
+
+def wake_alert(*, alert_id: int) -> bool:
+    """Take acknowledgement and snooze back; False: closed, or there was none."""
+    row = Alert.objects.open().filter(pk=alert_id)
+    row = row.exclude(acknowledged_at=None, snoozed_until=None)
+    none = {"acknowledged_by": "", "snoozed_by": ""}
+    return _act(row, acknowledged_at=None, snoozed_until=None, **none)
+
+
+def _act(row: AlertQuerySet, **values: Any) -> bool:
+    changed = row.update(**values) == 1
+    if changed:
+        live.tell_alerts()
+    return changed

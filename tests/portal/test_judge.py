@@ -15,6 +15,7 @@ from reservations.domain.lifecycle import State
 from reservations.models import SitePolicy
 from telemetry.domain.sample import GpuReading, ProcessReading
 from telemetry.domain.state import GpuState
+from telemetry.models import TelemetryPolicy
 from tests.factories import make_gpu, make_gpus, make_reservation, make_user
 
 HOUR = timedelta(hours=1)
@@ -54,7 +55,9 @@ class TestStates:
         assert watched(judge, gpu.pk, reading("bob")) is GpuState.INTRUDER
         (found,) = judge.findings(gpu.pk)
         assert (found.rule, found.reservation_id) == ("intruder", booked.pk)
-        assert found.detail == {"users": ["bob"]}
+        assert found.detail["users"] == ["bob"]
+        assert found.detail["processes"][0]["pid"] == 100
+        assert len(found.trail.facts()) == 8
 
     def test_one_sample_accuses_nobody(self, alice, bob):
         gpu = make_gpu()
@@ -66,9 +69,10 @@ class TestStates:
 
     def test_a_process_where_nobody_booked_is_a_squatter(self, judge, bob):
         gpu = make_gpu()
-        assert watched(judge, gpu.pk, reading("bob")) is GpuState.SQUATTER
+        assert watched(judge, gpu.pk, reading("bob")) is GpuState.BUSY
+        assert watched(judge, gpu.pk, reading("bob"), 12) is GpuState.SQUATTER
         (found,) = judge.findings(gpu.pk)
-        assert found.detail == {"users": ["bob"]}
+        assert found.detail["users"] == ["bob"]
         assert watched(judge, gpu.pk, reading()) is GpuState.FREE
         assert not list(judge.findings(gpu.pk))
 
@@ -129,7 +133,9 @@ class TestPicture:
         for gpu in make_gpus(20):
             make_reservation(alice, [gpu], state=State.ACTIVE)
         SitePolicy.current()
+        TelemetryPolicy.current()
         judge = CalendarJudge()
+        judge.refresh(timezone.now())
         with django_assert_max_num_queries(7):
             judge.refresh(timezone.now())
 

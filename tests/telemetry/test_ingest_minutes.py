@@ -140,7 +140,7 @@ class TestAlertsAndSeen:
         gpu = make_gpu(node_a)
         skip = 0
         ingest = stepped(steady=lambda: time.monotonic() + skip)
-        for skip, state in enumerate(["lost"] * 6 + ["ok"] * 10):
+        for skip, state in enumerate(["lost"] * 6 + ["ok"] * 20):
             send(
                 redis_client,
                 "raw.node-a",

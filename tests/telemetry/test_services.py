@@ -209,6 +209,8 @@ class TestMinutes:
         services.record_minutes(totals={(gpu.pk, MINUTE - a): totals() for a in ages})
         assert services.prune_minutes(now=NOW, keep_days=30) == 1
         assert services.roll_hours(now=NOW) == 3
+        assert services.prune_minutes(now=NOW, keep_days=30) == 0
+        assert services.roll_account_hours(now=NOW, held=lambda hour: {}) == 3
         assert services.prune_minutes(now=NOW, keep_days=30) == 1
         assert services.prune_minutes(now=NOW, keep_days=30) == 0
         assert SampleMinute.objects.count() == 2
@@ -229,7 +231,8 @@ class TestAlerts:
         services.open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
         assert services.close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
         assert not services.close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
-        assert services.open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        later = NOW + timedelta(minutes=6)
+        assert services.open_alert(rule="intruder", gpu_id=gpu.pk, now=later)
         assert Alert.objects.count() == 2
 
     def test_an_unseen_finding_closes_and_a_standing_one_stays(self, db):
@@ -246,11 +249,12 @@ class TestAlerts:
         make_gpus(3, node)
         make_gpu(make_node("node-b", last_seen_at=NOW + timedelta(minutes=11)))
         late = NOW + timedelta(minutes=12)
-        assert services.mark_silent_nodes(now=late) == (3, 0)
+        assert services.mark_silent_nodes(now=late) == (1, 0)
         assert services.mark_silent_nodes(now=late) == (0, 0)
-        assert Alert.objects.open().filter(rule=SILENT).count() == 3
+        told = Alert.objects.open().get(rule=SILENT)
+        assert (told.node, told.gpu, told.place) == (node, None, "node-a")
         services.mark_seen(seen={"node-a": late})
-        assert services.mark_silent_nodes(now=late) == (0, 3)
+        assert services.mark_silent_nodes(now=late) == (0, 1)
 
     def test_last_seen_never_goes_backwards(self, db):
         node = make_node("node-a", last_seen_at=NOW)

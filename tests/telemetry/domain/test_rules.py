@@ -1,11 +1,22 @@
-"""Findings open late, close late, and never flicker."""
+"""Findings open once, close late, and never flicker."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.domain.rules import LOST, MISSING, Act, Finding, RuleClock, own_finding
-from telemetry.domain.state import GpuState
+from telemetry.domain.policy import JudgePolicy
+from telemetry.domain.rules import (
+    BREAKS,
+    ECC,
+    LOST,
+    MISSING,
+    SEVERITIES,
+    Act,
+    Finding,
+    RuleClock,
+    Severity,
+    severity_of,
+)
 
 pytestmark = pytest.mark.pure
 OVERRUN = Finding("overrun", 7, {"users": ["eve"]})
@@ -19,22 +30,20 @@ def run(clock: RuleClock, seconds: dict[float, list[Finding]], gpu: int = 1) -> 
     ]
 
 
-def test_what_lasts_one_sample_is_no_finding():
-    lost = Finding(LOST)
-    assert run(RuleClock(), {0: [lost], 1: [], 2: [lost], 3: []}) == []
-
-
-def test_a_lost_gpu_opens_after_three_seconds_and_closes_after_five():
-    lost = Finding(LOST)
-    seconds = {at: [lost] if at < 10 else [] for at in range(30)}
-    assert run(RuleClock(), seconds) == [(3, Act.OPEN, LOST), (15, Act.CLOSE, LOST)]
-
-
-def test_a_judged_finding_opens_at_once_and_is_told_again_each_minute():
+def test_a_finding_opens_at_once_and_is_told_again_each_minute():
     seconds = {at: [OVERRUN] for at in range(130)}
     steps = run(RuleClock(), seconds)
     acts = [(at, act) for at, act, _rule in steps]
     assert acts == [(0, Act.OPEN), (60, Act.REPEAT), (120, Act.REPEAT)]
+
+
+def test_it_closes_after_the_policys_time_and_a_cards_takes_longer():
+    policy = JudgePolicy(closes_after_seconds=5, hardware_closes_after_seconds=20)
+    clock = RuleClock(lambda: policy)
+    both = [Finding(LOST), Finding(ECC)]
+    seconds = {at: both if at < 3 else [] for at in range(40)}
+    closed = [step for step in run(clock, seconds) if step[1] is Act.CLOSE]
+    assert closed == [(8, Act.CLOSE, LOST), (23, Act.CLOSE, ECC)]
 
 
 def test_a_gap_shorter_than_its_patience_closes_nothing():
@@ -57,11 +66,12 @@ def test_gpus_that_are_gone_are_forgotten():
     assert set(clock._watches) == {2}
 
 
-def test_only_some_states_are_findings_by_themselves():
-    assert own_finding(GpuState.LOST) == Finding(LOST)
-    assert own_finding(GpuState.BUSY) is None
+def test_what_breaks_a_gpu_is_critical_and_an_unknown_rule_is_a_warning():
+    assert {SEVERITIES[rule] for rule in BREAKS} == {Severity.CRITICAL}
+    assert severity_of("something else") is Severity.WARNING
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=200))
 def test_open_and_close_take_turns_and_nothing_is_kept_when_all_is_well(seen):
     clock, is_open = RuleClock(), {"overrun": False, LOST: False}

@@ -1,0 +1,140 @@
+"""The ladder: what is done against an intruder, and what never is.
+
+    observe -> notify (in the page) -> warn (on the terminal) -> stop (the process)
+
+A pool goes so far up and no further; each step waits for its time and for the step
+below. Pure: who carries it out is gpuportal/respond.py, and the node checks again
+just before it acts. TELEMETRY.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reservations.domain.whose import (
+    NOBODY_UID,
+    SYSTEM_UID_BELOW,
+    HoldingInfo,
+    Owners,
+)
+from telemetry.domain.policy import JudgePolicy
+from telemetry.domain.reading import ProcessReading
+from telemetry.domain.standing import STALE_SECONDS
+
+
+class Step(StrEnum):
+    """One rung; the words are telemetry.models.Response.Step's."""
+
+    NOTIFY = "notify"
+    WARN = "warn"
+    STOP = "stop"
+
+
+LADDER = (Step.NOTIFY, Step.WARN, Step.STOP)
+REACH = {
+    "observe": LADDER[:0],
+    "notify": LADDER[:1],
+    "warn": LADDER[:2],
+    "stop": LADDER,
+}
+"""Pool's setting: the rungs it allows."""
+
+
+class Never(StrEnum):
+    """Why nothing is done against a process, whatever the pool allows."""
+
+    STALE = "its newest sample is stale"
+    FEW_SAMPLES = "it was not seen in enough samples"
+    NOT_HELD = "nobody holds the GPU"
+    UNATTRIBUTED = "nobody knows whose it is"
+    ROOT = "it is root's"
+    SYSTEM = "it is a system account's"
+    HOLDER = "it is the holder's"
+    JOB = "it is a job of the portal, which ends with its own reservation"
+    EXEMPT = "it is on the whitelist"
+    NO_START = "nobody knows when it started: its number may be another's by now"
+    SETTLED = "the operator acknowledged or snoozed the alert"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One process that stands on a Gpu which somebody else holds."""
+
+    process: ProcessReading
+    owner: int | str | None
+    """As `Owners.of` tells it."""
+    samples: int
+    """Fresh samples in a row that showed it."""
+    seconds: float
+    """Watched time over which they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a step is decided from."""
+
+    suspect: Suspect
+    holding: HoldingInfo | None
+    reach: str
+    """The pool's setting: observe, notify, warn or stop."""
+    age_seconds: float
+    """Since the newest sample of the Gpu arrived."""
+    stood_seconds: float
+    """Since the Alert opened."""
+    done: Collection[Step] = ()
+    """Steps that were taken against this process already."""
+    settled: bool = False
+    """The operator acknowledged or snoozed the Alert."""
+
+
+def why_never(case: Case, *, owners: Owners, policy: JudgePolicy) -> Never | None:
+    """Return what forbids any step; None: nothing does."""
+    suspect, process = case.suspect, case.suspect.process
+    forbidden = (
+        (not case.age_seconds <= STALE_SECONDS, Never.STALE),
+        (suspect.samples < max(2, policy.least_samples), Never.FEW_SAMPLES),
+        (case.holding is None, Never.NOT_HELD),
+        (process.uid == 0 or process.user == "root", Never.ROOT),
+        (suspect.owner is None or process.uid is None, Never.UNATTRIBUTED),
+        (
+            process.uid is not None
+            and (process.uid < SYSTEM_UID_BELOW or process.uid == NOBODY_UID),
+            Never.SYSTEM,
+        ),
+        (case.holding is not None and _of_holder(case.holding, suspect), Never.HOLDER),
+        (process.job is not None, Never.JOB),
+        (owners.exempt(process), Never.EXEMPT),
+        (process.started_at is None, Never.NO_START),
+        (case.settled, Never.SETTLED),
+    )
+    return next((why for holds, why in forbidden if holds), None)
+
+
+def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
+    """By any sign: where two signs differ, nothing is done."""
+    return holding.is_of(suspect.owner) or holding.is_of(suspect.process.user)
+
+
+def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
+    """How long after the Alert opened a step is due."""
+    return {
+        Step.NOTIFY: 0.0,
+        Step.WARN: policy.warn_after_seconds,
+        Step.STOP: policy.stop_after_seconds,
+    }[step]
+
+
+def next_step(case: Case, *, owners: Owners, policy: JudgePolicy) -> Step | None:
+    """Return the rung to take now; None: none is due, or none ever.
+
+    One at a time and none left out: whoever is stopped was told and warned.
+    """
+    if why_never(case, owners=owners, policy=policy) is not None:
+        return None
+    for step in REACH.get(case.reach, ()):
+        if step not in case.done:
+            due = case.stood_seconds >= due_after_seconds(step, policy)
+            return step if due else None
+    return None
