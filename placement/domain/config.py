@@ -99,6 +99,10 @@ class Fields:
         """A raw value, for readers that judge its type themselves."""
         return self._config.get(name)
 
+    def is_null(self, name: str) -> bool:
+        """True where the field is there and says null, which is not silence."""
+        return name in self._config and self._config[name] is None
+
     def must(self, field: str, holds: bool, detail: str) -> None:
         """Note a problem unless something holds (only the first per field)."""
         if not holds:

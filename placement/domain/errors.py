@@ -4,6 +4,7 @@ PlacementError
 ├── BadInput               the person can mend it: fields, each with its problem
 │   ├── SpecInvalid        a model's description
 │   │   └── UnknownFamily  a config.json of a family that is not known here
+│   │       └── UnknownHead  or of a known one in an unknown form
 │   ├── WorkloadInvalid    what to run with it
 │   ├── OffersInvalid      the Gpus offered
 │   └── LaunchInvalid      a Job's form
@@ -67,6 +68,18 @@ class UnknownFamily(SpecInvalid):
                 f"{', '.join(known)}. A .safetensors or ONNX file of the model works "
                 "for any family."
             }
+        )
+
+
+class UnknownHead(UnknownFamily):
+    """A known family in a form whose layers are not known here."""
+
+    def __init__(self, family: str, form: str) -> None:
+        self.family = family
+        self.known = ()
+        SpecInvalid.__init__(
+            self,
+            {"architectures": f"{family[:40]} {form[:120]} is not known here"},
         )
 
 

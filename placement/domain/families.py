@@ -9,46 +9,83 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placement.domain.config import Fields, check_size
-from placement.domain.errors import UnknownFamily
+from placement.domain.errors import UnknownFamily, UnknownHead
 from placement.domain.families_decoder import (
     bloom,
     falcon,
     gpt2,
     gpt_neox,
+    gptj,
     opt,
     phi,
 )
-from placement.domain.families_encoder import bert, roberta, t5, vit
+from placement.domain.families_encoder import (
+    bert,
+    distilbert,
+    electra,
+    roberta,
+    vit,
+    xlm_roberta,
+)
 from placement.domain.families_llama import (
     gemma,
     gemma2,
+    gemma3,
     llama,
     mistral,
-    mixtral,
+    olmo2,
+    phi3,
     qwen2,
     qwen3,
+    smollm3,
 )
+from placement.domain.families_moe import (
+    deepseek_v2,
+    deepseek_v3,
+    mixtral,
+    olmoe,
+    qwen2_moe,
+    qwen3_moe,
+)
+from placement.domain.families_seq2seq import mt5, t5, whisper
+from placement.domain.quantization import read_quantization
+from placement.domain.quantize import quantized
 from placement.domain.spec import DTYPE_BYTES, ModelSpec, check
 
 Reader = Callable[[Fields, float], ModelSpec]
 FAMILIES: dict[str, Reader] = {
     "bert": bert,
     "bloom": bloom,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
+    "distilbert": distilbert,
+    "electra": electra,
     "falcon": falcon,
     "gemma": gemma,
     "gemma2": gemma2,
+    "gemma3_text": gemma3,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
+    "gptj": gptj,
     "llama": llama,
     "mistral": mistral,
     "mixtral": mixtral,
+    "mt5": mt5,
+    "olmo2": olmo2,
+    "olmoe": olmoe,
     "opt": opt,
     "phi": phi,
+    "phi3": phi3,
     "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
     "roberta": roberta,
+    "smollm3": smollm3,
     "t5": t5,
     "vit": vit,
+    "whisper": whisper,
+    "xlm-roberta": xlm_roberta,
 }
 TORCH_DTYPES = {
     "float32": "fp32",
@@ -79,6 +116,7 @@ def parse_config(
     if reader is None or dtype is None:
         fields.finish()
         raise UnknownFamily(family, sorted(FAMILIES))
+    _check_class(fields, family)
     label = name or fields.word("_name_or_path", "name_or_path") or family
     spec = reader(fields, DTYPE_BYTES[dtype])
     fields.finish()
@@ -92,5 +130,31 @@ def parse_config(
         source=source,
         tied_groups=spec.tied_groups,
     )
+    scheme = read_quantization(config)
+    if scheme is not None:
+        made = quantized(made, scheme)
     check(made)
     return made
+
+
+_ENCODERS = (
+    "bert",
+    "distilbert",
+    "electra",
+    "roberta",
+    "vit",
+    "xlm-roberta",
+    "whisper",
+)
+_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def _check_class(fields: Fields, family: str) -> None:
+    """Raise UnknownHead where a decoder's config is for another class than its usual
+    one (a reward model has no logits). Encoders read their heads themselves."""
+    given = fields.peek("architectures")
+    name = given[0] if isinstance(given, list) and given else ""
+    if family in _ENCODERS or not isinstance(name, str) or not name:
+        return
+    if not name.endswith(_SUFFIXES):
+        raise UnknownHead(family, f"as {name}")

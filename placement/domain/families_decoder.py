@@ -1,7 +1,7 @@
 """Readers for decoders with layer norms: GPT-2, OPT, BLOOM, Phi, GPT-NeoX, Falcon."""
 
 from placement.domain.config import Fields
-from placement.domain.layout import Tensors
+from placement.domain.layout import Names, Tensors
 from placement.domain.reading import (
     ACTIVATIONS,
     blocks,
@@ -11,7 +11,12 @@ from placement.domain.reading import (
     tie,
     vocab,
 )
-from placement.domain.spec import ModelSpec, TransformerShape
+from placement.domain.spec import Linear, ModelSpec, TransformerShape
+
+_OPT = Names(out="out_proj", up="fc1", down="fc2")
+_FUSED = Names(
+    fused="query_key_value", out="dense", up="dense_h_to_4h", down="dense_4h_to_h"
+)
 
 
 def gpt2(fields: Fields, width: float) -> ModelSpec:
@@ -40,6 +45,7 @@ def gpt2(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("resid_pdrop", default=0.1),
     )
     tensors = Tensors(
+        names=Names(fused="c_attn", out="c_proj", up="c_fc", down="c_proj"),
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
@@ -79,6 +85,7 @@ def opt(fields: Fields, width: float) -> ModelSpec:
     final = before and not fields.flag("_remove_final_layer_norm")
     projections = [(hidden, table)] if table != hidden else []
     tensors = Tensors(
+        names=_OPT,
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=bias,
@@ -97,6 +104,7 @@ def opt(fields: Fields, width: float) -> ModelSpec:
         groups: tuple[tuple[str, ...], ...] = (("embedding.tokens", "head.logits"),)
     else:
         tensors.head.append((shape.vocab, table))
+        tensors.head_linears.append(Linear("lm_head", shape.vocab, table))
         groups = ()
     count = blocks(fields, "num_hidden_layers", default=12)
     return finish("causal_lm", shape, tensors, count, width, groups)
@@ -124,6 +132,7 @@ def bloom(fields: Fields, width: float) -> ModelSpec:
         fused_qkv=True,
     )
     tensors = Tensors(
+        names=_FUSED,
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
@@ -161,6 +170,7 @@ def phi(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("resid_pdrop"),
     )
     tensors = Tensors(
+        names=Names(out="dense", up="fc1", down="fc2"),
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
@@ -200,6 +210,7 @@ def gpt_neox(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("hidden_dropout"),
     )
     tensors = Tensors(
+        names=_FUSED,
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=True,
@@ -245,6 +256,7 @@ def falcon(fields: Fields, width: float) -> ModelSpec:
         hidden_dropout_ratio=fields.ratio("hidden_dropout"),
     )
     tensors = Tensors(
+        names=_FUSED,
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=bias,
@@ -254,4 +266,46 @@ def falcon(fields: Fields, width: float) -> ModelSpec:
     )
     groups = tie(fields, shape, tensors, default=True)
     count = blocks(fields, "num_hidden_layers", "n_layer", default=32)
+    return finish("causal_lm", shape, tensors, count, width, groups)
+
+
+def gptj(fields: Fields, width: float) -> ModelSpec:
+    """GPT-J: side by side behind one norm, part of each head rotated, a biased head."""
+    hidden = fields.whole("n_embd", "hidden_size", default=4096, high=2**18)
+    heads = fields.whole("n_head", "num_attention_heads", default=16, high=8192)
+    head_dim = head_size(fields, hidden, heads, "n_head")
+    rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
+    fields.must(
+        "rotary_dim", rotated <= head_dim, f"{rotated} of {head_dim} numbers a head"
+    )
+    shape = TransformerShape(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        intermediate=fields.whole("n_inner", default=4 * hidden, high=2**21),
+        vocab=vocab(fields, 50400),
+        positions=positions(fields, "n_positions", default=2048),
+        norm="layernorm",
+        activation=fields.choice(  # type: ignore[arg-type]
+            "activation_function", options=ACTIVATIONS, default="gelu_new"
+        ),
+        rotary="partial",
+        rotary_ratio=min(1.0, rotated / head_dim),
+        parallel=True,
+        shared_norm=True,
+        embedding_dropout_ratio=fields.ratio("embd_pdrop"),
+        attention_dropout_ratio=fields.ratio("attn_pdrop"),
+        hidden_dropout_ratio=fields.ratio("resid_pdrop"),
+    )
+    tensors = Tensors(
+        names=Names(out="out_proj", up="fc_in", down="fc_out"),
+        mlp_bias=True,
+        norm_bias=True,
+        norms=1,
+        embedding=[(shape.vocab, hidden)],
+        head=[(shape.vocab,)],
+    )
+    groups = tie(fields, shape, tensors, default=False)
+    count = blocks(fields, "n_layer", "num_hidden_layers", default=28)
     return finish("causal_lm", shape, tensors, count, width, groups)

@@ -1,45 +1,51 @@
-"""Readers for encoders and encoder-decoders: BERT, RoBERTa, T5, ViT.
+"""Readers for encoders: BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ViT.
 
 The head depends on `architectures[0]`; without it, the masked language model (BERT,
 RoBERTa) or the classifier (ViT).
 """
 
 from placement.domain.config import Fields
-from placement.domain.layout import (
-    Shapes,
-    Tensors,
-    block_parts,
-    embedding_layer,
-    head_layer,
-    linear,
-    with_extra,
-)
+from placement.domain.errors import UnknownHead
+from placement.domain.layout import Names, Shapes, Tensors, linear
 from placement.domain.reading import (
     ACTIVATIONS,
     blocks,
     finish,
     head_size,
     labels,
-    made,
     positions,
     vocab,
 )
-from placement.domain.spec import LayerSpec, ModelSpec, TransformerShape, part
+from placement.domain.spec import Linear, ModelSpec, TransformerShape
+
+_BERT = Names(
+    query="query", key="key", value="value", out="dense", up="dense", down="dense"
+)
+_DISTIL = Names(
+    query="q_lin", key="k_lin", value="v_lin", out="out_lin", up="lin1", down="lin2"
+)
+_VIT = Names(out="o_proj", up="fc1", down="fc2")
 
 
-def _bert_like(
-    fields: Fields, width: float, *, vocab_default: int, rows: int, types: int
-) -> ModelSpec:
-    hidden = fields.whole("hidden_size", default=768, high=2**18)
-    heads = fields.whole("num_attention_heads", default=12, high=8192)
-    shape = TransformerShape(
+def _bert_shape(
+    fields: Fields,
+    *,
+    vocab_default: int,
+    hidden: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    embedding_width: int = 0,
+) -> TransformerShape:
+    hidden = fields.whole("hidden_size", default=hidden, high=2**18)
+    heads = fields.whole("num_attention_heads", default=heads, high=8192)
+    return TransformerShape(
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_dim=head_size(fields, hidden, heads, "num_attention_heads"),
-        intermediate=fields.whole("intermediate_size", default=3072, high=2**21),
+        intermediate=fields.whole("intermediate_size", default=inner, high=2**21),
         vocab=vocab(fields, vocab_default),
-        positions=positions(fields, "max_position_embeddings", default=rows),
+        positions=positions(fields, "max_position_embeddings", default=512),
         norm="layernorm",
         norm_place="after",
         activation=fields.choice(  # type: ignore[arg-type]
@@ -55,117 +61,164 @@ def _bert_like(
         ),
         hidden_dropout_ratio=fields.ratio("hidden_dropout_prob", default=0.1),
         labels=labels(fields, _label_count(fields, 2)),
+        embedding_width=embedding_width,
     )
-    kinds = fields.whole("type_vocab_size", default=types, low=1, high=2**16)
-    tensors = Tensors(
+
+
+def _post_norm(names: Names, embedding: Shapes) -> Tensors:
+    """BERT's tensors: biases everywhere, no norm after the last block."""
+    return Tensors(
+        names=names,
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
         norm_bias=True,
         final_norm=False,
-        embedding=[
-            (shape.vocab, hidden),
-            (shape.positions, hidden),
-            (kinds, hidden),
-        ],
+        embedding=embedding,
     )
-    head = _architecture_head(fields, "masked_lm")
+
+
+def _dense(tensors: Tensors, name: str, inputs: int, outputs: int) -> None:
+    """One more biased linear layer in the head."""
+    tensors.head += linear(inputs, outputs, True)
+    tensors.head_linears.append(Linear(name, outputs, inputs))
+
+
+def _masked_head(
+    fields: Fields, tensors: Tensors, rows: int, columns: int, name: str
+) -> tuple[tuple[str, ...], ...]:
+    """Logits over the tokens with a bias of their own, tied to the token table."""
+    tensors.head.append((rows,))
+    if fields.flag("tie_word_embeddings", default=True):
+        tensors.tied = rows * columns
+        return (("embedding.tokens", "head.logits"),)
+    tensors.head.append((rows, columns))
+    tensors.head_linears.append(Linear(name, rows, columns))
+    return ()
+
+
+def _bert_like(
+    fields: Fields, width: float, *, vocab_default: int, is_roberta: bool
+) -> ModelSpec:
+    shape = _bert_shape(fields, vocab_default=vocab_default)
+    hidden = shape.hidden
+    kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
+    embedding: Shapes = [
+        (shape.vocab, hidden),
+        (shape.positions, hidden),
+        (kinds, hidden),
+    ]
+    tensors = _post_norm(_BERT, embedding)
+    head = architecture_head(fields, "masked_lm")
     groups: tuple[tuple[str, ...], ...] = ()
+    _dense(tensors, "dense", hidden, hidden)
     if head == "masked_lm":
-        tensors.head = [*linear(hidden, hidden, True), (shape.vocab,)]
         tensors.head_norms = 1
-        if fields.flag("tie_word_embeddings", default=True):
-            tensors.tied = shape.vocab * hidden
-            groups = (("embedding.tokens", "head.logits"),)
-        else:
-            tensors.head.append((shape.vocab, hidden))
-    else:
-        tensors.head = linear(hidden, hidden, True)
-        if head == "sequence_classification":
-            tensors.head += linear(hidden, shape.labels, True)
+        groups = _masked_head(fields, tensors, shape.vocab, hidden, "decoder")
+        if not groups:
+            # Untied, the bias of the product and the bias of the head are two.
+            tensors.head.append((shape.vocab,))
+    elif head == "sequence_classification":
+        name = "out_proj" if is_roberta else "classifier"
+        _dense(tensors, name, hidden, shape.labels)
     count = blocks(fields, "num_hidden_layers", default=12)
     return finish(head, shape, tensors, count, width, groups)
 
 
 def bert(fields: Fields, width: float) -> ModelSpec:
     """BERT."""
-    return _bert_like(fields, width, vocab_default=30522, rows=512, types=2)
+    return _bert_like(fields, width, vocab_default=30522, is_roberta=False)
 
 
 def roberta(fields: Fields, width: float) -> ModelSpec:
-    """RoBERTa: BERT's blocks, one token type."""
-    return _bert_like(fields, width, vocab_default=50265, rows=512, types=2)
+    """RoBERTa: BERT's blocks, other heads."""
+    return _bert_like(fields, width, vocab_default=50265, is_roberta=True)
 
 
-def t5(fields: Fields, width: float) -> ModelSpec:
-    """T5: encoder and decoder, relative positions in each stack's first block.
+def xlm_roberta(fields: Fields, width: float) -> ModelSpec:
+    """XLM-RoBERTa: RoBERTa with many more tokens."""
+    return _bert_like(fields, width, vocab_default=30522, is_roberta=True)
 
-    The head is always tied: since transformers 5, T5Config ties whatever the file says
-    and reads `tie_word_embeddings` only as "scale the decoder's output".
-    """
-    hidden = fields.whole("d_model", default=512, high=2**18)
-    heads = fields.whole("num_heads", default=8, high=8192)
-    projection = fields.word("feed_forward_proj", default="relu")
-    gated = projection.startswith("gated-")
-    activation = projection.removeprefix("gated-")
-    fields.must(
-        "feed_forward_proj", activation in ACTIVATIONS, "is not relu or gated-gelu"
-    )
-    dropout = fields.ratio("dropout_rate", default=0.1)
-    if gated and activation == "gelu":
-        activation = "gelu_new"
+
+def distilbert(fields: Fields, width: float) -> ModelSpec:
+    """DistilBERT: BERT's blocks under other names, no token types, no pooler."""
+    hidden = fields.whole("dim", "hidden_size", default=768, high=2**18)
+    heads = fields.whole("n_heads", "num_attention_heads", default=12, high=8192)
+    dropout = fields.ratio("dropout", default=0.1)
     shape = TransformerShape(
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
-        head_dim=fields.whole("d_kv", default=64, high=2**16),
-        intermediate=fields.whole("d_ff", default=2048, high=2**21),
-        vocab=vocab(fields, 32128),
-        positions=positions(fields, "n_positions", default=512),
-        norm="rmsnorm_t5",
-        activation=ACTIVATIONS.get(activation, "relu"),  # type: ignore[arg-type]
-        gated=gated,
-        attention="encoder_decoder",
+        head_dim=head_size(fields, hidden, heads, "n_heads"),
+        intermediate=fields.whole("hidden_dim", default=3072, high=2**21),
+        vocab=vocab(fields, 30522),
+        positions=positions(fields, "max_position_embeddings", default=512),
+        norm="layernorm",
+        norm_place="after",
+        activation=fields.choice(  # type: ignore[arg-type]
+            "activation", options=ACTIVATIONS, default="gelu"
+        ),
+        biases=True,
+        attention="bidirectional",
+        softmax_fp32=False,
+        embedding_norm=True,
         embedding_dropout_ratio=dropout,
-        attention_dropout_ratio=dropout,
+        attention_dropout_ratio=fields.ratio("attention_dropout", default=0.1),
         hidden_dropout_ratio=dropout,
-        activation_dropout_ratio=dropout,
+        labels=labels(fields, _label_count(fields, 2)),
     )
-    tensors = Tensors(embedding=[(shape.vocab, hidden)], tied=shape.vocab * hidden)
-    encoders = blocks(fields, "num_layers", default=6)
-    decoders = blocks(fields, "num_decoder_layers", default=encoders)
-    buckets = fields.whole("relative_attention_num_buckets", default=32, high=2**16)
-    layers = _t5_layers(shape, tensors, encoders, decoders, buckets, width)
-    return made("seq2seq_lm", shape, layers, [["embedding.tokens", "head.logits"]])
+    if fields.flag("sinusoidal_pos_embds"):
+        raise UnknownHead("distilbert", "with frozen sinusoidal positions")
+    embedding: Shapes = [(shape.vocab, hidden), (shape.positions, hidden)]
+    tensors = _post_norm(_DISTIL, embedding)
+    head = architecture_head(fields, "masked_lm")
+    groups: tuple[tuple[str, ...], ...] = ()
+    if head == "masked_lm":
+        _dense(tensors, "vocab_transform", hidden, hidden)
+        tensors.head_norms = 1
+        groups = _masked_head(fields, tensors, shape.vocab, hidden, "vocab_projector")
+    elif head == "sequence_classification":
+        _dense(tensors, "pre_classifier", hidden, hidden)
+        _dense(tensors, "classifier", hidden, shape.labels)
+    count = blocks(fields, "n_layers", "num_hidden_layers", default=6)
+    return finish(head, shape, tensors, count, width, groups)
 
 
-def _t5_layers(
-    shape: TransformerShape,
-    tensors: Tensors,
-    encoders: int,
-    decoders: int,
-    buckets: int,
-    width: float,
-) -> tuple[LayerSpec, ...]:
-    relative = part("attention", [(buckets, shape.heads)], element_bytes=width)
-    encoder_parts = block_parts(shape, tensors, width)
-    decoder_parts = block_parts(shape, tensors, width, cross=True)
-    encoder = [
-        LayerSpec(f"encoder {i}", "encoder", encoder_parts) for i in range(encoders)
-    ]
-    decoder = [
-        LayerSpec(f"decoder {i}", "decoder", decoder_parts) for i in range(decoders)
-    ]
-    encoder[0] = with_extra(encoder[0], relative)
-    decoder[0] = with_extra(decoder[0], relative)
-    last_norm = part("norm", [(shape.hidden,)], element_bytes=width)
-    encoder[-1] = with_extra(encoder[-1], last_norm)
-    return (
-        embedding_layer(tensors.embedding, tensors, shape, width),
-        *encoder,
-        *decoder,
-        head_layer(shape, tensors, width),
+def electra(fields: Fields, width: float) -> ModelSpec:
+    """ELECTRA: BERT's blocks, a narrower token table with a projection behind it."""
+    narrow = fields.whole("embedding_size", default=128, high=2**18)
+    shape = _bert_shape(
+        fields,
+        vocab_default=30522,
+        hidden=256,
+        heads=4,
+        inner=1024,
+        embedding_width=narrow,
     )
+    hidden = shape.hidden
+    kinds = fields.whole("type_vocab_size", default=2, low=1, high=2**16)
+    embedding: Shapes = [
+        (shape.vocab, narrow),
+        (shape.positions, narrow),
+        (kinds, narrow),
+    ]
+    if narrow != hidden:
+        embedding += linear(narrow, hidden, True)
+    tensors = _post_norm(_BERT, embedding)
+    head = architecture_head(fields, "masked_lm")
+    given = fields.peek("architectures")
+    if head == "masked_lm" and isinstance(given, list) and "Pre" in str(given[0]):
+        raise UnknownHead("electra", "for its discriminator's training")
+    groups: tuple[tuple[str, ...], ...] = ()
+    if head == "masked_lm":
+        _dense(tensors, "dense", hidden, narrow)
+        tensors.head_norms, tensors.head_norm_size = 1, narrow
+        groups = _masked_head(fields, tensors, shape.vocab, narrow, "generator_lm_head")
+    elif head == "sequence_classification":
+        _dense(tensors, "dense", hidden, hidden)
+        _dense(tensors, "out_proj", hidden, shape.labels)
+    count = blocks(fields, "num_hidden_layers", default=12)
+    return finish(head, shape, tensors, count, width, groups)
 
 
 def vit(fields: Fields, width: float) -> ModelSpec:
@@ -178,7 +231,7 @@ def vit(fields: Fields, width: float) -> ModelSpec:
     fields.must("patch_size", patch <= image, f"larger than the image size {image}")
     tokens = max(1, image // patch) ** 2 + 1
     bias = fields.flag("qkv_bias", default=True)
-    head = _architecture_head(fields, "image_classification")
+    head = architecture_head(fields, "image_classification")
     shape = TransformerShape(
         hidden=hidden,
         heads=heads,
@@ -209,15 +262,17 @@ def vit(fields: Fields, width: float) -> ModelSpec:
         (hidden,),
     ]
     tensors = Tensors(
+        names=_VIT,
         qkv_bias=bias,
         out_bias=True,
         mlp_bias=True,
         norm_bias=True,
         embedding=embedding,
-        head=linear(hidden, hidden, True)
-        if head == "none"
-        else linear(hidden, shape.labels, True),
     )
+    if head == "none":
+        _dense(tensors, "dense", hidden, hidden)
+    else:
+        _dense(tensors, "classifier", hidden, shape.labels)
     count = blocks(fields, "num_hidden_layers", default=12)
     return finish(head, shape, tensors, count, width)
 
@@ -228,8 +283,8 @@ def _label_count(fields: Fields, default: int) -> int:
     return len(names) if isinstance(names, dict) and names else default
 
 
-def _architecture_head(fields: Fields, default: str) -> str:
-    """The head that `architectures[0]` names."""
+def architecture_head(fields: Fields, default: str) -> str:
+    """The head that `architectures[0]` names. Raises UnknownHead for another one."""
     given = fields.peek("architectures")
     name = given[0] if isinstance(given, list) and given else ""
     if not isinstance(name, str) or not name:
@@ -242,5 +297,4 @@ def _architecture_head(fields: Fields, default: str) -> str:
         return "masked_lm"
     if name.endswith("Model"):
         return "none"
-    fields.must("architectures", False, f"'{name[:60]}' has a head not known here")
-    return default
+    raise UnknownHead(fields.word("model_type"), f"as {name}")

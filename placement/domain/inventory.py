@@ -1,19 +1,15 @@
-"""A ModelSpec from a bare list of tensors: a safetensors header, ONNX initializers.
+"""A ModelSpec from a bare list of tensors: of a file, or of a module on meta.
 
 Weights are never read: names, shapes and types are enough for exact states. Tensors
 are grouped to layers by the first whole number among the dotted (or slashed) parts of
 their names, as every framework numbers its blocks. How the layers compute is unknown,
 so `shape` stays None and activations become a guess that says so.
-
-Format: https://huggingface.co/docs/safetensors, "Format": 8 bytes little-endian length
-of the header, then JSON {name: {dtype, shape, data_offsets}}.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from math import ceil
 from typing import Any
 
 from placement.domain.errors import SpecInvalid
@@ -25,40 +21,22 @@ from placement.domain.spec import (
     Component,
     LayerKind,
     LayerSpec,
+    Linear,
     ModelSpec,
     Part,
     check,
 )
 
-MAX_HEADER_BYTES = 100 * 2**20
-"""What the reference implementation of safetensors accepts."""
-MAX_TENSORS = 500_000
 MAX_DIMENSIONS = 16
-MAX_NAME_LENGTH = 1024
-SAFETENSORS_DTYPES = {
-    "F64": "fp64",
-    "F32": "fp32",
-    "F16": "fp16",
-    "BF16": "bf16",
-    "F8_E4M3": "fp8",
-    "F8_E5M2": "fp8",
-    "I64": "int64",
-    "U64": "int64",
-    "I32": "int32",
-    "U32": "int32",
-    "I16": "int16",
-    "U16": "int16",
-    "I8": "int8",
-    "U8": "int8",
-    "BOOL": "bool",
-}
 TRAINABLE = ("fp64", "fp32", "bf16", "fp16", "fp8")
 
 _HEAD_NAMES = re.compile(
     r"(^|[._/])(lm_head|head|classifier|score|fc|output|logits|embed_out|cls|pooler|"
     r"ln_f|final_layer_norm|final_norm|norm)([._/]|$)"
 )
-_EMBEDDING_NAMES = re.compile(r"emb|wte|wpe|tok|patch|cls_token|position|stem", re.I)
+_EMBEDDING_NAMES = re.compile(
+    r"emb|wte|wpe|tok|patch|cls_token|position|stem|shared", re.I
+)
 _COMPONENT_NAMES: tuple[tuple[Component, re.Pattern[str]], ...] = (
     ("norm", re.compile(r"norm|(^|[._/])ln|bn\d*([._/]|$)", re.I)),
     ("router", re.compile(r"router|gate\.weight$|block_sparse_moe\.gate", re.I)),
@@ -73,8 +51,14 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
+    """Logical sizes: those of the weights, however they are packed."""
     dtype: str
     """One of spec.DTYPE_BYTES."""
+    frozen: bool = False
+    packed_bytes: int | None = None
+    """Quantized weights: bytes with all their constants. None: not quantized."""
+    product: tuple[int, int] | None = None
+    """(outputs, inputs) where a linear layer multiplies with it."""
 
     @property
     def elements(self) -> int:
@@ -84,116 +68,17 @@ class TensorInfo:
             total *= size
         return total
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes in the source, constants of quantized blocks included."""
+        if self.packed_bytes is not None:
+            return self.packed_bytes
+        return ceil(self.elements * DTYPE_BYTES[self.dtype])
 
-def parse_safetensors_header(
-    data: bytes | Mapping[str, Any],
-    *,
-    name: str = "model",
-    file_bytes: int | None = None,
-) -> ModelSpec:
-    """The ModelSpec of a .safetensors file, of its beginning, or of its header alone.
-
-    `data` is the beginning of the file (8-byte length first), the header's JSON text,
-    or the header already read. `file_bytes`: the whole file's size, if known; then the
-    tensors' offsets must fit it. Raises SpecInvalid.
-    """
-    return spec_from_inventory(
-        safetensors_tensors(data, file_bytes=file_bytes),
-        name=name,
-        source="safetensors",
-    )
-
-
-def safetensors_tensors(
-    data: bytes | Mapping[str, Any], *, file_bytes: int | None = None
-) -> list[TensorInfo]:
-    """The tensors that a safetensors header names. Raises SpecInvalid."""
-    header_bytes = 0
-    if isinstance(data, bytes):
-        data, header_bytes = _read_header(data)
-    if not isinstance(data, Mapping):
-        raise SpecInvalid({"header": "must be a JSON object of tensors"})
-    if len(data) > MAX_TENSORS:
-        raise SpecInvalid({"header": f"more than {MAX_TENSORS:,} tensors"})
-    room = None
-    if file_bytes is not None and header_bytes:
-        room = file_bytes - header_bytes
-    tensors = [
-        _safetensors_tensor(name, entry, room)
-        for name, entry in data.items()
-        if name != "__metadata__"
-    ]
-    _check_overlap(data)
-    return tensors
-
-
-def _read_header(data: bytes) -> tuple[Any, int]:
-    """The JSON object, and the bytes before the tensors' data (0: header alone)."""
-    text, used = data, 0
-    if data[:1] not in (b"{", b" "):
-        if len(data) < 8:
-            raise SpecInvalid({"header": "shorter than the 8 bytes of its length"})
-        length = int.from_bytes(data[:8], "little")
-        if length > MAX_HEADER_BYTES:
-            raise SpecInvalid(
-                {"header": f"says {length:,} bytes; at most {MAX_HEADER_BYTES:,}"}
-            )
-        if len(data) < 8 + length:
-            raise SpecInvalid(
-                {"header": f"says {length:,} bytes, only {len(data) - 8:,} are there"}
-            )
-        text, used = data[8 : 8 + length], 8 + length
-    try:
-        return json.loads(text, object_pairs_hook=_no_twins), used
-    except (ValueError, RecursionError) as error:
-        problem = str(error)[:120] or "nested too deep"
-        raise SpecInvalid({"header": f"is not JSON: {problem}"}) from error
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON objects whose keys differ: a tensor named twice is a broken file."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name appears twice")
-    return made
-
-
-def _safetensors_tensor(name: str, entry: Any, room: int | None) -> TensorInfo:
-    field = name[:80]
-    if len(name) > MAX_NAME_LENGTH:
-        raise SpecInvalid({field: f"a name longer than {MAX_NAME_LENGTH} letters"})
-    if not isinstance(entry, Mapping):
-        raise SpecInvalid({field: "must be an object with dtype, shape, data_offsets"})
-    dtype = entry.get("dtype")
-    if not isinstance(dtype, str) or dtype not in SAFETENSORS_DTYPES:
-        raise SpecInvalid({field: f"has an unknown dtype {str(dtype)[:20]!r}"})
-    made = TensorInfo(
-        name, checked_shape(field, entry.get("shape")), SAFETENSORS_DTYPES[dtype]
-    )
-    offsets = entry.get("data_offsets")
-    size = int(made.elements * DTYPE_BYTES[made.dtype])
-    if (
-        not isinstance(offsets, list)
-        or len(offsets) != 2
-        or any(type(offset) is not int for offset in offsets)
-        or not 0 <= offsets[0] <= offsets[1]
-        or offsets[1] - offsets[0] != size
-    ):
-        raise SpecInvalid({field: f"data_offsets do not span its {size:,} bytes"})
-    if room is not None and offsets[1] > room:
-        raise SpecInvalid({field: "its data lies beyond the end of the file"})
-    return made
-
-
-def _check_overlap(data: Mapping[str, Any]) -> None:
-    spans = sorted(
-        tuple(entry["data_offsets"])
-        for name, entry in data.items()
-        if name != "__metadata__"
-    )
-    for (_, end), (start, stop) in pairwise(spans):
-        if start < end and stop > start:
-            raise SpecInvalid({"header": "tensors overlap in the file"})
+    @property
+    def is_parameter(self) -> bool:
+        """False for position ids, masks and other whole numbers."""
+        return self.packed_bytes is not None or self.dtype in TRAINABLE
 
 
 def checked_shape(field: str, shape: Any) -> tuple[int, ...]:
@@ -217,32 +102,49 @@ def spec_from_inventory(
     source: str,
     family: str = "unknown",
     tied_groups: Sequence[Sequence[str]] = (),
+    notes: Sequence[str] = (),
+    in_given_order: bool = False,
 ) -> ModelSpec:
     """Group tensors into layers, in the order in which numbers appear.
 
-    Integer tensors (position ids, masks) are no parameters and are left out.
-    `tied_groups` name tensors that share one storage: all but the first are dropped.
+    Whole-number tensors (position ids, masks) are no parameters and are left out.
+    `tied_groups` name tensors that share one storage: the first owns it, the layers of
+    the others only use it. `in_given_order`: the tensors come as the model runs them
+    (a module does, a file's header does not).
     """
-    dropped = {twin for group in tied_groups for twin in group[1:]}
+    owners = {twin: group[0] for group in tied_groups for twin in group[1:]}
     groups: dict[tuple[str, int], list[TensorInfo]] = {}
+    begun = False
+    shared: dict[tuple[str, int], int] = {}
+    homes: dict[str, tuple[str, int]] = {}
     dtypes: dict[str, int] = {}
     for tensor in tensors:
-        if tensor.dtype not in TRAINABLE or tensor.name in dropped:
+        if not tensor.is_parameter:
             continue
-        groups.setdefault(_layer_key(tensor.name), []).append(tensor)
+        key = _layer_key(tensor.name)
+        if in_given_order and key[0].startswith("<"):
+            key = _END if begun and not _EMBEDDING_NAMES.search(tensor.name) else _START
+        begun = begun or not key[0].startswith("<")
+        homes[tensor.name] = key
+        if tensor.name in owners:
+            groups.setdefault(key, [])
+            if homes.get(owners[tensor.name]) != key:
+                shared[key] = shared.get(key, 0) + tensor.elements
+            continue
+        groups.setdefault(key, []).append(tensor)
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.elements
-    if not groups:
-        raise SpecInvalid(
-            {
-                "tensors": "there are no floating-point weights in it (quantised "
-                "weights cannot be planned)"
-            }
-        )
+    if not dtypes:
+        raise SpecInvalid({"tensors": "there are no weights in it"})
     if len(groups) > MAX_LAYERS:
         raise SpecInvalid({"tensors": f"more than {MAX_LAYERS:,} layers"})
+    seen = {prefix: -index for index, (prefix, _) in enumerate(reversed(groups))}
     layers = [
-        LayerSpec(_layer_name(key), _layer_kind(key), _parts(group))
-        for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
+        LayerSpec(
+            _layer_name(key), _layer_kind(key), _parts(groups[key]), shared.get(key, 0)
+        )
+        for key in sorted(
+            groups, key=lambda key: _order(key, seen if in_given_order else {})
+        )
     ]
     spec = ModelSpec(
         family=family,
@@ -253,9 +155,13 @@ def spec_from_inventory(
         dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
         source=source,
         tied_groups=tuple(tuple(group) for group in tied_groups),
+        notes=tuple(notes),
     )
     check(spec)
     return spec
+
+
+_START, _END = ("<embedding>", 0), ("<head>", 0)
 
 
 def _layer_key(name: str) -> tuple[str, int]:
@@ -265,18 +171,18 @@ def _layer_key(name: str) -> tuple[str, int]:
         if piece.isascii() and piece.isdigit() and len(piece) < 10:
             return ".".join(pieces[:index]), int(piece)
     if _HEAD_NAMES.search(name) and not _EMBEDDING_NAMES.search(name):
-        return "<head>", 0
-    return "<embedding>", 0
+        return _END
+    return _START
 
 
-def _order(key: tuple[str, int]) -> tuple[int, str, int]:
+def _order(key: tuple[str, int], seen: Mapping[str, int]) -> tuple[int, int, str, int]:
     """Embedding first, numbered groups by prefix and number, decoders after the
-    encoders they read from, head last."""
+    encoders they read from, head last. `seen`: prefixes in the order they came."""
     prefix, number = key
     rank = {"<embedding>": 0, "<head>": 3}.get(prefix, 1)
     if rank == 1 and "decoder" in prefix:
         rank = 2
-    return rank, prefix, number
+    return rank, seen.get(prefix, 0), prefix, number
 
 
 def _layer_name(key: tuple[str, int]) -> str:
@@ -293,18 +199,20 @@ def _layer_kind(key: tuple[str, int]) -> LayerKind:
 
 
 def _parts(tensors: Sequence[TensorInfo]) -> tuple[Part, ...]:
-    by_component: dict[Component, list[TensorInfo]] = {}
+    """One Part for each component, frozen or not, quantized or not."""
+    groups: dict[tuple[Component, bool, bool], list[TensorInfo]] = {}
     for tensor in tensors:
-        by_component.setdefault(_component(tensor), []).append(tensor)
+        key = (_component(tensor), tensor.frozen, tensor.packed_bytes is not None)
+        groups.setdefault(key, []).append(tensor)
     return tuple(
-        _part(component, by_component[component])
-        for component in COMPONENTS
-        if component in by_component
+        _part(key[0], groups[key])
+        for key in sorted(groups, key=lambda key: (COMPONENTS.index(key[0]), key))
     )
 
 
 def _part(component: Component, tensors: Sequence[TensorInfo]) -> Part:
-    edges = matrices = stored = 0
+    edges = matrices = 0
+    linears: dict[tuple[str, int, int], int] = {}
     for tensor in tensors:
         shape = tensor.shape
         if len(shape) < 2 or not tensor.elements:
@@ -312,16 +220,33 @@ def _part(component: Component, tensors: Sequence[TensorInfo]) -> Part:
         else:
             edges += shape[0] + tensor.elements // shape[0]
             matrices += tensor.elements
-        stored += int(tensor.elements * DTYPE_BYTES[tensor.dtype])
+        if tensor.product is not None:
+            key = (_product_name(tensor.name), *tensor.product)
+            linears[key] = linears.get(key, 0) + 1
+    parameters = sum(tensor.elements for tensor in tensors)
+    stored_bytes = sum(tensor.stored_bytes for tensor in tensors)
+    quantized = tensors[0].packed_bytes is not None
     return Part(
         component=component,
-        parameters=sum(tensor.elements for tensor in tensors),
+        parameters=parameters,
         tensors=len(tensors),
         largest=max(tensor.elements for tensor in tensors),
         edges=edges,
         matrix_parameters=matrices,
-        stored_bytes=stored,
+        stored_bytes=stored_bytes,
+        frozen=tensors[0].frozen or quantized,
+        weight_bits=round(8 * stored_bytes / max(1, parameters), 3)
+        if quantized
+        else None,
+        linears=tuple(Linear(*key, copies) for key, copies in linears.items()),
     )
+
+
+def _product_name(name: str) -> str:
+    """What a family calls a linear layer: the piece before `.weight`."""
+    pieces = re.split(r"[./]", name)
+    last = pieces[-2] if len(pieces) > 1 and pieces[-1] == "weight" else pieces[-1]
+    return last[:80]
 
 
 def _component(tensor: TensorInfo) -> Component:

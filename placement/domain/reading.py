@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from placement.domain.config import Fields
 from placement.domain.layout import Tensors, stack
-from placement.domain.spec import LayerSpec, ModelSpec, TransformerShape
+from placement.domain.spec import LayerSpec, Linear, ModelSpec, TransformerShape
 
 MAX_BLOCKS = 2_000
 MAX_VOCAB = 2**24
@@ -58,14 +58,48 @@ def labels(fields: Fields, config_labels: int = 2) -> int:
 
 
 def tie(
-    fields: Fields, shape: TransformerShape, tensors: Tensors, *, default: bool
+    fields: Fields,
+    shape: TransformerShape,
+    tensors: Tensors,
+    *,
+    default: bool,
 ) -> tuple[tuple[str, ...], ...]:
     """Tie the logits' weights to the token table, or give the head its own."""
     if fields.flag("tie_word_embeddings", default=default):
         tensors.tied = shape.vocab * shape.hidden
         return (("embedding.tokens", "head.logits"),)
     tensors.head.insert(0, (shape.vocab, shape.hidden))
+    tensors.head_linears.append(Linear("lm_head", shape.vocab, shape.hidden))
     return ()
+
+
+def windowed(
+    fields: Fields, count: int, *, default: int, flag: str = "", full_every: int = 0
+) -> tuple[int, int]:
+    """(tokens of the sliding window, windowed blocks of `count`); (0, 0) for none.
+
+    `layer_types` says it block by block; else every block is windowed but one of
+    `full_every`; `flag` names the switch that families have off. Qwen windows the
+    blocks from `max_window_layers` on.
+    """
+    window = fields.whole("sliding_window", default=default, low=1, high=MAX_POSITIONS)
+    off = bool(flag) and not fields.flag(flag)
+    if off or not window or fields.is_null("sliding_window"):
+        return 0, 0
+    kinds = fields.peek("layer_types")
+    if isinstance(kinds, list):
+        fields.must(
+            "layer_types", len(kinds) == count, f"{len(kinds)} for {count} blocks"
+        )
+        sliding = sum(kind == "sliding_attention" for kind in kinds)
+        return (window, min(sliding, count)) if sliding else (0, 0)
+    if flag:
+        first = fields.whole("max_window_layers", default=28, low=0, high=MAX_BLOCKS)
+        count = max(0, count - first)
+    elif full_every:
+        every = fields.whole("sliding_window_pattern", default=full_every, high=1000)
+        count -= count // every
+    return (window, count) if count else (0, 0)
 
 
 def finish(

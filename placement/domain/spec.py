@@ -49,12 +49,16 @@ DTYPE_BYTES: dict[str, float] = {
     "bf16": 2,
     "fp16": 2,
     "fp8": 1,
+    "fp4": 0.5,
+    "complex64": 8,
     "int64": 8,
     "int32": 4,
     "int16": 2,
     "int8": 1,
     "bool": 1,
     "int4": 0.5,
+    "int2": 0.25,
+    "complex128": 16,
 }
 
 MAX_LAYERS = 4096

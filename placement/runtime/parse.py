@@ -1,87 +1,81 @@
-"""Read one model file in a process of its own: `python -m placement.runtime.parse`.
+"""Read model files in a process of its own: `python -m placement.runtime.parse`.
 
     python -m placement.runtime.parse KIND PATH [NAME]     KIND: config, safetensors,
-                                                           index, onnx
+                                                           index, header, json, onnx
+    python -m placement.runtime.parse set NAME PATH...     an index and all its shards'
+                                                           headers, or the shards alone
 
 Prints one line of JSON. Exit 0: a ModelSpec (domain.spec.ModelSpec.to_json). Exit 2:
 {"error": code, "field": field, "detail": text}. Any other exit is a crash or a limit.
-The file is data: nothing in it is executed, no weights are read, no external data is
-opened, no pickle. Limits: address space, 10 s of processor time, size of written
-files, no new processes. The caller gives a clean environment and its own timeout.
+The files are data: nothing in them is executed, no weights are read, no external data
+is opened, no pickle, nothing is unpacked. Limits: see placement.runtime.jail; the files
+are opened before them, so nothing else can be. The caller gives a clean environment and
+its own timeout. Families that are not known here: placement.runtime.build.
 """
 
 import json
 import os
-import resource
-import stat
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from placement.domain.errors import BadInput, SpecInvalid
 from placement.domain.families import parse_config
-from placement.domain.inventory import (
+from placement.domain.inventory import TensorInfo
+from placement.domain.onnxfile import parse_onnx
+from placement.domain.safetensors import (
     MAX_HEADER_BYTES,
-    TensorInfo,
-    checked_shape,
-    parse_safetensors_header,
-    spec_from_inventory,
+    index_alone,
+    joined,
+    no_twins,
+    safetensors_tensors,
+    spec_of_index,
+    spec_of_tensors,
 )
 from placement.domain.spec import ModelSpec
+from placement.runtime.jail import EXIT_REFUSED, Refused, limit, open_regular
 
-KINDS = ("config", "safetensors", "index", "onnx")
+KINDS = ("config", "safetensors", "index", "header", "json", "onnx")
 CPU_SECONDS = 10
 CONFIG_MAX_BYTES = 2**20
-INDEX_MAX_BYTES = 32 * 2**20
-ONNX_MAX_BYTES = 2 * 2**30
-"""protobuf's own limit on one message."""
-BASE_ADDRESS_BYTES = 512 * 2**20
-BYTES_PER_FILE_BYTE = {"config": 64, "safetensors": 24, "index": 24, "onnx": 3}
-"""Memory that parsing may take beyond the base, per byte that is read."""
-OUTPUT_MAX_BYTES = 64 * 2**20
-"""A ModelSpec of 4,096 layers is a few MB, should the output go to a file."""
-EXIT_REFUSED = 2
-ONNX_DTYPES = {
-    1: "fp32",
-    2: "int8",
-    3: "int8",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "fp16",
-    11: "fp64",
-    16: "bf16",
-    17: "fp8",
-    18: "fp8",
-    19: "fp8",
-    20: "fp8",
+JSON_MAX_BYTES = 32 * 2**20
+ONNX_MAX_BYTES = 2**31 - 1
+"""protobuf's own limit on one message; only names and shapes of it are read."""
+FILES_MOST = 512
+SET_MAX_BYTES = 128 * 2**20
+"""Headers of all files of a set together."""
+BASE_ADDRESS_BYTES = 256 * 2**20
+BYTES_PER_JSON_BYTE = 24
+"""Memory that reading JSON may take beyond the base, per byte of it."""
+ONNX_ADDRESS_BYTES = 512 * 2**20
+ARCHIVES = {
+    b"PK\x03\x04": "a ZIP archive (a PyTorch .bin or .pt is one)",
+    b"\x1f\x8b": "compressed with gzip",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"GGUF": "a GGUF file",
+    b"\x89HDF": "an HDF5 file",
 }
-"""onnx.TensorProto.DataType, those that weights have."""
 
 
-class Refused(Exception):
-    """The file cannot be parsed: code, field, detail."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file that is open before the limits close everything else."""
 
-    def __init__(self, code: str, field: str, detail: str) -> None:
-        self.code, self.field, self.detail = code, field, detail
-        super().__init__(detail)
+    name: str
+    file: BinaryIO
+    size: int
 
 
 def main(arguments: list[str]) -> int:
-    """Parse one file; print the answer; 0 or EXIT_REFUSED."""
+    """Parse one file, or a set of them; print the answer; 0 or EXIT_REFUSED."""
     try:
-        if len(arguments) not in (2, 3) or arguments[0] not in KINDS:
-            usage = f"KIND PATH [NAME], KIND one of {', '.join(KINDS)}"
-            raise Refused("usage", "kind", usage)
-        kind, path = arguments[0], Path(arguments[1])
-        name = arguments[2] if len(arguments) == 3 else path.stem
-        descriptor = open_regular(path)
-        with os.fdopen(descriptor, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            limit_process(kind, size)
-            spec = read(kind, file, size, name[:120])
-        print(json.dumps(spec.to_json()))
+        print(json.dumps(parsed(arguments).to_json()))
         return 0
     except Refused as refused:
         return refuse(refused.code, refused.field, refused.detail)
@@ -93,6 +87,24 @@ def main(arguments: list[str]) -> int:
         return refuse("too_deep", "file", "is nested too deep")
 
 
+def parsed(arguments: Sequence[str]) -> ModelSpec:
+    """The ModelSpec that the arguments ask for. Raises Refused or BadInput."""
+    if len(arguments) in (2, 3) and arguments[0] in KINDS:
+        kind, path = arguments[0], Path(arguments[1])
+        one = opened(path)
+        limit_process(kind, [one])
+        name = arguments[2] if len(arguments) == 3 else path.stem
+        return read(kind, one, name[:120])
+    if len(arguments) >= 3 and arguments[0] == "set":
+        if len(arguments) - 2 > FILES_MOST:
+            raise Refused("too_large", "files", f"more than {FILES_MOST}")
+        files = [opened(Path(one)) for one in arguments[2:]]
+        limit_process("set", files)
+        return read_set(files, arguments[1][:120])
+    usage = f"KIND PATH [NAME], KIND one of {', '.join(KINDS)}; or set NAME PATH..."
+    raise Refused("usage", "kind", usage)
+
+
 def refuse(code: str, field: str, detail: str) -> int:
     """Print a problem as one line of JSON."""
     problem = {"error": code, "field": field[:120], "detail": detail[:400]}
@@ -100,137 +112,146 @@ def refuse(code: str, field: str, detail: str) -> int:
     return EXIT_REFUSED
 
 
-def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; links and devices are refused."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        detail = error.strerror or "cannot be opened"
-        raise Refused("unreadable", "file", detail) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Refused("unreadable", "file", "is not a regular file")
-    return descriptor
+def opened(path: Path) -> Opened:
+    """An open regular file. Raises Refused."""
+    file = os.fdopen(open_regular(path), "rb")
+    return Opened(path.name, file, os.fstat(file.fileno()).st_size)
 
 
-def limit_process(kind: str, size: int) -> None:
-    """Bound memory, time, files and processes before anything of the file is read.
-
-    Address space counts what the interpreter and protobuf have mapped already, so the
-    bound is what is mapped now, 512 MiB, and a multiple of what will be read.
-    """
-    mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    mapped = mapped_pages * os.sysconf("SC_PAGE_SIZE")
-    read_bytes = min(size, bytes_to_read(kind))
+def limit_process(kind: str, files: Sequence[Opened]) -> None:
+    """Bound this process by what it will read of the files; open nothing after."""
     if kind == "onnx":
-        import onnx  # noqa: F401  (its libraries are mapped before the limit)
-    address = mapped + BASE_ADDRESS_BYTES + BYTES_PER_FILE_BYTE[kind] * read_bytes
-    for which, bound in (
-        (resource.RLIMIT_AS, address),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_FSIZE, OUTPUT_MAX_BYTES),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(which)
-        ceiling = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(which, (ceiling, ceiling))
+        address = ONNX_ADDRESS_BYTES
+    else:
+        text = sum(min(one.size, bytes_to_read(kind)) for one in files)
+        address = BASE_ADDRESS_BYTES + BYTES_PER_JSON_BYTE * min(text, SET_MAX_BYTES)
+    limit(address_bytes=address, cpu_seconds=CPU_SECONDS, files=0)
 
 
 def bytes_to_read(kind: str) -> int:
     """Most bytes of a file of this kind that are ever read."""
-    return {
-        "config": CONFIG_MAX_BYTES,
-        "safetensors": MAX_HEADER_BYTES + 8,
-        "index": INDEX_MAX_BYTES,
-        "onnx": ONNX_MAX_BYTES,
-    }[kind]
-
-
-def read(kind: str, file: Any, size: int, name: str) -> ModelSpec:
-    """The ModelSpec of an open file."""
-    if kind == "safetensors":
-        return read_safetensors(file, size, name)
-    if size > bytes_to_read(kind):
-        most = bytes_to_read(kind)
-        raise Refused("too_large", "file", f"{size:,} bytes; at most {most:,}")
+    if kind == "config":
+        return CONFIG_MAX_BYTES
     if kind == "onnx":
-        return read_onnx(file.read(), name)
-    data = read_json(file.read())
+        return ONNX_MAX_BYTES
+    return MAX_HEADER_BYTES + 8 if kind in ("safetensors", "set") else JSON_MAX_BYTES
+
+
+def read(kind: str, one: Opened, name: str) -> ModelSpec:
+    """The ModelSpec of an open file."""
+    refuse_archive(one)
+    if kind == "safetensors":
+        return spec_of_tensors(read_header(one), name=name)
+    most = bytes_to_read(kind)
+    if one.size > most:
+        raise Refused("too_large", "file", f"{one.size:,} bytes; at most {most:,}")
+    if kind == "onnx":
+        return parse_onnx(one.file, one.size, name=name)
+    data = read_json(one.file.read())
+    if kind == "json":
+        kind = kind_of_json(data)
+        if kind == "config" and one.size > CONFIG_MAX_BYTES:
+            detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,} of a config"
+            raise Refused("too_large", "file", detail)
     if kind == "config":
         return parse_config(data, name=name if name != "config" else "")
-    return read_index(data)
+    if kind == "header":
+        return spec_of_tensors(safetensors_tensors(data), name=name)
+    raise index_alone(data)
+
+
+def kind_of_json(data: Any) -> str:
+    """config, index or header, by what the object has. Raises SpecInvalid."""
+    if not isinstance(data, dict):
+        raise SpecInvalid({"file": "must be a JSON object"})
+    if "weight_map" in data:
+        return "index"
+    values = [value for name, value in data.items() if name != "__metadata__"]
+    if values and all(
+        isinstance(value, dict) and "data_offsets" in value for value in values
+    ):
+        return "header"
+    if "model_type" in data or "architectures" in data or "hidden_size" in data:
+        return "config"
+    raise SpecInvalid(
+        {
+            "file": "is neither a config.json (model_type), an index (weight_map) nor "
+            "a safetensors header (data_offsets)"
+        }
+    )
+
+
+def refuse_archive(one: Opened) -> None:
+    """Raise Refused for what would first have to be unpacked or executed."""
+    start = one.file.read(8)
+    one.file.seek(0)
+    for mark, words in ARCHIVES.items():
+        if start.startswith(mark):
+            detail = (
+                f"is {words}: not read here. Give config.json, .safetensors or ONNX"
+            )
+            raise Refused("archive", "file", detail)
 
 
 def read_json(text: bytes) -> Any:
-    """A JSON value; numbers too long, NaN and nesting without end are refused."""
+    """A JSON value; numbers too long, NaN, nesting without end and names given twice
+    are refused."""
 
     def no_constant(word: str) -> float:
         raise ValueError(f"{word} is not a number")
 
     try:
-        return json.loads(text, parse_constant=no_constant)
+        return json.loads(text, parse_constant=no_constant, object_pairs_hook=no_twins)
     except (ValueError, UnicodeDecodeError) as error:
         raise Refused("not_json", "file", str(error)[:200]) from error
 
 
-def read_safetensors(file: Any, size: int, name: str) -> ModelSpec:
-    """The header only; the file may be the header alone."""
-    start = file.read(8)
+def read_header(one: Opened) -> list[TensorInfo]:
+    """The tensors of a .safetensors file, or of its header alone."""
+    start = one.file.read(8)
     if start[:1] in (b"{", b" "):
-        if size > MAX_HEADER_BYTES:
+        if one.size > MAX_HEADER_BYTES:
             raise Refused("too_large", "file", "a header of more than 100 MiB")
-        return parse_safetensors_header(start + file.read(), name=name)
+        return safetensors_tensors(start + one.file.read())
     length = int.from_bytes(start, "little")
     if length > MAX_HEADER_BYTES:
         detail = f"says {length:,} bytes; at most {MAX_HEADER_BYTES:,}"
         raise Refused("spec_invalid", "header", detail)
     # A file cut off right behind its header is the header alone: no offsets to check.
-    whole = size if size > 8 + length else None
-    header = start + file.read(length)
-    return parse_safetensors_header(header, name=name, file_bytes=whole)
+    whole = one.size if one.size > 8 + length else None
+    return safetensors_tensors(start + one.file.read(length), file_bytes=whole)
 
 
-def read_index(data: Any) -> ModelSpec:
-    """model.safetensors.index.json names tensors and files, but no shapes."""
-    files = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(files, dict):
-        raise SpecInvalid({"weight_map": "is missing: not a safetensors index"})
-    raise SpecInvalid(
-        {
-            "weight_map": f"names {len(files):,} tensors but no shapes. Give the "
-            "model's config.json, or one of the .safetensors files' headers."
-        }
-    )
-
-
-def read_onnx(data: bytes, name: str) -> ModelSpec:
-    """Initializers' names, shapes and types; external data is never opened."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        model = onnx.load_model_from_string(data)
-    except (DecodeError, ValueError) as error:
-        raise Refused("not_onnx", "file", "is not an ONNX model") from error
-    if not model.HasField("graph"):
-        raise Refused("not_onnx", "graph", "the file has no graph")
-    tensors = [
-        TensorInfo(
-            one.name,
-            checked_shape(one.name[:80], list(one.dims)),
-            onnx_dtype(one.name, one.data_type),
-        )
-        for one in model.graph.initializer
-    ]
-    return spec_from_inventory(tensors, name=name, source="onnx", family="onnx")
-
-
-def onnx_dtype(name: str, number: int) -> str:
-    """Our word for an ONNX element type. Raises SpecInvalid for types without one."""
-    if number not in ONNX_DTYPES:
-        raise SpecInvalid({name[:80]: f"has the unknown element type {number}"})
-    return ONNX_DTYPES[number]
+def read_set(files: Sequence[Opened], name: str) -> ModelSpec:
+    """An index with all its shards' headers, or the shards alone."""
+    shards: list[list[TensorInfo]] = []
+    index: Any = None
+    read_bytes = 0
+    for one in files:
+        refuse_archive(one)
+        if not one.name.endswith(".json"):
+            shards.append(read_header(one))
+            read_bytes += one.file.tell()
+        else:
+            if one.size > JSON_MAX_BYTES:
+                detail = f"{one.name}: at most {JSON_MAX_BYTES:,} bytes"
+                raise Refused("too_large", "file", detail)
+            data = read_json(one.file.read())
+            read_bytes += one.size
+            kind = kind_of_json(data)
+            if kind == "header":
+                shards.append(safetensors_tensors(data))
+            elif kind == "config":
+                raise SpecInvalid({"file": "give config.json by itself"})
+            elif index is not None:
+                raise SpecInvalid({"weight_map": "there are two indexes"})
+            else:
+                index = data
+        if read_bytes > SET_MAX_BYTES:
+            raise Refused("too_large", "files", f"more than {SET_MAX_BYTES:,} bytes")
+    if index is not None:
+        return spec_of_index(index, shards, name=name)
+    return spec_of_tensors(joined(shards), name=name)
 
 
 if __name__ == "__main__":

@@ -216,6 +216,6 @@ def test_parsing_a_config_imports_neither_torch_nor_django(tmp_path):
 
 
 def test_the_onnx_library_has_the_types_that_the_parser_names():
-    from placement.runtime.parse import ONNX_DTYPES
+    from placement.domain.onnxfile import ONNX_DTYPES
 
     assert set(ONNX_DTYPES) <= set(onnx.TensorProto.DataType.values())

@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.domain.errors import BadInput, SpecInvalid
-from placement.domain.inventory import (
-    TensorInfo,
-    parse_safetensors_header,
-    spec_from_inventory,
-)
+from placement.domain.inventory import TensorInfo, spec_from_inventory
+from placement.domain.safetensors import parse_safetensors_header
 
 pytestmark = pytest.mark.pure
 

@@ -1,0 +1,93 @@
+"""Limits that a process puts on itself before it reads what a person sent.
+
+Kernel limits come first: address space, processor time, size of written files, no new
+processes, no core dump, no new privileges, memory that other processes of the user
+cannot read. Then the network: an empty network namespace where the kernel lets an
+ordinary user make one; where it does not, no new descriptors (so no sockets), and for a
+process that must still open files an audit hook that ends it at the first socket.
+
+Source: man 2 setrlimit, unshare, prctl; https://peps.python.org/pep-0578.
+"""
+
+import ctypes
+import os
+import resource
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+PR_SET_DUMPABLE, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 4, 1, 38
+SIGKILL = 9
+OUTPUT_MAX_BYTES = 48 * 2**20
+"""A ModelSpec of 4,096 layers is a few MB."""
+EXIT_REFUSED = 2
+EXIT_NETWORK = 97
+
+
+class Refused(Exception):
+    """The file cannot be used: code, field, detail."""
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        self.code, self.field, self.detail = code, field, detail
+        super().__init__(detail)
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file; links and devices are refused."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        detail = error.strerror or "cannot be opened"
+        raise Refused("unreadable", "file", detail) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused("unreadable", "file", "is not a regular file")
+    return descriptor
+
+
+def limit(*, address_bytes: int, cpu_seconds: int, files: int | None) -> bool:
+    """Bound this process for good; True where the network is gone by namespace.
+
+    `address_bytes`: beyond what is mapped now. `files`: highest new descriptor; None
+    leaves them as they are.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    apart = libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0
+    # After unshare, which undoes it; nobody may read this process through /proc.
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    mapped = mapped_pages * os.sysconf("SC_PAGE_SIZE")
+    bounds = [
+        (resource.RLIMIT_AS, mapped + address_bytes),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_FSIZE, OUTPUT_MAX_BYTES),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+    ]
+    if files is not None:
+        bounds.append((resource.RLIMIT_NOFILE, files))
+    for which, bound in bounds:
+        _, hard = resource.getrlimit(which)
+        ceiling = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(which, (ceiling, ceiling))
+    return apart
+
+
+def end_at_sockets() -> None:
+    """End this process at the first socket, name look-up or new process. For good."""
+
+    def hook(event: str, _arguments: tuple[Any, ...]) -> None:
+        if event.startswith("socket.") and event not in _HARMLESS:
+            os._exit(EXIT_NETWORK)
+        if event in ("subprocess.Popen", "os.system", "os.fork", "os.exec"):
+            os._exit(EXIT_NETWORK)
+
+    sys.addaudithook(hook)
+
+
+_HARMLESS = ("socket.gethostname",)

@@ -1,0 +1,105 @@
+"""Build any family that the pinned transformers knows, on meta, from a config.json.
+
+Nothing is downloaded and nothing of the config is executed: `auto_map` (code of the
+model's author) is ignored, the class is one of transformers' own, and the hub is off.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    TRANSFORMERS_VERBOSITY="error",
+    OMP_NUM_THREADS="1",
+)
+
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from placement.domain.config import check_size
+from placement.domain.errors import SpecInvalid, UnknownFamily
+
+AUTO_CLASSES = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForMaskedLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForImageClassification",
+    "AutoModelForSequenceClassification",
+    "AutoModel",
+)
+"""Tried in this order where config.json does not say which class it is for."""
+MAX_NUMBER = 2**31
+IGNORED = (
+    "auto_map",
+    "quantization_config",
+    "attn_implementation",
+    "transformers_version",
+)
+
+
+def built(config: Mapping[str, Any]) -> torch.nn.Module:
+    """The module of a config.json on the meta device. Raises SpecInvalid."""
+    check_size(config)
+    _check_numbers(config)
+    family = config.get("model_type")
+    if not isinstance(family, str):
+        raise SpecInvalid({"model_type": "is missing"})
+    if family not in CONFIG_MAPPING:
+        raise UnknownFamily(family, [])
+    plain = {key: value for key, value in config.items() if key not in IGNORED}
+    try:
+        parsed = CONFIG_MAPPING[family].from_dict(plain)
+        architecture = _architecture(config, type(parsed))
+        with torch.device("meta"):
+            return architecture(parsed)
+    except (MemoryError, RecursionError):
+        raise
+    except SpecInvalid:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise SpecInvalid(
+            {"config": f"transformers {transformers.__version__} refuses it: {text}"}
+        ) from error
+
+
+def _architecture(config: Mapping[str, Any], config_class: type) -> Any:
+    """transformers' own class that `architectures[0]` names, else its usual one.
+
+    Raises SpecInvalid where there is none.
+    """
+    given = config.get("architectures")
+    name = given[0] if isinstance(given, list) and given else None
+    if isinstance(name, str) and name.isidentifier():
+        known = getattr(transformers, name, None)
+        if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
+            return known._from_config
+    for auto in AUTO_CLASSES:
+        mapping = getattr(transformers, auto)._model_mapping
+        if config_class in mapping:
+            chosen = mapping[config_class]
+            return (chosen[0] if isinstance(chosen, tuple) else chosen)._from_config
+    raise SpecInvalid(
+        {"model_type": f"'{config['model_type'][:80]}' has no model class"}
+    )
+
+
+def _check_numbers(config: Mapping[str, Any]) -> None:
+    """Refuse numbers that no size can have, before anything is built of them."""
+    todo: list[tuple[str, Any]] = [(str(key), value) for key, value in config.items()]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, Mapping):
+            todo += [(str(key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            todo += [(name, inner) for inner in value]
+        elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+            raise SpecInvalid(
+                {name[:80]: f"must be between -{MAX_NUMBER:,} and {MAX_NUMBER:,}"}
+            )
