@@ -32,6 +32,8 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ("P100", 19e12),
 )
 """Dense 16-bit peak of NVIDIA's data sheets, by a part of the card's name."""
+DISTANCES = ("nvlink", "pix", "pxb", "phb", "node", "sys")
+"""How two Gpus of a node reach each other, best first (`nvidia-smi topo -m`)."""
 UNKNOWN_PEAK_FLOPS = 60e12
 """A card that the table does not name: between a T4 and a 3090."""
 
@@ -60,6 +62,18 @@ class GpuOffer:
     """Dense 16-bit operations per second."""
     link_group: str = ""
     """Gpus with the same non-empty group are joined by fast links (NVLink)."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(UUID of another Gpu of the node, distance): see topology.LADDER."""
+    health: tuple[str, ...] = ()
+    """What is wrong with it, in words, where it may be used all the same."""
+    speed_ratio: float = 1.0
+    """Part of its clock that heat, a power brake or a fault leave it."""
+    measured_share_ratio: float | None = None
+    """Part of its arithmetic that a Job of ours really got; None: guessed."""
+    weight: int = 1
+    """Quota that one second of it costs, in weighted GPU-seconds."""
+    network_bytes_per_second: float = 0.0
+    """Of its node to other nodes; 0: not known, so no Plan leaves the node."""
 
     @property
     def label(self) -> str:
@@ -73,12 +87,15 @@ class GpuOffer:
 
     @property
     def share_ratio(self) -> float:
-        """Part of its arithmetic left over: with k other computing processes about
-        1 / (k + 1), and never less than what utilization leaves idle."""
+        """Part of its arithmetic left over: as measured, or with k other computing
+        processes about 1 / (k + 1), and never less than what utilization leaves
+        idle (it says "a kernel was resident", so 1 - util is a floor)."""
+        if self.measured_share_ratio is not None:
+            return self.measured_share_ratio * self.speed_ratio
         if not self.compute_processes:
-            return 1.0
+            return self.speed_ratio
         idle = 1 - (self.util_pct if self.util_pct is not None else 100.0) / 100
-        return max(idle, 1 / (self.compute_processes + 1))
+        return max(idle, 1 / (self.compute_processes + 1)) * self.speed_ratio
 
     @property
     def busy_pct(self) -> float:
@@ -94,8 +111,11 @@ class GpuOffer:
         """Read back what `to_json` wrote. Raises OffersInvalid."""
         known = {field.name for field in fields(cls)}
         try:
-            offer = cls(**{str(key): value for key, value in data.items()})
-        except (TypeError, AttributeError) as error:
+            plain = {str(key): value for key, value in data.items()}
+            plain["links"] = tuple((a, b) for a, b in plain.get("links", ()))
+            plain["health"] = tuple(plain.get("health", ()))
+            offer = cls(**plain)
+        except (TypeError, ValueError, AttributeError) as error:
             wrong = f"must have the fields {', '.join(sorted(known))}"
             raise OffersInvalid({"offer": wrong}) from error
         check_offers([offer])
@@ -130,7 +150,12 @@ def check_offers(offers: Sequence[GpuOffer]) -> None:
         if offer.uuid in seen:
             problems[offer.uuid] = f"{offer.label} is offered twice"
         seen.add(offer.uuid)
-        if offer.peak_flops <= 0:
+        if offer.peak_flops <= 0 or not 0 < offer.speed_ratio <= 1:
             problems[offer.uuid] = f"{offer.label} has no speed"
+        if offer.network_bytes_per_second < 0 or offer.weight < 0:
+            problems[offer.uuid] = f"{offer.label} costs or sends less than nothing"
+        unknown = sorted({word for _, word in offer.links} - set(DISTANCES))
+        if unknown:
+            problems[offer.uuid] = f"{unknown[0][:20]!r} is no distance between Gpus"
     if problems:
         raise OffersInvalid(problems)

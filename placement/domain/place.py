@@ -1,8 +1,7 @@
 """Which Gpus? For ranks that all need the same, and for one alone.
 
-Ranks of equal need: any Gpu with enough room will do, the slowest decides the speed
-and the slowest link the traffic. So: Gpus joined by fast links before others, then the
-fastest, then the least busy. One alone: the least utilized that fits.
+One alone: the least utilized that fits. Several: any Gpu with enough room will do, so
+the n-th roomiest decides whether they fit, and the fastest of those with room are taken.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ class Shortage:
 
 
 def least_utilized(offers: Sequence[GpuOffer], need_bytes: int) -> GpuOffer | Shortage:
-    """The least utilized Gpu with room; among equals the faster, then the fuller."""
+    """The least utilized healthy Gpu with room; among equals the faster, then the
+    fuller."""
     fitting = [offer for offer in offers if offer.free_bytes >= need_bytes]
     if not fitting:
         largest = max(offers, key=lambda offer: offer.free_bytes, default=None)
@@ -29,55 +29,47 @@ def least_utilized(offers: Sequence[GpuOffer], need_bytes: int) -> GpuOffer | Sh
     return min(
         fitting,
         key=lambda offer: (
+            bool(offer.health),
             offer.compute_processes > 0,
             round(offer.busy_pct / 5),
             -offer.peak_flops,
             offer.free_bytes,
             offer.node,
             offer.index,
+            offer.uuid,
         ),
     )
 
 
-def choose_equal(
+def room_for(
     offers: Sequence[GpuOffer], count: int, need_bytes: int
-) -> tuple[GpuOffer, ...] | Shortage:
-    """`count` Gpus of one Node that all have `need_bytes`, the best for speed."""
-    fitting = [offer for offer in offers if offer.free_bytes >= need_bytes]
-    if len(fitting) < count:
-        ranked = sorted(offers, key=lambda offer: -offer.free_bytes)
-        if len(ranked) < count:
-            return Shortage(None, need_bytes)
-        short = ranked[count - 1]
-        return Shortage(short, need_bytes - short.free_bytes)
-    groups: dict[str, list[GpuOffer]] = {}
-    for offer in fitting:
-        groups.setdefault(offer.link_group, []).append(offer)
-    joined = [
-        _fastest(group, count)
-        for name, group in groups.items()
-        if name and len(group) >= count
-    ]
-    best = _fastest(fitting, count)
-    for group in joined:
-        if _speed(group) >= 0.8 * _speed(best):
-            best = group
-            break
-    return tuple(sorted(best, key=lambda offer: offer.index))
+) -> Shortage | None:
+    """None if `count` Gpus have `need_bytes` each; else the one nearest to it."""
+    if len(offers) < count:
+        return Shortage(None, need_bytes)
+    ranked = sorted(offers, key=lambda offer: -offer.free_bytes)
+    short = ranked[count - 1]
+    if short.free_bytes >= need_bytes:
+        return None
+    return Shortage(short, need_bytes - short.free_bytes)
 
 
-def _fastest(offers: Sequence[GpuOffer], count: int) -> list[GpuOffer]:
+def fastest(offers: Sequence[GpuOffer], count: int) -> tuple[GpuOffer, ...]:
+    """The fastest `count`, in the order of their places; among equals the least
+    busy, then the fullest: large cards stay free for what needs them."""
     ranked = sorted(
         offers,
         key=lambda offer: (
             -offer.peak_flops * offer.share_ratio,
+            bool(offer.health),
             offer.busy_pct,
-            -offer.free_bytes,
+            offer.weight,
+            offer.free_bytes,
+            offer.node,
             offer.index,
+            offer.uuid,
         ),
     )
-    return ranked[:count]
-
-
-def _speed(offers: Sequence[GpuOffer]) -> float:
-    return min(offer.peak_flops * offer.share_ratio for offer in offers)
+    return tuple(
+        sorted(ranked[:count], key=lambda offer: (offer.node, offer.index, offer.uuid))
+    )

@@ -7,12 +7,17 @@ code with the planner.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from placement.domain.errors import PlanInvalid
-from placement.domain.words import gib
+from placement.domain.plan_v1 import upgraded
+from placement.domain.words import gib, seconds
 from placement.domain.workload import Workload
+
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
 
 TITLES = {
     "single": "One GPU",
@@ -23,7 +28,9 @@ TITLES = {
     "fsdp": "Everything shared out (ZeRO-3 / FSDP)",
     "pipeline": "Layers in stages (pipeline, 1F1B)",
     "gpipe": "Layers in stages (pipeline, GPipe)",
+    "interleaved": "Layers in stages (pipeline, interleaved 1F1B)",
     "tensor": "Every layer cut across GPUs (tensor parallel)",
+    "hybrid": "Tensor, pipeline and copies together (hybrid)",
 }
 """What each strategy is called on screen."""
 
@@ -51,6 +58,23 @@ class Shard:
     used_bytes: int
     """Used by others when the Plan was made."""
     free_bytes: int
+    node: str = ""
+    """Empty in Plans of version 1: the Plan's own."""
+    stage: int = 0
+    """Which stage of the pipeline; 0 where there is one only."""
+    replica: int = 0
+    """Which copy of the model."""
+    tensor_rank: int = 0
+    """Which part of every layer."""
+    chunks: tuple[tuple[int, int], ...] = ()
+    """interleaved: the pieces of the model that it has; empty: one, first to last."""
+    busy_seconds: float = 0.0
+    """Of one step, how long it computes."""
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(first, one past the last) layer of every piece of the model it has."""
+        return self.chunks or ((self.first_layer, self.last_layer),)
 
     @property
     def headroom_bytes(self) -> int:
@@ -86,6 +110,23 @@ class Plan:
     activations_are_a_guess: bool
     launch: dict[str, Any] = field(default_factory=dict)
     """nproc, strategy, pipeline bounds, microbatches, zero stage: see planner.py."""
+    nodes: tuple[str, ...] = ()
+    """All Nodes it uses, `node` first."""
+    bound_by: str = ""
+    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    quota_gpu_seconds: float = 0.0
+    """Quota that one step costs, in weighted GPU-seconds."""
+    disturbance: float = 0.0
+    """Computing processes of others on its Gpus, and their utilization (0 to 1)."""
+    troubled: int = 0
+    """How many of its Gpus have something wrong with them; the notes say what."""
+    wait_seconds: float = 0.0
+    """After the start that was asked for, when its Gpus are free together."""
+
+    @property
+    def spans_nodes(self) -> bool:
+        """True if its Gpus are on more than one Node."""
+        return len(self.nodes) > 1
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
@@ -94,13 +135,14 @@ class Plan:
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """First layer of each pipeline stage, and the end."""
-        return (*(s.first_layer for s in self.shards), self.shards[-1].last_layer)
+        """First layer of each piece of the model, and the end."""
+        starts = sorted({first for s in self.shards for first, _ in s.pieces})
+        return (*starts, self.layer_count)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict that `from_json` reads back to an equal Plan."""
         data = asdict(self)
-        data["version"] = 1
+        data["version"] = VERSION
         data["workload"] = self.workload.to_json()
         for shard, plain in zip(self.shards, data["shards"], strict=True):
             plain["headroom_bytes"] = shard.headroom_bytes
@@ -108,39 +150,85 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Plan":
-        """Read back what `to_json` wrote. Raises PlanInvalid for anything else."""
+        """Read back what `to_json` wrote, today or as version 1.
+
+        Raises PlanInvalid for anything else.
+        """
         try:
-            if data["version"] != 1:
-                raise PlanInvalid(["only version 1 of a Plan can be read"])
-            plain = {key: data[key] for key in cls.__slots__}
+            if data["version"] not in READABLE:
+                raise PlanInvalid([f"only versions 1 to {VERSION} of a Plan are read"])
+            plain = _known(cls, data if data["version"] > 1 else upgraded(data))
             plain["workload"] = Workload.from_json(plain["workload"])
-            plain["shards"] = tuple(
-                Shard(**{key: shard[key] for key in Shard.__slots__})
-                for shard in plain["shards"]
-            )
-            for name in ("remedies", "why", "notes"):
+            plain["shards"] = tuple(_shard(shard) for shard in plain["shards"])
+            for name in ("remedies", "why", "notes", "nodes"):
                 plain[name] = tuple(map(str, plain[name]))
             return cls(**plain)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanInvalid([f"not a Plan: {error!r}"[:200]]) from error
 
     def table(self) -> str:
         """The Plan as text, one line per rank."""
+        gpus = f"{len(self.shards)} GPU{'s' if len(self.shards) > 1 else ''}"
+        head = (
+            f"{self.title}: {self.model}, {gpus} of "
+            f"{', '.join(self.nodes or (self.node,))}, {self.step_seconds:.3g} s a "
+            f"step ({self.fit})"
+        )
+        parts = (
+            f"compute {seconds(self.compute_seconds)}, bubble "
+            f"{seconds(self.bubble_seconds)}, communication "
+            f"{seconds(self.communication_seconds)}; {self.units_per_second:,.0f} a "
+            "second"
+        )
+        keys = list(dict.fromkeys(key for s in self.shards for key in s.components))
+        titles = [f"{key.replace('_', ' ')[:12]:>13}" for key in keys]
         lines = [
-            f"{self.title}: {self.model}, {len(self.shards)} GPU"
-            f"{'s' if len(self.shards) > 1 else ''} of {self.node}, "
-            f"{self.step_seconds:.3g} s a step ({self.fit})",
-            f"{'rank':>4}  {'gpu':<14}{'layers':<10}{'need':>11}{'free':>11}"
-            f"{'left':>11}",
+            head,
+            parts,
+            f"{'rank':>4}  {'gpu':<16}{'part':<18}{'need':>10}{'free':>10}{'left':>10}"
+            + "".join(titles),
         ]
         for shard in self.shards:
-            layers = f"{shard.first_layer}-{shard.last_layer - 1}"
+            sizes = [f"{gib(shard.components.get(key, 0)):>13}" for key in keys]
             lines.append(
-                f"{shard.rank:>4}  {shard.gpu_label:<14}{layers:<10}"
-                f"{gib(shard.likely_bytes):>11}{gib(shard.free_bytes):>11}"
-                f"{gib(shard.headroom_bytes):>11}"
+                f"{shard.rank:>4}  {shard.gpu_label:<16}{self._part(shard):<18}"
+                f"{gib(shard.likely_bytes):>10}{gib(shard.free_bytes):>10}"
+                f"{gib(shard.headroom_bytes):>10}" + "".join(sizes)
             )
-        return "\n".join([*lines, *(f"- {sentence}" for sentence in self.why)])
+        remedies = [f"- {sentence}" for sentence in self.remedies]
+        notes = [f"- {sentence}" for sentence in (*self.why, *self.notes)]
+        return "\n".join([*lines, *remedies, *notes])
+
+    def _part(self, shard: Shard) -> str:
+        """Which part of the model a rank has, in few words."""
+        layers = "+".join(f"{first}-{last - 1}" for first, last in shard.pieces)
+        degrees = [
+            f"{letter}{number}"
+            for letter, number, key in (
+                ("d", shard.replica, "data_degree"),
+                ("t", shard.tensor_rank, "tensor_degree"),
+            )
+            if self.strategy == "hybrid" and self.launch.get(key, 1) > 1
+        ]
+        if shard.share_ratio is not None:
+            degrees.append(f"{shard.share_ratio:.0%}")
+        return " ".join([layers, *degrees])
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that are there; those without a default must be."""
+    plain = {}
+    for one in fields(kind):
+        needed = one.default is MISSING and one.default_factory is MISSING
+        if needed or one.name in data:
+            plain[one.name] = data[one.name]
+    return plain
+
+
+def _shard(data: Mapping[str, Any]) -> Shard:
+    plain = _known(Shard, data)
+    plain["chunks"] = tuple((first, last) for first, last in plain.get("chunks", ()))
+    return Shard(**plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +272,8 @@ class PlanSet:
     refusals: tuple[Refusal, ...]
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
+    wish: str = ""
+    """What the Plans were ranked by; empty: the order of choice."""
 
     @property
     def best(self) -> Plan | None:
@@ -199,4 +289,31 @@ class PlanSet:
             "refusals": [refusal.to_json() for refusal in self.refusals],
             "left_out": [asdict(left) for left in self.left_out],
             "notes": list(self.notes),
+            "wish": self.wish,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PlanSet":
+        """Read back what `to_json` wrote. Raises PlanInvalid for anything else."""
+        try:
+            return cls(
+                model=str(data["model"]),
+                workload=Workload.from_json(data["workload"]),
+                plans=tuple(Plan.from_json(one) for one in data["plans"]),
+                refusals=tuple(Refusal(**one) for one in data["refusals"]),
+                left_out=tuple(LeftOut(**one) for one in data["left_out"]),
+                notes=tuple(map(str, data["notes"])),
+                wish=str(data.get("wish", "")),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PlanInvalid([f"not a PlanSet: {error!r}"[:200]]) from error
+
+    def table(self) -> str:
+        """Every Plan, best first, what lost and why, and what was left out."""
+        said = [f"{n}. {one.table()}\n" for n, one in enumerate(self.plans, 1)]
+        for lost in self.refusals:
+            change = f" It would fit with {lost.cheapest_change}."
+            ending = change if lost.missing_bytes and lost.cheapest_change else ""
+            said.append(f"no  {lost.title}: {lost.reason}{ending}")
+        said += [f"out {left.gpu_label}: {left.reason}" for left in self.left_out]
+        return "\n".join([*said, *self.notes])

@@ -2,54 +2,61 @@
 
 `plan` asks, Node by Node (a Job runs on one Node), for each strategy: does it fit the
 memory that is really free, what must change for it to fit, how long is a step? What
-loses says why. Order of choice, PLACEMENT.md section 3: one Gpu if it fits; copies
-before cut models; pipeline before FSDP where links are slow; mild remedies before
-harsh ones.
+loses says why. Where the speed of the network between Nodes is known, copies and stages
+may span Nodes too; such Plans say so. Order of choice, PLACEMENT.md section 3: one Gpu
+if it fits; copies before cut models; pipeline before FSDP where links are slow; mild
+remedies before harsh ones. A wish changes the order (wishes.py).
 
-Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, fast_links, task, batch,
-microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
-checkpointing, attention, offload_optimizer; for copies zero_stage, shares,
-gradient_as_bucket_view, reduce_bucket_size; for pipelines schedule, microbatches,
-bounds; for tensor parallelism tensor_degree.
+Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
+batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
+checkpointing, attention, offload_optimizer, offload (none, cpu, nvme),
+offload_parameters, weights (full, int8, nf4), tensor_degree, pipeline_degree,
+data_degree, zero_stage, sequence_parallel, schedule ("" without stages, else 1f1b,
+gpipe, interleaved), virtual_stages, microbatches, rank_grid (one list of Gpu UUIDs per
+stage and replica, its tensor ranks; ranks count through it); for copies shares,
+gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first layer of each
+piece of the model in order, and the end).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from placement.domain.candidates.whole import data_parallel, single, zero1_uneven
-from placement.domain.candidates.staged import gpipe_note, pipeline
-from placement.domain.candidates.tensor import tensor
-from placement.domain.errors import PlanInvalid
-from placement.domain.offer import GpuOffer, check_offers
-from placement.domain.plan import LeftOut, Plan, PlanSet, Refusal
-from placement.domain.remedies import Limits
+from placement.domain.adapt import with_quantized
 from placement.domain.candidates.hunt import Search, refusal
+from placement.domain.candidates.hybrid import hybrid
+from placement.domain.candidates.schedules import gpipe_note, interleaved
+from placement.domain.candidates.staged import pipeline
+from placement.domain.candidates.tensor import tensor
+from placement.domain.candidates.uneven import zero1_uneven
+from placement.domain.candidates.whole import data_parallel, single
+from placement.domain.errors import SpecInvalid, WorkloadInvalid
+from placement.domain.offer import GpuOffer, check_offers
+from placement.domain.plan import TITLES, LeftOut, Plan, PlanSet, Refusal
+from placement.domain.remedies import Limits, Weights
 from placement.domain.spec import ModelSpec
 from placement.domain.validate import validate
+from placement.domain.wishes import SLOW_LINK_ORDER, Wish, rank_key
 from placement.domain.words import plural
 from placement.domain.workload import Workload
 
-SLOW_LINK_ORDER = (
+MOST_OFFERS = 1024
+MOST_ACROSS = 16
+"""Gpus of several Nodes that are searched together: the fastest with most room."""
+TRIED = (
     "single",
     "ddp",
     "zero1",
     "zero1_uneven",
     "pipeline",
+    "interleaved",
     "zero2",
     "fsdp",
     "tensor",
+    "hybrid",
 )
-FAST_LINK_ORDER = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero1_uneven",
-    "zero2",
-    "fsdp",
-    "tensor",
-    "pipeline",
-)
-MAX_OFFERS = 1024
+"""What is always tried; gpipe only if asked for, since 1F1B is never worse."""
+ACROSS = ("ddp", "zero1", "pipeline", "hybrid")
+Quantize = Callable[[ModelSpec, Weights], ModelSpec]
 
 
 def plan(
@@ -59,37 +66,45 @@ def plan(
     *,
     max_gpus: int | None = None,
     limits: Limits | None = None,
+    wish: Wish | None = None,
 ) -> PlanSet:
     """Ranked Plans and the strategies that lost. Deterministic.
 
-    Raises OffersInvalid for offers that contradict themselves. Without a usable Gpu
-    the answer has no Plans and one Refusal that says so.
+    Raises OffersInvalid for offers that contradict themselves, WorkloadInvalid for a
+    strategy that is none. Without a usable Gpu the answer has no Plans and one Refusal
+    that says so.
     """
     check_offers(offers)
     allowed = limits or Limits()
     if max_gpus is not None:
         allowed = replace(allowed, max_gpus=max_gpus)
-    usable = [offer for offer in offers if offer.usable][:MAX_OFFERS]
-    plans: list[Plan] = []
-    refusals: list[Refusal] = []
-    nodes = sorted({offer.node for offer in usable})
-    for node in nodes:
-        here = tuple(
-            sorted(
-                (offer for offer in usable if offer.node == node),
-                key=lambda offer: offer.index,
-            )
-        )
-        made, lost = plan_node(spec, workload, here, allowed)
-        plans += made
-        refusals += lost
+    unknown = [name for name in allowed.strategies if name not in TITLES]
+    if unknown:
+        raise WorkloadInvalid({"strategy": f"must be one of {', '.join(TITLES)}"})
+    usable = sorted(
+        (offer for offer in offers if offer.usable),
+        key=lambda offer: (offer.node, offer.index, offer.uuid),
+    )[:MOST_OFFERS]
+    base = Search(
+        spec,
+        workload,
+        (),
+        allowed,
+        wish=wish,
+        quantize=quantizer_of(spec, workload),
+    )
+    plans, refusals = _everywhere(base, usable)
     if not usable:
         refusals.append(
             refusal("single", "No GPU is free to be used: see why each is left out.")
         )
-    plans.sort(key=_rank_key)
+    plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:
-        validate(one, offers)
+        validate(one, offers, spec)
+    left_out = sorted(
+        (offer for offer in offers if not offer.usable),
+        key=lambda offer: (offer.node, offer.index, offer.uuid),
+    )
     return PlanSet(
         model=spec.name,
         workload=workload,
@@ -101,70 +116,113 @@ def plan(
                 gpu_uuid=offer.uuid,
                 reason=offer.reason or "no free memory",
             )
-            for offer in offers
-            if not offer.usable
+            for offer in left_out
         ),
-        notes=_notes(spec, nodes),
+        notes=_notes(spec, usable),
+        wish=wish or "",
     )
 
 
-def plan_node(
-    spec: ModelSpec,
-    workload: Workload,
-    offers: tuple[GpuOffer, ...],
-    limits: Limits,
+def _everywhere(
+    base: Search, usable: Sequence[GpuOffer]
 ) -> tuple[list[Plan], list[Refusal]]:
-    """Plans and Refusals on one Node: by the likely need, or else the least one."""
-    comfortable = Search(spec, workload, offers, limits)
-    tight = Search(
-        spec, workload, offers, limits, tight=True, cost_cache=comfortable.cost_cache
-    )
+    """Every Node by itself, in the subsets that the wish is about; then across."""
     plans: list[Plan] = []
     refusals: list[Refusal] = []
-    for strategy in SLOW_LINK_ORDER:
-        found = _try(comfortable, strategy)
+    nodes = list(dict.fromkeys(offer.node for offer in usable))
+    for node in nodes:
+        here = tuple(offer for offer in usable if offer.node == node)
+        for subset in _subsets(here, base.wish):
+            made, lost = plan_among(replace(base, offers=subset, links={}), TRIED)
+            plans += made
+            refusals += lost if subset == here else []
+    if len(nodes) > 1 and all(offer.network_bytes_per_second for offer in usable):
+        made, _ = plan_among(replace(base, offers=_best(usable), links={}), ACROSS)
+        plans += [one for one in made if one.spans_nodes]
+    return plans, refusals
+
+
+def _best(usable: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
+    ranked = sorted(
+        usable,
+        key=lambda o: (
+            -o.peak_flops * o.share_ratio,
+            -o.free_bytes,
+            o.node,
+            o.index,
+            o.uuid,
+        ),
+    )
+    kept = ranked[:MOST_ACROSS]
+    return tuple(sorted(kept, key=lambda o: (o.node, o.index, o.uuid)))
+
+
+def _subsets(
+    here: tuple[GpuOffer, ...], wish: Wish | None
+) -> list[tuple[GpuOffer, ...]]:
+    """Gpus worth planning by themselves: the healthy, the idle, the cheap; and all."""
+    found = [here, tuple(offer for offer in here if not offer.health)]
+    if wish == "least_disturbance":
+        found.append(tuple(offer for offer in here if not offer.compute_processes))
+    if wish == "cheapest":
+        for weight in sorted({offer.weight for offer in here})[:-1]:
+            found.append(tuple(offer for offer in here if offer.weight <= weight))
+    return [subset for subset in dict.fromkeys(found) if subset]
+
+
+def plan_among(
+    comfortable: Search, strategies: Sequence[str]
+) -> tuple[list[Plan], list[Refusal]]:
+    """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
+    tight = replace(comfortable, tight=True)
+    wanted = comfortable.limits.strategies
+    plans: list[Plan] = []
+    refusals: list[Refusal] = []
+    rival: Plan | None = None
+    for strategy in (*strategies, *(["gpipe"] if "gpipe" in wanted else [])):
+        if wanted and strategy not in wanted:
+            continue
+        found = _try(comfortable, strategy, rival)
         if isinstance(found, Refusal) and found.code == "too_small":
-            by_least = _try(tight, strategy)
+            by_least = _try(tight, strategy, rival)
             if not isinstance(by_least, Refusal):
                 found = by_least
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
         plans += found
-        if strategy == "pipeline" and workload.trains:
-            refusals.append(gpipe_note(comfortable, found[-1]))
+        if strategy == "pipeline":
+            rival = found[-1]
+            if rival.workload.trains and "gpipe" not in wanted:
+                refusals.append(gpipe_note(comfortable, rival))
     return plans, refusals
 
 
-def _try(hunt: Search, strategy: str) -> list[Plan] | Refusal:
-    """One strategy on one Node."""
-    if strategy == "single":
-        return single(hunt)
-    if strategy == "zero1_uneven":
-        return zero1_uneven(hunt)
-    if strategy == "pipeline":
-        return pipeline(hunt)
-    if strategy == "tensor":
-        return tensor(hunt)
-    for name in ("ddp", "zero1", "zero2", "fsdp"):
-        if strategy == name:
-            return data_parallel(hunt, name)
-    raise PlanInvalid([f"no such strategy: {strategy}"])
+def _try(hunt: Search, strategy: str, rival: Plan | None) -> list[Plan] | Refusal:
+    """One strategy among some Gpus."""
+    tried: dict[str, Callable[[], list[Plan] | Refusal]] = {
+        "single": lambda: single(hunt),
+        "ddp": lambda: data_parallel(hunt, "ddp"),
+        "zero1": lambda: data_parallel(hunt, "zero1"),
+        "zero1_uneven": lambda: zero1_uneven(hunt),
+        "zero2": lambda: data_parallel(hunt, "zero2"),
+        "fsdp": lambda: data_parallel(hunt, "fsdp"),
+        "pipeline": lambda: pipeline(hunt),
+        "gpipe": lambda: pipeline(hunt, "gpipe"),
+        "interleaved": lambda: interleaved(hunt, rival),
+        "tensor": lambda: tensor(hunt),
+        "hybrid": lambda: hybrid(hunt),
+    }
+    return tried[strategy]()
 
 
-def _rank_key(one: Plan) -> tuple[object, ...]:
-    """Best first: comfortable, mild remedies, order of choice, fewer Gpus, faster."""
-    order = FAST_LINK_ORDER if one.launch["fast_links"] else SLOW_LINK_ORDER
-    return (
-        one.fit == "tight",
-        bool(one.launch["offload_optimizer"]),
-        one.workload.optimizer == "adam8bit",
-        one.launch["engine"] != "torch",
-        order.index(one.strategy),
-        len(one.shards),
-        one.step_seconds,
-        one.node,
-    )
+def _without_twins(plans: Sequence[Plan]) -> list[Plan]:
+    """Subsets of Gpus may lead to the same Plan twice."""
+    kept: dict[object, Plan] = {}
+    for one in plans:
+        key = (one.title, one.gpu_uuids, one.bounds, one.workload.accumulation)
+        kept.setdefault(key, one)
+    return list(kept.values())
 
 
 def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ...]:
@@ -179,20 +237,53 @@ def _merged(refusals: Sequence[Refusal], planned: set[str]) -> tuple[Refusal, ..
         known = best.get(one.strategy)
         if known is None or _nearness(one) < _nearness(known):
             best[one.strategy] = one
-    order = (*SLOW_LINK_ORDER, "gpipe")
-    return tuple(sorted(best.values(), key=lambda one: order.index(one.strategy)))
+    return tuple(
+        sorted(best.values(), key=lambda one: SLOW_LINK_ORDER.index(one.strategy))
+    )
 
 
-def _nearness(one: Refusal) -> tuple[bool, int]:
-    return (one.code == "not_applicable", one.missing_bytes)
+def _nearness(one: Refusal) -> tuple[bool, int, str]:
+    return (one.code == "not_applicable", one.missing_bytes, one.gpu_label)
 
 
-def _notes(spec: ModelSpec, nodes: Sequence[str]) -> tuple[str, ...]:
+def quantizer_of(spec: ModelSpec, workload: Workload) -> Quantize | None:
+    """How this model's weights go into fewer bits; None where they must not.
+
+    Only weights that are never stepped: those of inference, and those that LoRA
+    leaves frozen.
+    """
+    parts = [part for layer in spec.layers for part in layer.parts]
+    large = [part for part in parts if part.component in ("attention", "mlp")]
+    if workload.trains and not (large and all(part.frozen for part in large)):
+        return None
+    if any(part.weight_bits is not None for part in parts):
+        return None
+
+    def quantize(model: ModelSpec, weights: Weights) -> ModelSpec:
+        if weights == "full":
+            return model
+        return with_quantized(model, weights)
+
+    try:
+        quantize(spec, "int8")
+    except SpecInvalid:
+        return None
+    return quantize
+
+
+def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     notes = []
-    if len(nodes) > 1:
+    nodes = {offer.node for offer in usable}
+    slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
+    if len(nodes) > 1 and not slowest:
         notes.append(
             f"A job runs on one node, so the {plural(len(nodes), 'node')} were planned "
             "one by one."
+        )
+    elif len(nodes) > 1:
+        notes.append(
+            f"Plans over several nodes count {slowest / 1e9:.3g} GB/s between them. "
+            "The portal itself starts jobs on one node only."
         )
     if spec.activations_are_a_guess:
         notes.append(

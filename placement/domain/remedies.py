@@ -2,16 +2,21 @@
 
 Order of PLACEMENT.md section 3: a fused optimizer step (free), the batch in pieces
 (free but for smaller matrix products), activations recomputed (a third more time),
-8-bit Adam (other numbers), last the optimizer in the node's memory (slow). Each remedy
-says what it buys.
+8-bit Adam (other numbers), then the optimizer and the weights in the node's memory
+(slow) or on its drive where that memory is too small (slower), last weights in 8 or 4
+bits (other numbers; inference and LoRA only). Each remedy says what it buys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from placement.domain.offer import GpuOffer
 from placement.domain.words import gib
 from placement.domain.workload import Workload
+
+Weights = Literal["full", "int8", "nf4"]
+STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +29,31 @@ class Limits:
     checkpointing: bool = True
     small_optimizer: bool = True
     offload: bool = True
+    quantization: bool = True
+    host_memory_bytes: int | None = None
+    """What offloading may take of a node's memory; None: not known, taken as enough."""
+    strategies: tuple[str, ...] = ()
+    """Only these; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A workload as it would be run."""
+    """A workload as it would be run, and how its frozen weights are kept."""
 
     workload: Workload
-    offload: bool = False
+    weights: Weights = "full"
 
     @property
-    def severity(self) -> tuple[bool, bool, bool, int]:
+    def offload(self) -> bool:
+        """Whether anything is kept off the Gpu."""
+        return self.workload.offload != "none"
+
+    @property
+    def severity(self) -> tuple[bool, bool, bool, bool, int]:
         """For ranking: what hurts most, first."""
         return (
             self.offload,
+            self.weights != "full",
             self.workload.optimizer == "adam8bit",
             self.workload.checkpointing == "full",
             self.workload.accumulation,
@@ -53,23 +69,57 @@ class Fit:
     gpu: GpuOffer | None = None
 
 
-def stages(workload: Workload, limits: Limits) -> Iterator[Setting]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freedom:
+    """Which remedies make sense for this model and this strategy."""
+
+    limits: Limits
+    quantizable: bool = False
+    """Inference, or training that leaves the large weights frozen."""
+    host_bytes: Callable[[Workload], int] | None = None
+    """What a workload that offloads keeps in one node's memory; None: no offload."""
+    parameters: bool = False
+    """Weights too may be kept off the Gpu."""
+
+
+def stages(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
     """Settings without their accumulation, mildest first."""
+    limits = freedom.limits
     yield Setting(workload)
-    if not workload.trains:
-        return
-    adam = workload.optimizer in ("adam", "adamw")
-    if limits.fused_optimizer and adam and workload.optimizer_loop == "foreach":
-        workload = workload.but(optimizer_loop="fused")
-        yield Setting(workload)
     recomputed = workload
-    if limits.checkpointing and workload.checkpointing != "full":
-        recomputed = workload.but(checkpointing="full")
-        yield Setting(recomputed)
-    if limits.small_optimizer and adam and workload.precision != "bf16":
-        yield Setting(recomputed.but(optimizer="adam8bit"))
-    if limits.offload and workload.optimizer not in ("sgd", "adam8bit"):
-        yield Setting(recomputed, offload=True)
+    if workload.trains:
+        adam = workload.optimizer in ("adam", "adamw")
+        if limits.fused_optimizer and adam and workload.optimizer_loop == "foreach":
+            recomputed = recomputed.but(optimizer_loop="fused")
+            yield Setting(recomputed)
+        if limits.checkpointing and workload.checkpointing != "full":
+            recomputed = recomputed.but(checkpointing="full")
+            yield Setting(recomputed)
+        eight = workload.precision not in ("bf16", "megatron_bf16")
+        if limits.small_optimizer and adam and eight:
+            yield Setting(recomputed.but(optimizer="adam8bit"))
+    yield from _offloads(recomputed, freedom)
+    if freedom.quantizable and limits.quantization:
+        yield Setting(recomputed, "int8")
+        yield Setting(recomputed, "nf4")
+
+
+def _offloads(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
+    """To the node's memory if it is large enough, else to its drive."""
+    host = freedom.host_bytes
+    if host is None or not freedom.limits.offload or workload.offload != "none":
+        return
+    kinds = []
+    if workload.trains and workload.optimizer in STEPPED_BY_HOST:
+        kinds.append(False)
+    if freedom.parameters:
+        kinds.append(True)
+    room = freedom.limits.host_memory_bytes
+    for parameters in kinds:
+        moved = workload.but(offload="cpu", offload_parameters=parameters)
+        if room is not None and host(moved) > room:
+            moved = moved.but(offload="nvme")
+        yield Setting(moved)
 
 
 def accumulations(workload: Workload, replicas: int, limits: Limits) -> list[int]:
@@ -86,15 +136,15 @@ def accumulations(workload: Workload, replicas: int, limits: Limits) -> list[int
 def search(
     workload: Workload,
     replicas: int,
-    limits: Limits,
+    freedom: Freedom,
     fit: Callable[[Setting], Fit],
 ) -> tuple[Setting | None, Fit]:
     """The mildest setting that fits, or None and the best that could be done."""
     nearest: Fit | None = None
-    for stage in stages(workload, limits):
-        counts = accumulations(stage.workload, replicas, limits)
+    for stage in stages(workload, freedom):
+        counts = accumulations(stage.workload, replicas, freedom.limits)
         settings = [
-            Setting(stage.workload.but(accumulation=count), stage.offload)
+            replace(stage, workload=stage.workload.but(accumulation=count))
             for count in counts
         ]
         found = fit(settings[-1])
@@ -104,19 +154,20 @@ def search(
             continue
         for setting in settings:
             if setting is settings[-1] or fit(setting).fits:
-                return _lighter(workload, setting, fit), Fit(True)
+                return lighter(workload, setting, lambda s: fit(s).fits), Fit(True)
     return None, nearest or Fit(False)
 
 
-def _lighter(
-    asked: Workload, setting: Setting, fit: Callable[[Setting], Fit]
+def lighter(
+    asked: Workload, setting: Setting, fits: Callable[[Setting], bool]
 ) -> Setting:
-    """The same without recomputation, if a later remedy made that needless."""
-    workload = setting.workload
-    if workload.checkpointing == asked.checkpointing:
-        return setting
-    plain = Setting(workload.but(checkpointing=asked.checkpointing), setting.offload)
-    return plain if fit(plain).fits else setting
+    """The same without what a later remedy made needless, the harshest first."""
+    for name in ("optimizer", "checkpointing", "optimizer_loop"):
+        wanted = getattr(asked, name)
+        if getattr(setting.workload, name) != wanted:
+            plain = replace(setting, workload=setting.workload.but(**{name: wanted}))
+            setting = plain if fits(plain) else setting
+    return setting
 
 
 def explain(
@@ -138,35 +189,45 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
     steps = []
     at = asked
     chosen = setting.workload
-    if chosen.optimizer_loop != asked.optimizer_loop:
-        at = at.but(optimizer_loop=chosen.optimizer_loop)
-        words = "use the fused optimizer step, which needs no temporaries"
-        steps.append((words, Setting(at)))
-    if chosen.accumulation != asked.accumulation:
-        at = at.but(accumulation=chosen.accumulation)
-        words = f"run the batch in {chosen.accumulation} pieces (accumulation)"
-        steps.append((words, Setting(at)))
-    if chosen.checkpointing != asked.checkpointing:
-        at = at.but(checkpointing=chosen.checkpointing)
-        words = "recompute activations in backward (checkpointing)"
-        steps.append((words, Setting(at)))
-    if chosen.optimizer != asked.optimizer:
-        at = at.but(optimizer=chosen.optimizer)
-        steps.append(("keep Adam's state in 8 bits", Setting(at)))
-    if setting.offload:
-        words = "keep the optimizer in the node's memory (slow)"
-        steps.append((words, Setting(at, True)))
+    changes = (
+        ("optimizer_loop", "use the fused optimizer step, which needs no temporaries"),
+        (
+            "accumulation",
+            f"run the batch in {chosen.accumulation} pieces (accumulation)",
+        ),
+        ("checkpointing", "recompute activations in backward (checkpointing)"),
+        ("optimizer", "keep Adam's state in 8 bits"),
+    )
+    for name, words in changes:
+        if getattr(chosen, name) != getattr(asked, name):
+            at = at.but(**{name: getattr(chosen, name)})
+            steps.append((words, Setting(at)))
+    if chosen.offload != asked.offload:
+        at = at.but(
+            offload=chosen.offload, offload_parameters=chosen.offload_parameters
+        )
+        what = "the optimizer" if chosen.trains else "the weights"
+        if chosen.trains and chosen.offload_parameters:
+            what = "the optimizer and the weights"
+        where = "in the node's memory" if chosen.offload == "cpu" else "on its drive"
+        steps.append((f"keep {what} {where} (slow)", Setting(at)))
+    if setting.weights != "full":
+        bits = {"int8": 8, "nf4": 4}[setting.weights]
+        words = f"keep frozen weights in {bits} bits ({setting.weights})"
+        steps.append((words, Setting(at, setting.weights)))
     return steps
 
 
-def smaller_asks(
-    workload: Workload, fixed_length: bool
-) -> list[list[tuple[str, Workload]]]:
+Ask = tuple[str, Workload]
+
+
+def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
     """Changes of the question itself: ladders of shorter, fewer, halved.
 
     Within a ladder each change asks for less than the one before it.
     """
-    lengths, batches = [], []
+    lengths: list[Ask] = []
+    batches: list[Ask] = []
     length = 0 if fixed_length else workload.sequence_length // 2
     while length >= 16:
         words = f"a sequence length of {length} instead of {workload.sequence_length}"
@@ -183,8 +244,28 @@ def smaller_asks(
     return [ladder for ladder in ladders if ladder]
 
 
+def allowed_again(limits: Limits) -> list[tuple[str, Limits]]:
+    """Remedies that were forbidden, mildest first, each added to those before it."""
+    words = {
+        "fused_optimizer": "the fused optimizer step",
+        "accumulation": "accumulation allowed",
+        "checkpointing": "checkpointing allowed",
+        "small_optimizer": "8-bit Adam allowed",
+        "offload": "offload allowed",
+        "quantization": "weights in 8 or 4 bits allowed",
+    }
+    ladder = []
+    said: list[str] = []
+    for name, text in words.items():
+        if not getattr(limits, name):
+            limits = replace(limits, **{name: True})  # type: ignore[arg-type]
+            said.append(text)
+            ladder.append((" and ".join(said), limits))
+    return ladder
+
+
 def first_or_none(
-    ladders: Sequence[Sequence[tuple[str, Workload]]], fits: Callable[[Workload], bool]
+    ladders: Sequence[Sequence[Ask]], fits: Callable[[Workload], bool]
 ) -> str:
     """The smallest change that fits, in words; empty if none does.
 

@@ -2,7 +2,10 @@
 
 PLACEMENT.md section 3. Compute = operations / (peak x MFU x share of the card). MFU is
 a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50) until a job's
-first 20 steps calibrate it. Ranks by these numbers are stable; the seconds are rough.
+first 20 steps calibrate it. A microbatch of few tokens reaches less of it: a matrix
+product of M rows does M operations per byte of weights, and cards need ROWS_FOR_HALF of
+them before arithmetic, not memory, is what they wait for (roofline; Williams, Waterman,
+Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the seconds are rough.
 """
 
 from collections.abc import Sequence
@@ -11,21 +14,28 @@ from dataclasses import dataclass
 from placement.domain.costs import LayerCost
 from placement.domain.offer import GpuOffer
 from placement.domain.states import widths
+from placement.domain.topology import BYTES_PER_SECOND, NVLINK, UNKNOWN, Link
 from placement.domain.workload import Workload
 
 MFU_RATIO = 0.40
 FP32_SLOWDOWN = 8.0
 """fp32 matrix products run at about an eighth of the 16-bit peak (V100 to H100)."""
-FAST_LINK_BYTES_PER_SECOND = 200e9
-"""NVLink, one direction, as all-reduce sees it."""
-PCIE_BYTES_PER_SECOND = 12e9
-"""PCIe 4 x16 between two cards of one node, as all-reduce sees it."""
+ROWS_FOR_HALF = 150.0
+"""Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
+(H100). At that many rows a smooth roofline is at half its height."""
+FAST_LINK_BYTES_PER_SECOND = BYTES_PER_SECOND[NVLINK]
+PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
+"""To the node's memory too."""
+NVME_BYTES_PER_SECOND = 3e9
+"""One drive, reading and writing in turn."""
 OVERLAP_RATIO = 0.8
 """Part of backward that can hide gradient traffic (buckets are sent as they fill)."""
 EXPOSED_RATIO = 0.1
 """Part of gradient traffic that nothing hides: the last bucket."""
 HOST_OPTIMIZER_ELEMENTS_PER_SECOND = 1e9
 """Adam on the node's processor, parameters per second."""
+HOST_BYTES_PER_ELEMENT = 12.0
+"""fp32 weight and two moments, read from and written to a drive at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,58 @@ class StepTime:
         return self.compute_seconds + self.communication_seconds + self.bubble_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What some layers ask of one rank: per microbatch, and per step."""
+
+    flops: float
+    """Forward, backward, recomputation of one microbatch, as many as would take the
+    same time in a large matrix product."""
+    gradient_bytes: float
+    """What replicas average."""
+    weight_bytes: float
+    """Weights in the compute precision: what FSDP gathers."""
+    stepped: float
+    """Elements that the optimizer steps."""
+    stream_bytes: float
+    """Outputs of the blocks: what tensor parallelism adds up."""
+
+
+def efficiency_ratio(tokens: float) -> float:
+    """Part of the MFU prior that a microbatch of so many tokens reaches.
+
+    >>> efficiency_ratio(150)
+    0.5
+    """
+    return tokens / (tokens + ROWS_FOR_HALF)
+
+
+def work_of(
+    costs: Sequence[LayerCost], workload: Workload, *, tokens: float, fetched: bool
+) -> Work:
+    """Add layers up. `fetched`: gradients travel in the compute precision (FSDP)."""
+    width = widths(workload)
+    gradients = float(sum(cost.gradient_bytes for cost in costs))
+    if fetched and width.gradient:
+        gradients *= width.compute / width.gradient
+    ratio = efficiency_ratio(tokens)
+    ends = ("embedding", "head")
+    return Work(
+        flops=sum(layer_flops(cost, workload) for cost in costs) / ratio,
+        gradient_bytes=gradients,
+        weight_bytes=float(sum(cost.gathered_bytes for cost in costs)),
+        stepped=sum(c.gradient_bytes for c in costs) / max(1.0, width.gradient),
+        stream_bytes=float(sum(c.output_bytes for c in costs if c.kind not in ends)),
+    )
+
+
+def combined(works: Sequence[Work]) -> Work:
+    """What several pieces of the model ask together."""
+    if len(works) == 1:
+        return works[0]
+    return Work(*(sum(getattr(w, name) for w in works) for name in Work.__slots__))
+
+
 def flops_per_second(offer: GpuOffer, workload: Workload) -> float:
     """What one Gpu is expected to do for us."""
     slow = FP32_SLOWDOWN if widths(workload).compute >= 4 else 1.0
@@ -55,86 +117,109 @@ def layer_flops(cost: LayerCost, workload: Workload) -> float:
     return 3 * cost.forward_flops + cost.recompute_flops
 
 
-def total_flops(costs: Sequence[LayerCost], workload: Workload) -> float:
-    """All layers, one microbatch."""
-    return sum(layer_flops(cost, workload) for cost in costs)
+def exposed_seconds(moved_bytes: float, link: Link, compute_seconds: float) -> float:
+    """Gradient traffic that backward (two thirds of compute) cannot hide."""
+    if moved_bytes <= 0:
+        return 0.0
+    send = moved_bytes / link.bytes_per_second
+    hidden = OVERLAP_RATIO * compute_seconds * 2 / 3
+    return max(EXPOSED_RATIO * send, send - hidden)
 
 
-def joined_by_fast_links(offers: Sequence[GpuOffer]) -> bool:
-    """True if all are in one group of fast links."""
-    groups = {offer.link_group for offer in offers}
-    return len(groups) == 1 and "" not in groups
+def all_reduce_bytes(size_bytes: float, degree: int) -> float:
+    """What one rank sends: 2 (N - 1) / N of it, as a ring does."""
+    return 2 * size_bytes * (degree - 1) / degree
 
 
-def link_bytes_per_second(offers: Sequence[GpuOffer]) -> float:
-    """The slowest link among Gpus of one node."""
-    if joined_by_fast_links(offers):
-        return FAST_LINK_BYTES_PER_SECOND
-    return PCIE_BYTES_PER_SECOND
+def host_seconds(work: Work, workload: Workload, *, share_ratio: float) -> float:
+    """What keeping the optimizer (and the weights) off the Gpu costs one step."""
+    if workload.offload == "none":
+        return 0.0
+    width = widths(workload)
+    stepped = work.stepped * share_ratio
+    spent = 0.0
+    if workload.trains:
+        spent += stepped * (width.gradient + width.parameter) / PCIE_BYTES_PER_SECOND
+        spent += stepped / HOST_OPTIMIZER_ELEMENTS_PER_SECOND
+    if workload.offload_parameters:
+        passes = 2 * workload.accumulation if workload.trains else 1
+        spent += passes * work.weight_bytes * share_ratio / PCIE_BYTES_PER_SECOND
+    if workload.offload == "nvme":
+        moved = 2 * HOST_BYTES_PER_ELEMENT * stepped if workload.trains else 0.0
+        if workload.offload_parameters:
+            moved += work.weight_bytes * share_ratio
+        spent += moved / NVME_BYTES_PER_SECOND
+    return spent
 
 
 def data_parallel_time(
-    costs: Sequence[LayerCost],
+    work: Work,
     workload: Workload,
-    offers: Sequence[GpuOffer],
     *,
+    slowest: float,
+    degree: int,
+    link: Link,
     strategy: str,
-    offload: bool = False,
 ) -> StepTime:
-    """Replicas with their gradient traffic; the slowest Gpu decides.
+    """Replicas with their gradient traffic; `slowest` operations a second decide.
 
     Bytes per step: all-reduce and ZeRO-1/2 2 P b (N - 1) / N; FSDP 1.5 times that for
     one microbatch and (2 A + 1) / 2 of it for A (ZeRO paper, section 7).
     """
-    degree = len(offers)
     runs = workload.accumulation
-    slowest = min(flops_per_second(offer, workload) for offer in offers)
-    compute = runs * total_flops(costs, workload) / slowest
-    elements = sum(cost.elements for cost in costs)
+    compute = runs * work.flops / slowest
+    fetches = strategy in ("fsdp", "zero3")
     moved = 0.0
-    if degree > 1 and workload.trains:
-        width = widths(workload).compute if strategy == "fsdp" else 0.0
-        width = width or widths(workload).gradient
-        moved = 2 * elements * width * (degree - 1) / degree
-        if strategy == "fsdp":
-            moved *= (2 * runs + 1) / 2
-    elif degree > 1 and strategy == "fsdp":
-        moved = elements * widths(workload).compute * (degree - 1) / degree
-    send = moved / link_bytes_per_second(offers)
-    exposed = max(EXPOSED_RATIO * send, send - OVERLAP_RATIO * compute * 2 / 3)
-    if offload:
-        share = elements / (degree if strategy in ("zero1", "zero2", "fsdp") else 1)
-        width = widths(workload).gradient + widths(workload).parameter
-        exposed += share * width / PCIE_BYTES_PER_SECOND
-        exposed += share / HOST_OPTIMIZER_ELEMENTS_PER_SECOND
-    return StepTime(compute, exposed if degree > 1 or offload else 0.0)
+    if workload.trains and fetches:
+        gathers = 2 * runs * work.weight_bytes
+        moved = (gathers + work.gradient_bytes) * (degree - 1) / degree
+    elif workload.trains:
+        moved = all_reduce_bytes(work.gradient_bytes, degree)
+    elif fetches:
+        moved = work.weight_bytes * (degree - 1) / degree
+    shares = degree if strategy in ("zero1", "zero2", "zero3", "fsdp") else 1
+    sent = exposed_seconds(moved if degree > 1 else 0.0, link, compute)
+    return StepTime(
+        compute, sent + host_seconds(work, workload, share_ratio=1 / shares)
+    )
 
 
-def tensor_parallel_time(
-    costs: Sequence[LayerCost], workload: Workload, offers: Sequence[GpuOffer]
-) -> StepTime:
-    """4 all-reduces of the residual stream per block, 6 when recomputed."""
-    degree = len(offers)
-    slowest = min(flops_per_second(offer, workload) for offer in offers)
-    runs = workload.accumulation
-    compute = runs * total_flops(costs, workload) / slowest
+def tensor_seconds(work: Work, workload: Workload, *, degree: int, link: Link) -> float:
+    """One microbatch's all-reduces of the residual stream: 4 per block, 6 when it is
+    recomputed, 2 in inference. Nothing hides them."""
+    if degree < 2:
+        return 0.0
     rounds = 2 if not workload.trains else 4
     if workload.trains and workload.checkpointing == "full":
         rounds = 6
-    blocks = [cost for cost in costs if cost.kind not in ("embedding", "head")]
-    moved = 2 * (degree - 1) / degree * rounds * runs
-    moved *= sum(cost.output_bytes for cost in blocks)
-    return StepTime(compute, moved / link_bytes_per_second(offers))
+    moved = rounds * all_reduce_bytes(work.stream_bytes, degree)
+    return moved / link.bytes_per_second
+
+
+def tensor_parallel_time(
+    work: Work, workload: Workload, *, slowest: float, degree: int, link: Link
+) -> StepTime:
+    """Every layer cut over `degree` Gpus."""
+    runs = workload.accumulation
+    sent = runs * tensor_seconds(work, workload, degree=degree, link=link)
+    spent = host_seconds(work, workload, share_ratio=1.0)
+    return StepTime(runs * work.flops / slowest, sent + spent)
 
 
 def pipeline_time(
-    stage_seconds: Sequence[float], microbatches: int, sent_seconds: float
+    stage_seconds: Sequence[float],
+    microbatches: int,
+    sent_seconds: float,
+    virtual_stages: int = 1,
 ) -> StepTime:
     """sum t_i + (m - 1) max t_i, told as useful work, bubble and sending.
 
-    Useful work is what the busiest stage does; the rest of the iteration it waits.
+    Useful work is what the busiest stage does; the rest of the iteration it waits. The
+    interleaved schedule fills its pipeline piece by piece, v times as fast (Narayanan
+    et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+    Megatron-LM", SC 2021, section 2.2).
     """
     longest = max(stage_seconds)
-    whole = sum(stage_seconds) + (microbatches - 1) * longest
     useful = microbatches * longest
-    return StepTime(useful, sent_seconds, whole - useful)
+    bubble = (sum(stage_seconds) - longest) / virtual_stages
+    return StepTime(useful, sent_seconds, bubble)

@@ -1,5 +1,7 @@
 """Numbers as people read them."""
 
+import math
+
 
 def gib(size_bytes: float) -> str:
     """Bytes in GiB, one decimal; MiB below a tenth of a GiB.
@@ -10,6 +12,17 @@ def gib(size_bytes: float) -> str:
     if abs(size_bytes) < 0.1 * 2**30:
         return f"{size_bytes / 2**20:.0f} MiB"
     return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def gib_at_least(size_bytes: float) -> str:
+    """The same, rounded up: as much is enough.
+
+    >>> gib_at_least(3.01 * 2**30), gib_at_least(2**20 + 1)
+    ('3.1 GiB', '2 MiB')
+    """
+    if size_bytes < 0.1 * 2**30:
+        return f"{math.ceil(size_bytes / 2**20)} MiB"
+    return f"{math.ceil(size_bytes / 2**30 * 10) / 10:.1f} GiB"
 
 
 def seconds(value: float) -> str:

@@ -1,93 +1,217 @@
-"""One search on one Node: needs of ranks, cached, and the making of Plans."""
+"""One search among some Gpus: needs of ranks, cached, and the making of Plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from placement.domain.candidates.telling import bound_by, launch_of, notes_of
 from placement.domain.costs import LayerCost
 from placement.domain.estimate import (
     Estimate,
     estimate_from_costs,
     interval,
     rank_costs,
+    tape_workload,
 )
 from placement.domain.offer import GpuOffer
 from placement.domain.phases import rank_phases
 from placement.domain.plan import TITLES, Plan, Refusal, Shard
-from placement.domain.remedies import Limits, Setting, explain
+from placement.domain.remedies import Freedom, Limits, Setting, Weights, explain
 from placement.domain.sharding import Sharding
 from placement.domain.spec import ModelSpec
-from placement.domain.timing import StepTime, joined_by_fast_links
+from placement.domain.timing import (
+    HOST_BYTES_PER_ELEMENT,
+    StepTime,
+    Work,
+    flops_per_second,
+    work_of,
+)
+from placement.domain.topology import Link, fast_groups, neighbourhoods, slowest_link
+from placement.domain.wishes import Wish
 from placement.domain.words import gib
 from placement.domain.workload import Workload
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
 """Free bytes are rounded down to this, so that equally idle Gpus are one class."""
+_KEYED = tuple(
+    name
+    for name in Workload.__slots__
+    if name not in ("batch", "accumulation", "optimizer_loop")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank sits in a Plan, and what it has to do there."""
+
+    offer: GpuOffer
+    sharding: Sharding
+    stage: int = 0
+    replica: int = 0
+    tensor_rank: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Caches:
+    """What several searches for one question may share."""
+
+    costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
+    works: dict[object, Work] = field(default_factory=dict)
+    needs: dict[object, tuple[int, int]] = field(default_factory=dict)
+    specs: dict[Weights, ModelSpec] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Search:
-    """What is asked, the Gpus of one Node, and what has been computed already."""
+    """What is asked, the Gpus to choose from, and what has been computed already."""
 
     spec: ModelSpec
     asked: Workload
     offers: tuple[GpuOffer, ...]
     limits: Limits
+    quantize: Callable[[ModelSpec, Weights], ModelSpec] | None = None
+    """How weights are stored in fewer bits; None: not for this model."""
     tight: bool = False
     """Plan by the least possible need instead of the likely one."""
-    cost_cache: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
-    need_cache: dict[object, int] = field(default_factory=dict)
+    wish: Wish | None = None
+    caches: Caches = field(default_factory=Caches)
+    links: dict[tuple[str, ...], Link] = field(default_factory=dict)
+    _near: list[tuple[GpuOffer, ...]] | None = None
+    _fast: list[tuple[GpuOffer, ...]] | None = None
 
     @property
     def most_gpus(self) -> int:
         """Gpus that a Plan may use."""
         return min(len(self.offers), self.limits.max_gpus or len(self.offers))
 
+    @property
+    def fixed_length(self) -> bool:
+        """True if the model itself fixes the number of tokens (vision)."""
+        return self.spec.shape is not None and bool(self.spec.shape.image_tokens)
+
+    def near(self) -> list[tuple[GpuOffer, ...]]:
+        """Sets of Gpus that are close to each other."""
+        if self._near is None:
+            self._near = neighbourhoods(self.offers)
+        return self._near
+
+    def fast(self) -> list[tuple[GpuOffer, ...]]:
+        """Sets of Gpus that NVLink joins."""
+        if self._fast is None:
+            self._fast = fast_groups(self.offers)
+        return self._fast
+
+    def link(self, chosen: Sequence[GpuOffer]) -> Link:
+        """The slowest hop among some Gpus."""
+        key = tuple(offer.uuid for offer in chosen)
+        if key not in self.links:
+            self.links[key] = slowest_link(chosen)
+        return self.links[key]
+
+    def freedom(self, *, parameters: bool = False, copies: int = 1) -> Freedom:
+        """Remedies that a strategy may use; `copies` whole optimizer states."""
+
+        def host_bytes(workload: Workload) -> int:
+            width = 2 if workload.offload_parameters else 0
+            state = HOST_BYTES_PER_ELEMENT if workload.trains else 0
+            return int(self.spec.parameter_count * (state + width) * copies)
+
+        return Freedom(
+            limits=self.limits,
+            quantizable=self.quantize is not None,
+            host_bytes=host_bytes,
+            parameters=parameters,
+        )
+
+    def spec_of(self, setting: Setting) -> ModelSpec:
+        """The model as a setting keeps it."""
+        if setting.weights == "full" or self.quantize is None:
+            return self.spec
+        if setting.weights not in self.caches.specs:
+            made = self.quantize(self.spec, setting.weights)
+            self.caches.specs[setting.weights] = made
+        return self.caches.specs[setting.weights]
+
     def costs(self, setting: Setting, sharding: Sharding) -> tuple[LayerCost, ...]:
         """Layer costs, cached by what they depend on."""
         workload = setting.workload
-        pieces = workload.accumulation * sharding.microbatches
-        key = (
-            workload.microbatch(sharding.data_degree * sharding.microbatches),
-            pieces > 1,
-            workload.checkpointing,
-            workload.optimizer,
-            workload.sequence_length,
+        key = self._cost_key(setting, sharding)
+        if key not in self.caches.costs:
+            made = rank_costs(self.spec_of(setting), workload, sharding)
+            self.caches.costs[key] = made
+        return self.caches.costs[key]
+
+    def _cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+        workload = setting.workload
+        lowered = tape_workload(workload, sharding)
+        return (
+            lowered.microbatch(sharding.data_degree),
+            lowered.accumulation > 1,
             workload.batch if not workload.trains else 0,
-            workload.precision,
+            setting.weights,
             sharding.tensor_degree,
-            sharding.strategy == "fsdp",
+            sharding.stage,
+            sharding.strategy,
+            sharding.sequence_parallel,
+            sharding.expert_degree,
+            sharding.engine,
+            *(getattr(workload, name) for name in _KEYED),
         )
-        if key not in self.cost_cache:
-            self.cost_cache[key] = rank_costs(self.spec, workload, sharding)
-        return self.cost_cache[key]
+
+    def tokens(self, setting: Setting, sharding: Sharding) -> float:
+        """Tokens of one microbatch."""
+        lowered = tape_workload(setting.workload, sharding)
+        length = lowered.sequence_length
+        if self.spec.shape is not None and self.spec.shape.image_tokens:
+            length = self.spec.shape.image_tokens
+        return float(lowered.microbatch(sharding.data_degree) * length)
+
+    def work(
+        self,
+        setting: Setting,
+        sharding: Sharding,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Work:
+        """What layers [first, last) ask of one rank."""
+        key = (self._cost_key(setting, sharding), first, last)
+        if key not in self.caches.works:
+            self.caches.works[key] = work_of(
+                self.costs(setting, sharding)[first:last],
+                setting.workload,
+                tokens=self.tokens(setting, sharding),
+                fetched=sharding.stage == 3,
+            )
+        return self.caches.works[key]
+
+    def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
+        """Operations a second of the slowest of some Gpus."""
+        return min(flops_per_second(offer, setting.workload) for offer in chosen)
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Bytes that a Gpu must offer to a rank."""
-        key = (setting, sharding, self.tight)
-        known = self.need_cache.get(key)
+        key = (setting, sharding)
+        known = self.caches.needs.get(key)
         if known is None:
             costs = self.costs(setting, sharding)
             peak = rank_phases(costs, setting.workload, sharding).peak_bytes
             low, likely, _ = interval(peak, setting.workload)
-            known = low if self.tight else likely
-            self.need_cache[key] = known
-        return known
+            known = self.caches.needs[key] = (low, likely)
+        return known[0] if self.tight else known[1]
 
     def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
         """The whole Estimate of a rank."""
         return estimate_from_costs(
-            self.spec, setting.workload, sharding, self.costs(setting, sharding)
+            self.spec_of(setting),
+            setting.workload,
+            sharding,
+            self.costs(setting, sharding),
         )
 
-    def shard(
-        self,
-        rank: int,
-        offer: GpuOffer,
-        made: Estimate,
-        sharding: Sharding,
-    ) -> Shard:
+    def shard(self, rank: int, seat: Seat, made: Estimate) -> Shard:
         """One rank of a Plan."""
+        sharding, offer = seat.sharding, seat.offer
         last = sharding.last_layer
         return Shard(
             rank=rank,
@@ -104,108 +228,89 @@ class Search:
             total_bytes=offer.memory_total_bytes,
             used_bytes=offer.used_bytes,
             free_bytes=offer.free_bytes,
+            node=offer.node,
+            stage=seat.stage,
+            replica=seat.replica,
+            tensor_rank=seat.tensor_rank,
+            chunks=sharding.chunks,
+            busy_seconds=seat.busy_seconds,
         )
 
     def plan(
         self,
         strategy: str,
         setting: Setting,
-        chosen: Sequence[GpuOffer],
-        shardings: Sequence[Sharding],
+        seats: Sequence[Seat],
         time: StepTime,
         *,
         why: Sequence[str],
         launch: dict[str, Any],
+        title: str = "",
     ) -> Plan:
         """A Plan out of its ranks."""
-        made = self.estimates(setting, shardings)
+        kinds = dict.fromkeys(seat.sharding for seat in seats)
+        made = {one: self.estimate(setting, one) for one in kinds}
         shards = tuple(
-            self.shard(rank, offer, made[sharding], sharding)
-            for rank, (offer, sharding) in enumerate(
-                zip(chosen, shardings, strict=True)
-            )
+            self.shard(rank, seat, made[seat.sharding])
+            for rank, seat in enumerate(seats)
         )
-        largest = max(shardings, key=lambda one: made[one].likely_bytes)
-        remedies = explain(
+        offers = [seat.offer for seat in seats]
+        comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
+        bound = bound_by(shards)
+        total = time.total_seconds
+        return Plan(
+            strategy=strategy,
+            title=title or TITLES[strategy],
+            model=self.spec.name,
+            parameter_count=self.spec.parameter_count,
+            layer_count=len(self.spec.layers),
+            node=offers[0].node,
+            nodes=tuple(dict.fromkeys(offer.node for offer in offers)),
+            workload=setting.workload,
+            remedies=self._remedies(setting, kinds, made),
+            shards=shards,
+            fit="comfortable" if comfortable else "tight",
+            step_seconds=total,
+            compute_seconds=time.compute_seconds,
+            communication_seconds=time.communication_seconds,
+            bubble_seconds=time.bubble_seconds,
+            # Tensors without a matrix product (a bare embedding) take no known time.
+            units_per_second=self.units(setting.workload) / total if total else 0.0,
+            why=(*why, f"Bound by {bound}."),
+            notes=notes_of(setting, offers, made.values(), comfortable=comfortable),
+            activations_are_a_guess=self.spec.activations_are_a_guess,
+            bound_by=bound,
+            quota_gpu_seconds=sum(offer.weight for offer in offers) * total,
+            disturbance=sum(
+                offer.compute_processes + (offer.util_pct or 0.0) / 100
+                for offer in offers
+                if offer.compute_processes
+            ),
+            troubled=sum(bool(offer.health) for offer in offers),
+            launch=launch_of(
+                strategy, setting, [(s.offer, s.sharding) for s in seats], launch
+            ),
+        )
+
+    def _remedies(
+        self,
+        setting: Setting,
+        kinds: dict[Sharding, None],
+        made: dict[Sharding, Estimate],
+    ) -> tuple[str, ...]:
+        largest = max(kinds, key=lambda one: made[one].likely_bytes)
+        return explain(
             self.asked,
             setting,
             lambda tried: self.need_bytes(
                 tried, replace(largest, offload_optimizer=tried.offload)
             ),
         )
-        notes = list(dict.fromkeys(note for one in made.values() for note in one.notes))
-        comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
-        if not comfortable:
-            notes.append(
-                "Tight: it fits only if the allocator wastes nothing. Out of memory is "
-                "possible."
-            )
-        return Plan(
-            strategy=strategy,
-            title=TITLES[strategy],
-            model=self.spec.name,
-            parameter_count=self.spec.parameter_count,
-            layer_count=len(self.spec.layers),
-            node=chosen[0].node,
-            workload=setting.workload,
-            remedies=remedies,
-            shards=shards,
-            fit="comfortable" if comfortable else "tight",
-            step_seconds=time.total_seconds,
-            compute_seconds=time.compute_seconds,
-            communication_seconds=time.communication_seconds,
-            bubble_seconds=time.bubble_seconds,
-            # Tensors without a matrix product (a bare embedding) take no known time.
-            units_per_second=(
-                self.units(setting.workload) / time.total_seconds
-                if time.total_seconds
-                else 0.0
-            ),
-            why=tuple(why),
-            notes=tuple(notes),
-            activations_are_a_guess=made[shardings[0]].activations_are_a_guess,
-            launch=self.launch(strategy, setting, chosen, launch),
-        )
-
-    def estimates(
-        self, setting: Setting, shardings: Sequence[Sharding]
-    ) -> dict[Sharding, Estimate]:
-        """An Estimate per kind of rank; those of equal ranks are made once."""
-        return {one: self.estimate(setting, one) for one in dict.fromkeys(shardings)}
 
     def units(self, workload: Workload) -> float:
         """Tokens (text) or images (vision) of one step."""
-        vision = self.spec.shape is not None and self.spec.shape.image_tokens
-        length = 1 if vision else workload.sequence_length
+        length = 1 if self.fixed_length else workload.sequence_length
         return float(workload.batch * length)
-
-    def launch(
-        self,
-        strategy: str,
-        setting: Setting,
-        chosen: Sequence[GpuOffer],
-        extra: dict[str, Any],
-    ) -> dict[str, Any]:
-        """What a runner needs to start it; see planner.py for the keys."""
-        workload = setting.workload
-        return {
-            "engine": "deepspeed" if strategy == "zero2" else "torch",
-            "strategy": strategy,
-            "nproc": len(chosen),
-            "gpu_uuids": [offer.uuid for offer in chosen],
-            "fast_links": joined_by_fast_links(chosen),
-            "task": workload.task,
-            "batch": workload.batch,
-            "sequence_length": workload.sequence_length,
-            "accumulation": workload.accumulation,
-            "precision": workload.precision,
-            "optimizer": workload.optimizer,
-            "optimizer_loop": workload.optimizer_loop,
-            "checkpointing": workload.checkpointing,
-            "attention": workload.attention,
-            "offload_optimizer": setting.offload,
-            **extra,
-        }
 
 
 def refusal(

@@ -1,110 +1,135 @@
-"""Tensor parallelism: every layer cut over Gpus that fast links join."""
+"""Tensor parallelism: every layer cut over Gpus that fast links join.
+
+Objective: the mildest remedies, then the fewest Gpus, then the shortest step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from placement.domain.candidates.hunt import Search, Seat, refusal, too_small
+from placement.domain.candidates.staged import worth_ratio
+from placement.domain.candidates.whole import room
 from placement.domain.offer import GpuOffer
-from placement.domain.place import Shortage, choose_equal
+from placement.domain.place import Shortage, fastest, room_for
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Fit, Setting, search
-from placement.domain.candidates.hunt import Search, refusal, too_small
-from placement.domain.sharding import Sharding, Strategy
-from placement.domain.timing import tensor_parallel_time
-from placement.domain.words import gib
+from placement.domain.sharding import Sharding
+from placement.domain.spec import ModelSpec
+from placement.domain.timing import StepTime, tensor_parallel_time
+
+NO_FAST_LINKS = (
+    "It sends activations within every layer, which needs fast links (NVLink) "
+    "between the GPUs; these have none."
+)
 
 
 def tensor(hunt: Search) -> list[Plan] | Refusal:
     """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
-    shape = hunt.spec.shape
     if hunt.most_gpus < 2:
         return refusal("tensor", "It needs at least two GPUs of one node.")
+    shape = hunt.spec.shape
     if shape is None:
         return refusal("tensor", "How the layers compute is unknown, so no cut is.")
-    groups: dict[str, list[GpuOffer]] = {}
-    for offer in hunt.offers:
-        if offer.link_group:
-            groups.setdefault(offer.link_group, []).append(offer)
-    widest = max((len(group) for group in groups.values()), default=0)
+    groups = hunt.fast()
+    widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
     if widest < 2:
-        return refusal(
-            "tensor",
-            "It sends activations within every layer, which needs fast links (NVLink) "
-            "between the GPUs; these have none.",
-        )
-    degrees = [
-        degree
-        for degree in range(2, min(widest, hunt.most_gpus) + 1)
-        if shape.heads % degree == 0 and shape.kv_heads % degree == 0
-    ]
+        return refusal("tensor", NO_FAST_LINKS)
+    degrees = tensor_degrees(hunt.spec, widest)
     if not degrees:
         return refusal(
             "tensor",
             f"{shape.heads} heads and {shape.kv_heads} key/value heads cannot be "
-            f"shared evenly by 2 to {min(widest, hunt.most_gpus)} GPUs.",
+            f"shared evenly by 2 to {widest} GPUs.",
         )
     nearest: Fit | None = None
+    made: list[Plan] = []
     for degree in degrees:
-        made, fit = _tensor_plan(hunt, degree, list(groups.values()))
-        if made is not None:
-            return [made]
-        if nearest is None or fit.missing_bytes < nearest.missing_bytes:
+        plan, fit = _tensor_plan(hunt, degree, groups)
+        if plan is not None:
+            made.append(plan)
+        elif nearest is None or fit.missing_bytes < nearest.missing_bytes:
             nearest = fit
+    if made:
+        quick = min(made, key=lambda one: (one.step_seconds, len(one.shards)))
+        worth = worth_ratio(hunt) * made[0].step_seconds
+        return [made[0], quick] if quick.step_seconds < worth else made[:1]
     fit = nearest or Fit(False)
-    free = fit.gpu.free_bytes + fit.missing_bytes if fit.gpu else 0
-    change = f"{gib(free)} free on {fit.gpu.label}" if fit.gpu else ""
-    return too_small("tensor", fit.gpu, fit.missing_bytes, change)
+    return too_small("tensor", fit.gpu, fit.missing_bytes, room(fit))
+
+
+def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
+    """Numbers of Gpus, from 2 up, that a layer can be cut over."""
+    shape = spec.shape
+    if shape is None:
+        return []
+    return [
+        degree
+        for degree in range(2, widest + 1)
+        if shape.heads % degree == 0
+        and shape.kv_heads % degree == 0
+        and shape.hidden % degree == 0
+    ]
 
 
 def _tensor_plan(
     hunt: Search, degree: int, groups: Sequence[Sequence[GpuOffer]]
 ) -> tuple[Plan | None, Fit]:
-    strategy: Strategy = "tensor"
-    base = Sharding(strategy=strategy, tensor_degree=degree)
+    wide = [group for group in groups if len(group) >= degree]
+    base = Sharding(strategy="tensor", tensor_degree=degree)
 
-    def place(setting: Setting) -> tuple[GpuOffer, ...] | Shortage:
-        sharding = replace(base, offload_optimizer=setting.offload)
-        need = hunt.need_bytes(setting, sharding)
-        tried = [
-            choose_equal(group, degree, need)
-            for group in groups
-            if len(group) >= degree
-        ]
-        good = [found for found in tried if not isinstance(found, Shortage)]
-        if good:
-            return good[0]
-        short = [found for found in tried if isinstance(found, Shortage)]
-        return min(short, key=lambda found: found.missing_bytes)
+    def sharding_of(setting: Setting) -> Sharding:
+        return replace(base, offload_optimizer=setting.offload)
 
     def fit(setting: Setting) -> Fit:
-        placed = place(setting)
-        if isinstance(placed, Shortage):
-            return Fit(False, placed.missing_bytes, placed.gpu)
-        return Fit(True)
+        need = hunt.need_bytes(setting, sharding_of(setting))
+        short: list[Shortage] = []
+        for group in wide:
+            lacking = room_for(group, degree, need)
+            if lacking is None:
+                return Fit(True)
+            short.append(lacking)
+        nearest = min(short, key=lambda one: one.missing_bytes)
+        return Fit(False, nearest.missing_bytes, nearest.gpu)
 
-    setting, nearest = search(hunt.asked, 1, hunt.limits, fit)
+    setting, nearest = search(hunt.asked, 1, hunt.freedom(), fit)
     if setting is None:
         return None, nearest
-    chosen = place(setting)
-    assert not isinstance(chosen, Shortage)
-    sharding = replace(base, offload_optimizer=setting.offload)
-    costs = hunt.costs(setting, sharding)
-    time = tensor_parallel_time(costs, setting.workload, chosen)
+    sharding = sharding_of(setting)
+    need = hunt.need_bytes(setting, sharding)
+    options = []
+    for group in wide:
+        fitting = [offer for offer in group if offer.free_bytes >= need]
+        if len(fitting) >= degree:
+            chosen = fastest(fitting, degree)
+            options.append((_time(hunt, setting, sharding, chosen), chosen))
+    time, chosen = min(
+        options,
+        key=lambda one: (
+            one[0].total_seconds,
+            [(offer.node, offer.index, offer.uuid) for offer in one[1]],
+        ),
+    )
     why = [
         f"Every layer is cut over {degree} GPUs joined by fast links; each holds "
         f"1/{degree} of the large matrices.",
         "Activations are summed between the GPUs several times in every layer.",
     ]
-    launch = {
-        "tensor_degree": degree,
-        "microbatch": setting.workload.microbatch(),
-    }
-    made = hunt.plan(
-        "tensor",
-        setting,
-        chosen,
-        (sharding,) * degree,
-        time,
-        why=why,
-        launch=launch,
+    launch = {"microbatch": setting.workload.microbatch()}
+    busy = time.compute_seconds
+    seats = [
+        Seat(offer, sharding, tensor_rank=part, busy_seconds=busy)
+        for part, offer in enumerate(chosen)
+    ]
+    return hunt.plan("tensor", setting, seats, time, why=why, launch=launch), Fit(True)
+
+
+def _time(
+    hunt: Search, setting: Setting, sharding: Sharding, chosen: Sequence[GpuOffer]
+) -> StepTime:
+    return tensor_parallel_time(
+        hunt.work(setting, sharding),
+        setting.workload,
+        slowest=hunt.speed(chosen, setting),
+        degree=len(chosen),
+        link=hunt.link(chosen),
     )
-    return made, Fit(True)

@@ -1,0 +1,106 @@
+"""The whole strategy search: what is asked and how long it may take (PLACEMENT.md 7.6).
+
+`cases()` is called by bench/placement.py. By itself: python -m bench.strategies
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from placement.domain.families import parse_config
+from placement.domain.offer import GpuOffer
+from placement.domain.planner import plan
+from placement.domain.spec import ModelSpec
+from placement.domain.workload import Workload
+
+GIB = 2**30
+RUNS = 5
+TARGET_MS = 300.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One search; `work` runs it once."""
+
+    name: str
+    work: Callable[[], object]
+    target_ms: float = TARGET_MS
+
+
+def model(layers: int) -> ModelSpec:
+    """A LLaMA-like model with this many layers, both ends counted."""
+    return parse_config(
+        {
+            "model_type": "llama",
+            "hidden_size": 4096,
+            "num_hidden_layers": layers - 2,
+            "intermediate_size": 11008,
+        }
+    )
+
+
+def offers(count: int, total_gib: int, *, classes: int, nvlink: bool) -> list[GpuOffer]:
+    """Gpus of one Node in some classes of room, load and speed; in fours by NVLink."""
+    made = []
+    for index in range(count):
+        kind = index % classes
+        used = 0.5 + 16.0 * kind / classes
+        made.append(
+            GpuOffer(
+                uuid=f"GPU-{index}",
+                node="bench",
+                index=index,
+                name="NVIDIA A100",
+                gpu_class="a100",
+                memory_total_bytes=total_gib * GIB,
+                used_bytes=int(used * GIB),
+                free_bytes=int((total_gib - used) * GIB),
+                compute_processes=kind % 3,
+                util_pct=10.0 * kind,
+                peak_flops=312e12,
+                link_group=f"nv{index // 4}" if nvlink else "",
+            )
+        )
+    return made
+
+
+def cases() -> list[Case]:
+    """100 layers on 8 and 16 Gpus, alike and not, with and without NVLink."""
+    spec = model(100)
+    workload = Workload(batch=32, sequence_length=2048)
+    made = []
+    for count, classes in ((8, 1), (8, 3), (8, 8), (16, 1), (16, 2), (16, 3)):
+        for total in (24, 80):
+            for nvlink in (False, True):
+                cards = offers(count, total, classes=classes, nvlink=nvlink)
+                name = (
+                    f"100 layers x {count} GPUs of {total} GiB, {classes} classes"
+                    f"{', NVLink' if nvlink else ''}"
+                )
+                made.append(Case(name, lambda c=cards: plan(spec, workload, c)))  # type: ignore[misc]
+    return made
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """CPU time of one call, median of 5."""
+    times = []
+    for _ in range(RUNS):
+        start = time.process_time()
+        work()
+        times.append((time.process_time() - start) * 1000)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{platform.machine()}, Python {platform.python_version()}\n")
+    for case in cases():
+        took = milliseconds(case.work)
+        verdict = "ok" if took <= case.target_ms else "TOO SLOW"
+        print(f"{case.name:<58}{took:>9.1f}{case.target_ms:>9.0f}  {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Other schedules than 1F1B: GPipe, and interleaved 1F1B; what they would give.
+
+GPipe takes the same time and keeps every microbatch, so it never wins; it is planned
+only if asked for. Interleaved 1F1B gives each Gpu v pieces of the model instead of one:
+the pipeline fills v times as fast, for v times the traffic and more microbatches kept
+(Narayanan et al., SC 2021, section 2.2). The number of microbatches must be a multiple
+of the number of stages.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from placement.domain.candidates.hunt import Search, refusal, too_small
+from placement.domain.candidates.staged import few_classes, not_staged, worth_ratio
+from placement.domain.candidates.stages import Block, Cut, in_pieces, staged_time
+from placement.domain.offer import GpuOffer
+from placement.domain.place import fastest
+from placement.domain.plan import TITLES, Plan, Refusal
+from placement.domain.remedies import Fit, Setting, stages
+from placement.domain.sharding import Sharding
+from placement.domain.split import ChainProblem, split_fixed_order
+from placement.domain.timing import efficiency_ratio, layer_flops
+from placement.domain.words import gib, gib_at_least, plural, seconds
+
+PIECES = (2, 4)
+"""Pieces of the model per Gpu that are tried."""
+
+
+def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
+    """Why 1F1B and not GPipe: the same time, but all microbatches are kept."""
+    pieces = plan.launch["microbatches"]
+    setting = Setting(plan.workload, plan.launch["weights"])
+    worst: tuple[int, str, str] | None = None
+    for shard in plan.shards:
+        sharding = Sharding(
+            strategy="gpipe",
+            first_layer=shard.first_layer,
+            last_layer=shard.last_layer,
+            in_flight=pieces,
+            microbatches=pieces,
+            pipeline_degree=len(plan.shards),
+            pipeline_schedule="gpipe",
+            offload_optimizer=setting.offload,
+        )
+        missing = hunt.need_bytes(setting, sharding) - shard.free_bytes
+        if worst is None or missing > worst[0]:
+            worst = (missing, shard.gpu_label, shard.gpu_uuid)
+    missing, label, uuid = worst or (0, "", "")
+    reason = (
+        f"1F1B takes the same time and keeps fewer microbatches; GPipe keeps all "
+        f"{pieces}"
+    )
+    reason += f" and lacks {gib(missing)} on {label}." if missing > 0 else "."
+    return Refusal(
+        strategy="gpipe",
+        title=TITLES["gpipe"],
+        code="too_small" if missing > 0 else "not_better",
+        reason=reason,
+        gpu_label=label if missing > 0 else "",
+        gpu_uuid=uuid if missing > 0 else "",
+        missing_bytes=max(0, missing),
+        cheapest_change="the 1F1B schedule",
+    )
+
+
+def interleaved(hunt: Search, rival: Plan | None = None) -> list[Plan] | Refusal:
+    """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short.
+
+    Objective: the mildest remedies; then, over numbers of Gpus and pieces, cuts whose
+    longest piece is as short as can be, the shortest step.
+    """
+    strategy = "interleaved"
+    unfit = not_staged(hunt, strategy)
+    if unfit is not None:
+        return unfit
+    if not hunt.asked.trains:
+        return refusal(strategy, "Inference has no backward to fill the pipeline with.")
+    if len(hunt.spec.layers) < 4:
+        return refusal(strategy, "It needs at least two layers for each of two GPUs.")
+    offers = few_classes(hunt.offers)
+    nearest: Fit | None = None
+    for stage in stages(hunt.asked, hunt.freedom()):
+        cuts = []
+        for cut in _cuts(hunt, stage, offers):
+            short = _shortage(hunt, cut)
+            if short.fits:
+                cuts.append(cut)
+            elif nearest is None or short.missing_bytes < nearest.missing_bytes:
+                nearest = short
+        if cuts:
+            best = min(cuts, key=lambda cut: cut.order)
+            return _answer(hunt, best, rival)
+    if nearest is None:
+        return refusal(
+            strategy,
+            "The batch cannot be cut into a multiple of 2 or more stages.",
+        )
+    gpu, missing = nearest.gpu, nearest.missing_bytes
+    change = ""
+    if gpu is not None:
+        change = f"{gib_at_least(gpu.free_bytes + missing)} free on {gpu.label}"
+    return too_small(strategy, gpu, missing, change)
+
+
+def _answer(hunt: Search, cut: Cut, rival: Plan | None) -> list[Plan] | Refusal:
+    """The Plan, or why 1F1B is preferred."""
+    if rival is not None:
+        theirs = Setting(rival.workload, rival.launch["weights"])
+        milder = theirs.severity < cut.setting.severity
+        worth = worth_ratio(hunt) * rival.step_seconds
+        if milder or cut.time.total_seconds > worth:
+            return refusal(
+                "interleaved",
+                f"It would take {seconds(cut.time.total_seconds)} a step with "
+                f"{cut.shardings[0].virtual_stages} pieces a GPU, 1F1B "
+                f"{seconds(rival.step_seconds)}, and keeps more microbatches.",
+                code="not_better",
+            )
+    return [_plan(hunt, cut)]
+
+
+def _cuts(hunt: Search, stage: Setting, offers: Sequence[GpuOffer]) -> Iterator[Cut]:
+    """For every number of Gpus and pieces: the fastest Gpus, roomiest first."""
+    layers = len(hunt.spec.layers)
+    for count in range(2, min(hunt.most_gpus, len(offers), layers // 2) + 1):
+        chosen = sorted(
+            fastest(offers, count),
+            key=lambda o: (-o.free_bytes, o.node, o.index, o.uuid),
+        )
+        setting, tried = in_pieces(stage, hunt.limits, replicas=1, most_stages=count)
+        for pieces in sorted({number // count * count for number in tried} - {0}):
+            for virtual in PIECES:
+                if virtual * count <= layers:
+                    yield _cut(hunt, setting, chosen, pieces, virtual)
+
+
+def _cut(
+    hunt: Search,
+    setting: Setting,
+    chosen: Sequence[GpuOffer],
+    pieces: int,
+    virtual: int,
+) -> Cut:
+    """Cut layers into v x p pieces in turn, the longest of them as short as can be."""
+    count = len(chosen)
+    base = Sharding(
+        strategy="pipeline",
+        pipeline_degree=count,
+        pipeline_schedule="interleaved",
+        virtual_stages=virtual,
+        microbatches=pieces,
+        offload_optimizer=setting.offload,
+    )
+    bounds = _bounds(hunt, setting, base, chosen)
+    spans = list(pairwise(bounds))
+    shardings = tuple(
+        replace(
+            base,
+            first_layer=spans[rank][0],
+            last_layer=spans[rank + (virtual - 1) * count][1],
+            chunks=tuple(spans[rank::count]),
+            in_flight=kept_pieces(rank, count, virtual, pieces),
+        )
+        for rank in range(count)
+    )
+    blocks = tuple(Block(((offer,),)) for offer in chosen)
+    time, busy = staged_time(hunt, setting, blocks, shardings)
+    return Cut(setting, pieces, blocks, shardings, time, busy, exact=False)
+
+
+def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
+    """Microbatches whose activations a rank keeps, each of one of its v pieces.
+
+    Megatron-LM's schedule: 2 (p - i - 1) + (v - 1) p forwards before the first
+    backward, and the one in between; never more than there are.
+    """
+    return min(2 * (count - rank - 1) + (virtual - 1) * count + 1, virtual * pieces)
+
+
+def _bounds(
+    hunt: Search, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
+) -> list[int]:
+    """First layer of each of the v x p pieces, and the end; no piece is empty."""
+    costs = hunt.costs(setting, base)
+    ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
+    workload = setting.workload
+    layers, count = len(costs), len(chosen)
+    # A little for every layer, so that no piece is worth leaving empty.
+    total = [0.0]
+    for cost in costs:
+        total.append(total[-1] + layer_flops(cost, workload) / ratio + 1e-12)
+    speeds = [hunt.speed((offer,), setting) / 1e12 for offer in chosen]
+
+    def load(first: int, last: int, kind: int, stage: int) -> float:
+        return (total[last] - total[first]) / speeds[kind]
+
+    order = [rank % count for rank in range(count * base.virtual_stages)]
+    problem = ChainProblem(layers, [[rank] for rank in range(count)], load)
+    split = split_fixed_order(problem, order, low=0.0, high=float("1e18"))
+    ends = {} if split is None else {piece.gpu: piece.last for piece in split.pieces}
+    bounds = [0]
+    for place in range(len(order)):
+        left = len(order) - place - 1
+        wanted = ends.get(place, bounds[-1] + 1)
+        bounds.append(max(bounds[-1] + 1, min(wanted, layers - left)))
+    return bounds
+
+
+def _shortage(hunt: Search, cut: Cut) -> Fit:
+    """Whether all its ranks fit; if not, the one that lacks most."""
+    lacks = [
+        (
+            hunt.need_bytes(cut.setting, one) - block.free_bytes,
+            -rank,
+            block.offers[0],
+        )
+        for rank, (block, one) in enumerate(zip(cut.blocks, cut.shardings, strict=True))
+    ]
+    missing, _, gpu = max(lacks, key=lambda lack: lack[:2])
+    return Fit(True) if missing <= 0 else Fit(False, missing, gpu)
+
+
+def _plan(hunt: Search, cut: Cut) -> Plan:
+    first = cut.shardings[0]
+    virtual, count = first.virtual_stages, len(cut.blocks)
+    starts = [one.chunks[piece][0] for piece in range(virtual) for one in cut.shardings]
+    pieces = "; ".join(
+        f"{block.offers[0].label} layers "
+        + " and ".join(f"{a} to {b - 1}" for a, b in one.chunks)
+        for block, one in zip(cut.blocks, cut.shardings, strict=True)
+    )
+    why = [
+        f"Each of {count} GPUs has {virtual} pieces of the model: {pieces}.",
+        f"The batch runs through in {plural(cut.pieces, 'piece')}; the pipeline fills "
+        f"{virtual} times as fast as with one piece a GPU.",
+    ]
+    return hunt.plan(
+        "interleaved",
+        cut.setting,
+        cut.seats(),
+        cut.time,
+        why=why,
+        launch={
+            "microbatch": -(-cut.setting.workload.batch // cut.pieces),
+            "bounds": [*starts, len(hunt.spec.layers)],
+        },
+    )

@@ -1,0 +1,113 @@
+"""What a Plan says of itself: what binds it, what to know, how it is started."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from placement.domain.estimate import Estimate
+from placement.domain.offer import GpuOffer
+from placement.domain.plan import Shard
+from placement.domain.remedies import Setting
+from placement.domain.sharding import Sharding
+from placement.domain.topology import joined_by_fast_links
+from placement.domain.words import gib
+
+WORDS = {
+    "parameters": "weights",
+    "optimizer": "optimizer state",
+    "kv_cache": "keys and values",
+    "transients": "what is alive for a moment",
+    "buckets": "communication buckets",
+    "context": "the CUDA context",
+}
+"""Components in a sentence; the others are called what they are."""
+
+
+def bound_by(shards: Sequence[Shard]) -> str:
+    """What leaves the least room: "activations of stage 2 (lab-a:1)"."""
+    fullest = max(
+        shards, key=lambda s: (s.likely_bytes / max(1, s.free_bytes), -s.rank)
+    )
+    component = max(
+        fullest.components, key=lambda name: fullest.components[name], default=""
+    )
+    words = WORDS.get(component, component.replace("_", " "))
+    staged = any(shard.stage for shard in shards)
+    part = f" of stage {fullest.stage + 1}" if staged else ""
+    return (
+        f"{words}{part} ({fullest.gpu_label}): {gib(fullest.components[component])} of "
+        f"{gib(fullest.likely_bytes)} needed, {gib(fullest.free_bytes)} free"
+    )
+
+
+def notes_of(
+    setting: Setting,
+    offers: Sequence[GpuOffer],
+    made: Iterable[Estimate],
+    *,
+    comfortable: bool,
+) -> tuple[str, ...]:
+    """What somebody should know before starting it."""
+    notes = [note for one in made for note in one.notes]
+    if not comfortable:
+        notes.append(
+            "Tight: it fits only if the allocator wastes nothing. Out of memory is "
+            "possible."
+        )
+    notes += [
+        f"{offer.label}: {trouble}." for offer in offers for trouble in offer.health
+    ]
+    nodes = list(dict.fromkeys(offer.node for offer in offers))
+    if len(nodes) > 1:
+        notes.append(
+            f"It spans {', '.join(nodes)}. The portal starts jobs on one node only: "
+            "start torchrun on each of them yourself."
+        )
+    if setting.weights != "full" and setting.workload.trains:
+        notes.append("Only the trainable parameters are stepped in full precision.")
+    return tuple(dict.fromkeys(notes))
+
+
+def launch_of(
+    strategy: str,
+    setting: Setting,
+    seats: Sequence[tuple[GpuOffer, Sharding]],
+    extra: dict[str, Any],
+) -> dict[str, Any]:
+    """What a runner needs to start it; see planner.py for the keys."""
+    workload = setting.workload
+    offers = [offer for offer, _ in seats]
+    first = seats[0][1]
+    deepspeed = strategy == "zero2" or workload.offload == "nvme"
+    uuids = [offer.uuid for offer in offers]
+    width = first.tensor_degree
+    return {
+        "engine": "deepspeed" if deepspeed else "torch",
+        "strategy": strategy,
+        "nproc": len(seats),
+        "gpu_uuids": uuids,
+        "nodes": list(dict.fromkeys(offer.node for offer in offers)),
+        "fast_links": joined_by_fast_links(offers),
+        "task": workload.task,
+        "batch": workload.batch,
+        "sequence_length": workload.sequence_length,
+        "accumulation": workload.accumulation,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer,
+        "optimizer_loop": workload.optimizer_loop,
+        "checkpointing": workload.checkpointing,
+        "attention": workload.attention,
+        "offload_optimizer": setting.offload and workload.trains,
+        "offload": workload.offload,
+        "offload_parameters": workload.offload_parameters,
+        "weights": setting.weights,
+        "tensor_degree": width,
+        "pipeline_degree": first.pipeline_degree,
+        "data_degree": first.data_degree,
+        "zero_stage": first.stage,
+        "sequence_parallel": first.sequence_parallel,
+        "schedule": first.pipeline_schedule if first.is_staged else "",
+        "virtual_stages": first.virtual_stages,
+        "microbatches": first.microbatches,
+        "rank_grid": [uuids[i : i + width] for i in range(0, len(uuids), width)],
+        **extra,
+    }

@@ -1,0 +1,57 @@
+"""Plans of version 1, as they lie in the database: read as if written today.
+
+They knew no stages, replicas or tensor ranks by number, no degrees and one Node; all of
+that follows from the strategy, which then used one way of cutting at a time.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+STAGED = ("pipeline", "gpipe")
+ZERO = {"zero1": 1, "zero1_uneven": 1, "zero2": 2, "fsdp": 3}
+
+
+def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same Plan with the fields of version 2.
+
+    Raises KeyError or TypeError for what never was a Plan.
+    """
+    strategy = data["strategy"]
+    seat = "replica"
+    if strategy in STAGED:
+        seat = "stage"
+    elif strategy == "tensor":
+        seat = "tensor_rank"
+    shards = [
+        {"node": data["node"], seat: rank, **shard}
+        for rank, shard in enumerate(data["shards"])
+    ]
+    launch = dict(data["launch"])
+    uuids = [shard["gpu_uuid"] for shard in shards]
+    count = len(uuids)
+    degrees = {
+        "tensor_degree": count if seat == "tensor_rank" else 1,
+        "pipeline_degree": count if seat == "stage" else 1,
+        "data_degree": count if seat == "replica" else 1,
+    }
+    grid = [uuids] if seat == "tensor_rank" else [[uuid] for uuid in uuids]
+    offload = "cpu" if launch.get("offload_optimizer") else "none"
+    known = {
+        **degrees,
+        "zero_stage": ZERO.get(strategy, 0),
+        "nodes": [data["node"]],
+        "rank_grid": grid,
+        "weights": "full",
+        "offload": offload,
+        "offload_parameters": False,
+        "sequence_parallel": False,
+        "schedule": launch.get("schedule", ""),
+        "virtual_stages": 1,
+        "microbatches": 1,
+    }
+    return {
+        **data,
+        "shards": shards,
+        "launch": {**known, **launch, **degrees},
+        "nodes": [data["node"]],
+    }
