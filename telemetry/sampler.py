@@ -6,11 +6,10 @@
 One process, started and watched by `supervise.py`, because a call into a hung
 driver can only be ended by ending its process. No Django, no Celery, no secret.
 
-It keeps to an absolute schedule and skips what it missed. A roster goes out at
-the start, on every change, when the broker is back, and every 30 s; a Sample
-each second. Each second one line of JSON goes to stdout: the heartbeat. It ends
-by itself when its parent is gone, on SIGTERM, and when only a new process can
-help (every Gpu hung, or a driver reload with threads stuck in it).
+What it does each second is in `sampling.py`. Each second one line of JSON goes to
+stdout: the heartbeat. With --supervised it listens for the other one on stdin and
+sends nothing while that is silent. It ends by itself when its parent is gone, on
+SIGTERM, and when only a new process can help.
 """
 
 from __future__ import annotations
@@ -25,63 +24,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from telemetry.domain.errors import ProbeUnavailable
-from telemetry.domain.hardware import NODE_NAME, Backend, Isolation, NodeInfo
-from telemetry.domain.sample import GpuReading, NodeSample
-from telemetry.lanes import Lanes
+from telemetry.domain.hardware import NODE_NAME, Backend, Isolation
+from telemetry.sampling import Probe, Restart, Sampler, nobody_to_miss
 from telemetry.sender import Sender
 
-INTERVAL_SECONDS = 1.0
-READ_WITHIN_SECONDS = 0.8
-ROSTER_EVERY_SECONDS = 30.0
-OPEN_WITHIN_SECONDS = 30.0
-"""Starting NVML can hang for a while; after this long the process is of no use."""
-OPEN_AGAIN_SECONDS = (2.0, 5.0, 10.0, 30.0)
-ALL_HUNG_SECONDS = 20.0
+PULSE_SILENCE_SECONDS = 4.0
+"""The supervisor speaks once a second; after this long it is stopped or stuck."""
 
 EXIT_OK = 0
 EXIT_UNAVAILABLE = 3
 """`--once` found nothing to read."""
 EXIT_RESTART = 75
 """Only a new process can help (EX_TEMPFAIL of sysexits.h)."""
-
-
-class Probe(Protocol):
-    """What the sampler needs of a probe; NvmlProbe and SimulatedProbe have it."""
-
-    backend: Backend
-
-    @property
-    def info(self) -> NodeInfo:
-        """The roster; another object whenever it changed."""
-
-    @property
-    def uuids(self) -> tuple[str, ...]:
-        """Every Gpu to read."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether `mend` has something to do."""
-
-    def open(self) -> NodeInfo:
-        """Start. Raises ProbeUnavailable."""
-
-    def close(self) -> None:
-        """Stop."""
-
-    def mend(self) -> None:
-        """Start anew after a driver reload. Raises ProbeUnavailable."""
-
-    def begin(self, at: float) -> None:
-        """Once before the Gpus of a Sample are read."""
-
-    def read(self, at: float) -> NodeSample:
-        """All Gpus, one after the other."""
-
-    def read_gpu(self, uuid: str) -> GpuReading:
-        """One Gpu; may be called from several threads for different Gpus."""
 
 
 def make_probe(
@@ -125,174 +82,22 @@ def make_probe(
             raise ProbeUnavailable(backend="auto", why=f"{real}; {error}") from error
 
 
-class Restart(Exception):
-    """Only a new process can help; the text says why."""
+class Pulse:
+    """The supervisor's heartbeat on a pipe: any byte counts."""
 
+    def __init__(self, handle: int = 0) -> None:
+        self._handle = handle
+        self._heard_at = time.monotonic()
+        os.set_blocking(handle, False)
 
-class Sampler:
-    """The loop. Everything that may hang is done on threads it can leave behind."""
-
-    def __init__(
-        self,
-        open_probe: Callable[[], Probe],
-        *,
-        node: str,
-        sender: Sender,
-        heartbeat: Callable[[dict[str, Any]], None],
-        stop: threading.Event,
-        parent_pid: int | None = None,
-    ) -> None:
-        self._open_probe = open_probe
-        self._node = node
-        self._sender = sender
-        self._heartbeat = heartbeat
-        self._stop = stop
-        self._parent_pid = parent_pid
-        self._seq = 0
-        self._roster: NodeInfo | None = None
-        self._roster_at = float("-inf")
-        self._connected = True
-        self._answered_at = time.monotonic()
-        self._state = "opening"
-        self._why = ""
-
-    def run(self) -> None:
-        """Sample until told to stop. Raises Restart."""
-        probe = self._wait_for_probe()
-        if probe is None:
-            return
-        lanes = Lanes(probe.read_gpu)
-        self._answered_at = time.monotonic()
-        # On the whole second, like every other node: the frame that goes out a
-        # third of a second later then has the newest of each.
-        self._stop.wait(INTERVAL_SECONDS - time.time() % INTERVAL_SECONDS)
-        next_at = time.monotonic()
-        while not self._over():
-            self._tick(probe, lanes)
-            next_at += INTERVAL_SECONDS
-            now = time.monotonic()
-            if now > next_at:  # missed ticks are skipped, not made up for
-                next_at += (now - next_at) // INTERVAL_SECONDS * INTERVAL_SECONDS
-                next_at += INTERVAL_SECONDS
-            self._stop.wait(next_at - now)
-        if not lanes.stuck:
-            probe.close()
-
-    def _tick(self, probe: Probe, lanes: Lanes) -> None:
-        """1 mend  2 read  3 send roster and Sample  4 heartbeat  5 give up?"""
-        started = time.monotonic()
-        if probe.stale:
-            self._mend(probe, lanes)
-        at = time.time()
-        probe.begin(at)
-        uuids = probe.uuids
-        readings = lanes.read(uuids, within_seconds=READ_WITHIN_SECONDS)
-        took_seconds = time.monotonic() - started
-        self._seq += 1
-        self._send_roster(probe.info, started, at)
-        self._sender.put(
-            NodeSample(
-                node=self._node,
-                at=at,
-                gpus=tuple(readings.values()),
-                seq=self._seq,
-                load1=os.getloadavg()[0],
-                took_seconds=took_seconds,
-            ).to_message()
-        )
-        hung = lanes.hung()
-        if not self._why:
-            self._state = "hung" if hung else "ok"
-        self._beat(backend=probe.backend, gpus=len(uuids), hung=sorted(hung))
-        if len(hung) < len(uuids):
-            self._answered_at = started
-        elif started - self._answered_at > ALL_HUNG_SECONDS:
-            raise Restart(f"all {len(uuids)} GPUs hang")
-
-    def _send_roster(self, info: NodeInfo, now: float, at: float) -> None:
-        connected = self._sender.connected
-        back, self._connected = connected and not self._connected, connected
-        due = now - self._roster_at >= ROSTER_EVERY_SECONDS
-        if due or back or info is not self._roster:
-            self._roster, self._roster_at = info, now
-            self._sender.put(info.to_message(at=at))
-
-    def _mend(self, probe: Probe, lanes: Lanes) -> None:
-        """Start the driver's library anew, unless a thread is still inside it."""
-        if lanes.stuck:
-            raise Restart("the driver was reloaded while a GPU hung")
+    def beats(self) -> bool:
+        """Whether something was heard lately. An end of file is silence."""
         try:
-            self._in_time(probe.mend)
-        except ProbeUnavailable as error:
-            self._state, self._why = "unavailable", str(error)
-        else:
-            self._why = ""
-
-    def _wait_for_probe(self) -> Probe | None:
-        """Open the probe, trying again for as long as there is nothing to read."""
-        tries = 0
-        while not self._over():
-            try:
-                probe: Probe = self._in_time(self._open_probe)
-            except ProbeUnavailable as error:
-                self._state, self._why = "unavailable", str(error)
-                pause = OPEN_AGAIN_SECONDS[min(tries, len(OPEN_AGAIN_SECONDS) - 1)]
-                tries += 1
-                again_at = time.monotonic() + pause
-                while not self._over() and time.monotonic() < again_at:
-                    self._beat()
-                    self._stop.wait(INTERVAL_SECONDS)
-            else:
-                self._why = ""
-                return probe
-        return None
-
-    def _in_time(self, call: Callable[[], Any]) -> Any:
-        """Run a call that may hang on a thread; heartbeats go on meanwhile.
-
-        Raises Restart when it takes longer than OPEN_WITHIN_SECONDS.
-        """
-        outcome: list[Any] = []
-        failure: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                outcome.append(call())
-            except BaseException as error:  # handed on to the caller below
-                failure.append(error)
-
-        thread = threading.Thread(target=run, name="open", daemon=True)
-        thread.start()
-        gives_up_at = time.monotonic() + OPEN_WITHIN_SECONDS
-        while thread.is_alive():
-            thread.join(INTERVAL_SECONDS)
-            if thread.is_alive():
-                self._beat(waiting=True)
-                if self._over():
-                    raise Restart("stopped while the driver was starting")
-                if time.monotonic() > gives_up_at:
-                    raise Restart(f"the driver hangs for {OPEN_WITHIN_SECONDS:.0f} s")
-        if failure:
-            raise failure[0]
-        return outcome[0]
-
-    def _over(self) -> bool:
-        """Whether to end: told so, or nobody is there to tell."""
-        orphaned = self._parent_pid is not None and os.getppid() != self._parent_pid
-        return self._stop.is_set() or orphaned
-
-    def _beat(self, **facts: Any) -> None:
-        self._heartbeat(
-            {
-                "state": self._state,
-                "why": self._why,
-                "seq": self._seq,
-                "sent": self._sender.sent,
-                "dropped": self._sender.dropped,
-                "broker": self._sender.why,
-                **facts,
-            }
-        )
+            if os.read(self._handle, 4096):
+                self._heard_at = time.monotonic()
+        except BlockingIOError:
+            pass  # nothing new
+        return time.monotonic() - self._heard_at < PULSE_SILENCE_SECONDS
 
 
 def write_heartbeat(facts: dict[str, Any]) -> None:
@@ -325,6 +130,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--parent", type=int, help="end when the parent is not this pid"
+    )
+    parser.add_argument(
+        "--supervised",
+        action="store_true",
+        help="send only while bytes keep coming on stdin",
     )
     parser.add_argument("--once", action="store_true", help="print one Sample as JSON")
     arguments = parser.parse_args(argv)
@@ -363,12 +173,14 @@ def main(argv: list[str] | None = None) -> int:
         heartbeat=write_heartbeat,
         stop=stop,
         parent_pid=arguments.parent or os.getppid(),
+        supervised=Pulse().beats if arguments.supervised else nobody_to_miss,
     )
     try:
         sampler.run()
     except Restart as error:
         if stop.is_set():
             return EXIT_OK
+        sender.close(within_seconds=1.0)
         print(f"sampler: {error}", file=sys.stderr, flush=True)
         return EXIT_RESTART
     sender.close(within_seconds=1.0)

@@ -2,6 +2,7 @@
 
 A thread of its own sends; the sampler only leaves the newest messages. While
 the broker is away Samples are dropped and counted, never kept: a hole is a hole.
+The same thread asks once a second which Gpus somebody looks at just now.
 """
 
 from __future__ import annotations
@@ -9,17 +10,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-STREAM_ENTRIES = 3700
-"""An hour at 1 Hz, and a little (approximate trimming)."""
-QUEUE_MOST = 4
-"""Messages that may wait: a roster and the last Samples."""
+STREAM_ENTRIES = 3900
+"""An hour at 1 Hz, rosters and troubles among it, and a little (approximate)."""
+QUEUE_MOST = 6
+"""Messages that may wait: a roster, a trouble and the last Samples."""
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_SECONDS = 2.0
+WATCHED = "telemetry.watched."
+"""Key per Gpu that the web keeps alive while a page of it is open."""
+WATCHED_EVERY_SECONDS = 0.9
+WATCHED_REFUSED_SECONDS = 60.0
+"""A broker that does not let the node look is asked again after this long."""
+
+
+_Message = tuple[bytes, "Callable[[], object] | None"]
 
 
 def stream_name(node: str) -> str:
@@ -38,7 +48,11 @@ class Sender:
             retry=Retry(NoBackoff(), 0),
         )
         self._stream = stream_name(node)
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[_Message] = deque()
+        self._followed: tuple[str, ...] = ()
+        self._look_at = float("-inf")
+        self.watched: frozenset[str] = frozenset()
+        """UUIDs of the followed Gpus that somebody looks at."""
         self._changed = threading.Condition()
         self._closing = False
         self.sent = 0
@@ -53,13 +67,19 @@ class Sender:
         """Whether the last message went through."""
         return not self.why
 
-    def put(self, message: bytes) -> None:
-        """Leave a message; the oldest one is dropped when too many wait."""
+    def follow(self, uuids: Iterable[str]) -> None:
+        """Keep `watched` of these Gpus."""
+        self._followed = tuple(uuids)
+
+    def put(self, message: bytes, *, lost: Callable[[], object] | None = None) -> None:
+        """Leave a message; the oldest one is dropped when too many wait.
+
+        `lost` is called, on any thread, when this one could not be sent.
+        """
         with self._changed:
-            self._waiting.append(message)
+            self._waiting.append((message, lost))
             while len(self._waiting) > QUEUE_MOST:
-                self._waiting.popleft()
-                self.dropped += 1
+                self._drop(self._waiting.popleft())
             self._changed.notify()
 
     def close(self, *, within_seconds: float) -> bool:
@@ -82,12 +102,12 @@ class Sender:
             try:
                 self._client.xadd(
                     self._stream,
-                    {"m": message},
+                    {"m": message[0]},
                     maxlen=STREAM_ENTRIES,
                     approximate=True,
                 )
             except (redis.RedisError, OSError) as error:
-                self.dropped += 1
+                self._drop(message)
                 self.why = f"{type(error).__name__}: {error}"
                 if self._closing:
                     return
@@ -98,3 +118,27 @@ class Sender:
                 self.sent += 1
                 self.why = ""
                 failures = 0
+                self._look()
+
+    def _drop(self, message: _Message) -> None:
+        self.dropped += 1
+        if message[1] is not None:
+            message[1]()
+
+    def _look(self) -> None:
+        """Ask which Gpus somebody looks at; not knowing is nobody."""
+        now, uuids = time.monotonic(), self._followed
+        if now < self._look_at or not uuids:
+            return
+        self._look_at = now + WATCHED_EVERY_SECONDS
+        try:
+            found = self._client.mget([WATCHED + uuid for uuid in uuids])
+        except redis.ResponseError:
+            # The node's user may not read these keys (deploy/acl.sh of old).
+            self._look_at = now + WATCHED_REFUSED_SECONDS
+            self.watched = frozenset()
+        except (redis.RedisError, OSError):
+            self.watched = frozenset()
+        else:
+            pairs = zip(uuids, found, strict=True)  # type: ignore[arg-type]
+            self.watched = frozenset(uuid for uuid, value in pairs if value)

@@ -55,6 +55,7 @@ from telemetry.domain.sample import (
     Health,
     NodeSample,
     ProcessReading,
+    XidEvent,
     largest,
 )
 from telemetry.domain.simulation import Load
@@ -151,6 +152,7 @@ class SimulatedProbe:
     backend = Backend.SIMULATED
     stale = False
     """There is no driver that could be reloaded."""
+    stuck = False
 
     def __init__(
         self,
@@ -197,6 +199,13 @@ class SimulatedProbe:
 
     def mend(self) -> None:
         """Nothing can be reloaded here."""
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Simulated Gpus have no links whose rates could be read."""
+
+    def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
+        """Without a driver there are no events."""
+        return ()
 
     def begin(self, at: float) -> None:
         """Once before the Gpus of a Sample are read. `at`: Unix seconds."""

@@ -6,7 +6,9 @@ child that survives SIGKILL sits in an uninterruptible call of the driver (state
 D): then the node is *wedged*, which only a reboot ends, and every further child
 would only join it. So none is started until that one is gone.
 
-It does not talk to the broker: the child does.
+The child listens for this thread too: when this process is stopped, the Gpus here
+cannot be served, and the child sends nothing that makes them look alive. To the
+broker this speaks only of what the child cannot tell: that it hung, or is wedged.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from telemetry.domain.hardware import Isolation
+from telemetry.domain.trouble import NodeTrouble, TroubleState
 from telemetry.owners import read_stat
+from telemetry.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +43,9 @@ TERM_SECONDS = 3.0
 KILL_SECONDS = 5.0
 """A killed process is gone at once, unless it sits in the driver."""
 POLL_SECONDS = 0.2
+PULSE_EVERY_SECONDS = 1.0
+"""How often the child is told that somebody is there."""
+TROUBLE_AGAIN_SECONDS = 30.0
 LINE_BYTES = 64 * 1024
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -116,6 +123,7 @@ def child_command(facts: NodeFacts) -> list[str]:
     command = [sys.executable, "-m", "telemetry.sampler", "--node", facts.name]
     command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
     command += ["--parent", str(os.getpid()), "--node-dir", str(facts.node_dir)]
+    command.append("--supervised")
     if facts.sim_dir is not None:
         command += ["--state-dir", str(facts.sim_dir)]
     return command
@@ -150,6 +158,9 @@ class SamplerSupervisor:
         self._thread: threading.Thread | None = None
         self._deaths = 0
         self._buffer = b""
+        self._pulse_at = float("-inf")
+        self._sender: Sender | None = None
+        self._trouble_at = float("-inf")
         self.status = SamplerStatus(ChildState.STARTING)
 
     def start(self) -> threading.Thread:
@@ -178,6 +189,8 @@ class SamplerSupervisor:
                     log.warning("sampling child ended: %s", why)
                     self._tell(ChildState.WAITING, why=why)
             self._pause()
+        if self._sender is not None:
+            self._sender.close(within_seconds=1.0)
         self._tell(ChildState.STOPPED)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
@@ -190,7 +203,7 @@ class SamplerSupervisor:
         try:
             child = self._popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **address, "PYTHONPATH": path},
             )
@@ -198,6 +211,8 @@ class SamplerSupervisor:
             log.error("cannot start the sampling child: %s", error)
             self._tell(ChildState.WAITING, why=str(error))
             return None
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
         self._buffer = b""
         self._tell(ChildState.STARTING, pid=child.pid)
         return child
@@ -210,6 +225,7 @@ class SamplerSupervisor:
             if self._stop.is_set():
                 self._end(child)
                 return "stopped"
+            self._pulse(child)
             ready, _, _ = select.select([child.stdout], [], [], POLL_SECONDS)
             data = os.read(child.stdout.fileno(), LINE_BYTES) if ready else b""
             if data:
@@ -220,8 +236,28 @@ class SamplerSupervisor:
             if time.monotonic() - heard_at > self._silence_seconds:
                 child.kill()
                 self._gone(child, self._kill_seconds)
-                return f"killed: silent for {self._silence_seconds:.0f} s"
+                why = f"silent for {self._silence_seconds:.0f} s"
+                self._report(TroubleState.HUNG, f"the sampling child was {why}")
+                return f"killed: {why}"
         return f"exit code {child.returncode}"
+
+    def _pulse(self, child: subprocess.Popen[bytes]) -> None:
+        """Let the child know that this thread runs; never waits for it."""
+        now = time.monotonic()
+        if child.stdin is None or now - self._pulse_at < PULSE_EVERY_SECONDS:
+            return
+        self._pulse_at = now
+        try:
+            os.write(child.stdin.fileno(), b".")
+        except (BlockingIOError, BrokenPipeError):
+            return  # it is asleep with a full pipe, or ending
+
+    def _report(self, state: TroubleState, reason: str) -> None:
+        """Tell the portal what the child cannot tell any more."""
+        if self._sender is None:
+            self._sender = Sender(self._facts.redis_url, self._facts.name)
+        trouble = NodeTrouble(self._facts.name, state, reason, time.time())
+        self._sender.put(trouble.to_message())
 
     def _hear(self, data: bytes, pid: int) -> None:
         """Take the last whole line of what the child said."""
@@ -261,9 +297,14 @@ class SamplerSupervisor:
                 why = f"child {child.pid} survives SIGKILL (state {stat.state})"
                 log.error("node wedged: %s; reboot the node", why)
                 self._tell(ChildState.WEDGED, pid=child.pid, why=why)
+                self._trouble_at = float("-inf")
+            if time.monotonic() - self._trouble_at >= TROUBLE_AGAIN_SECONDS:
+                self._trouble_at = time.monotonic()
+                self._report(TroubleState.WEDGED, self.status.why)
             self._stop.wait(self._kill_seconds)
-        if child.stdout is not None:
-            child.stdout.close()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _pause(self) -> None:
         step = min(self._deaths, len(self._back_off_seconds) - 1)

@@ -1,4 +1,4 @@
-"""NVML to Samples. `calls.py` in this room is the only file that imports pynvml."""
+"""NVML to Samples. Nothing outside this room imports pynvml."""
 
 from telemetry.probe.nvml import NvmlProbe
 

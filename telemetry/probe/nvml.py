@@ -26,16 +26,25 @@ from telemetry.domain.sample import (
     MOST_PID,
     GpuReading,
     Health,
+    MigInstance,
     NodeSample,
     ProcessReading,
+    XidEvent,
     largest,
 )
 from telemetry.owners import Owners, boot_id
-from telemetry.probe import calls
-from telemetry.probe.calls import Card, DriverGone, GpuLost
+from telemetry.probe import node as machine
+from telemetry.probe import slow
+from telemetry.probe.asking import DriverGone, GpuLost
+from telemetry.probe.card import Card
+from telemetry.probe.rates import link_rates
+from telemetry.probe.xids import XidWatch
 
 SLOW_EVERY_SECONDS = 10.0
 """ECC, row remaps and limits hardly change; each costs a call."""
+BOUND_DIR = Path("/sys/bus/pci/drivers/nvidia")
+"""Links named after the PCI addresses that the driver serves now. NVML's own
+count is that of the time it was started."""
 
 
 class NvmlProbe:
@@ -54,14 +63,20 @@ class NvmlProbe:
         node_dir: Path | None = None,
         isolation: Isolation = Isolation.NONE,
         clock: Callable[[], float] = time.monotonic,
+        bound_dir: Path = BOUND_DIR,
     ) -> None:
         self._node = node
         self._owners = Owners(node_dir)
         self._isolation = isolation
         self._clock = clock
+        self._bound_dir = bound_dir
         self._cards: dict[str, Card] = {}
         self._unnamed: list[int] = []
+        self._listed: tuple[int | None, frozenset[str]] = (None, frozenset())
+        self._counted_at = float("-inf")
         self._info = NodeInfo(node=node, backend=self.backend, gpus=())
+        self._xids = XidWatch(())
+        self._watched: frozenset[str] = frozenset()
         self._running = False
         self._watch = ReloadWatch()
         self._seq = 0
@@ -81,11 +96,20 @@ class NvmlProbe:
         """Whether the driver seems to have been reloaded (see `mend`)."""
         return self._watch.stale
 
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread of this probe is inside the driver and stays there."""
+        return self._xids.stuck
+
     def open(self) -> NodeInfo:
         """Start NVML and list the Gpus. Raises ProbeUnavailable, one clear line."""
-        calls.start()
+        machine.start()
         self._running = True
-        cards, self._unnamed = calls.find_cards()
+        try:
+            cards, self._unnamed = machine.find_cards()
+        except ProbeUnavailable:
+            self.close()
+            raise
         if not cards and not self._cards:
             self.close()
             lost = f"all {len(self._unnamed)} GPUs are lost" if self._unnamed else ""
@@ -95,14 +119,16 @@ class NvmlProbe:
         for uuid, gone in self._cards.items():
             found.setdefault(uuid, Card(replace(gone.info, lost=True), handle=None))
         self._cards = found
+        self._listed = self._list()
+        self._xids = XidWatch(found.values())
         self._watch.note_success()
         self._info = NodeInfo(
             node=self._node,
             backend=self.backend,
             gpus=tuple(card.info for card in found.values()),
-            links=tuple(calls.fast_links(found.values())),
-            driver_version=calls.driver_version(),
-            cuda_version=calls.cuda_version(),
+            links=tuple(machine.links(found.values())),
+            driver_version=machine.driver_version(),
+            cuda_version=machine.cuda_version(),
             boot_id=boot_id(),
             isolation=self._isolation,
         )
@@ -112,7 +138,8 @@ class NvmlProbe:
         """Let go of the driver; safe to call twice."""
         if self._running:
             self._running = False
-            calls.stop()
+            self._xids.close()
+            machine.stop()
 
     def mend(self) -> None:
         """After a reload: start anew, if the back-off allows it now.
@@ -125,11 +152,24 @@ class NvmlProbe:
             self.close()
             self.open()
 
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Read the link rates of these Gpus from now on, and of no others."""
+        for uuid in self._watched - uuids:
+            if uuid in self._cards:
+                self._cards[uuid].nvlink = None
+        self._watched = uuids
+
+    def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
+        """Events of a Gpu since the last time, the oldest first."""
+        return self._xids.take(uuid)
+
     def begin(self, at: float) -> None:
         """Once before the Gpus of a Sample are read. `at`: Unix seconds."""
         del at  # the driver knows only the present
-        self._owners.refresh(self._clock())
+        now = self._clock()
+        self._owners.refresh(now)
         self._watch.judge({x for x, card in self._cards.items() if card.handle})
+        self._xids.poll()
 
     def read(self, at: float) -> NodeSample:
         """One Sample of all Gpus, one after the other. `at`: Unix seconds."""
@@ -173,50 +213,83 @@ class NvmlProbe:
         early = card.info.index % SLOW_EVERY_SECONDS if card.slow_at < 0 else 0
         card.slow_at = now - early
         if card.handle is None:
-            if calls.is_back(uuid=card.info.uuid):
+            if machine.is_back(uuid=card.info.uuid):
                 self._watch.note_proof()
             return
-        nameless_is_back = any(calls.is_back(index=x) for x in self._unnamed)
-        if nameless_is_back or self._split_otherwise(card):
+        if self._other_gpus(now) or self._split_otherwise(card):
             self._watch.note_proof()
-        corrected, uncorrected = card.ecc_errors()
-        remap_pending, remap_failure = card.remaps()
-        card.slow = {
-            "power_limit_watts": card.limit_watts(),
-            "ecc_corrected": corrected,
-            "ecc_uncorrected": uncorrected,
-            "remap_pending": remap_pending,
-            "remap_failure": remap_failure,
-        }
+        card.slow = slow.readings(card)
+
+    def _other_gpus(self, now: float) -> bool:
+        """Whether Gpus came or went since the roster; asked by one Gpu for all."""
+        if now - self._counted_at < SLOW_EVERY_SECONDS:
+            return False
+        self._counted_at = now
+        if any(machine.is_back(index=x) for x in self._unnamed):
+            return True
+        count, bound = self._list()
+        known, known_bound = self._listed
+        return bound != known_bound or (count is not None and count != known)
+
+    def _list(self) -> tuple[int | None, frozenset[str]]:
+        """How many Gpus NVML lists, and the PCI addresses the driver serves."""
+        try:
+            names = {x.name for x in self._bound_dir.iterdir() if ":" in x.name}
+        except OSError:  # no such driver here, or a container without /sys
+            names = set()
+        return machine.count(), frozenset(names)
 
     def _split_otherwise(self, card: Card) -> bool:
         """Whether somebody changed the card's MIG instances since the roster."""
-        split = None if card.info.mig_parent else card.split()
+        split = None if card.info.mig_parent else slow.split(card)
         if split is None or split != card.info.mig:
             return split is not None
-        parts = (x.info for x in self._cards.values() if x.handle is not None)
-        known = {x.uuid for x in parts if x.mig_parent == card.info.uuid}
-        return known != calls.instance_uuids(card)
+        known = {x.info.uuid for x in self._parts(card)}
+        return bool(known or split) and known != machine.instance_uuids(card)
+
+    def _parts(self, card: Card) -> list[Card]:
+        """Instances of a split card."""
+        here = [x for x in self._cards.values() if x.handle is not None]
+        return [x for x in here if x.info.mig_parent == card.info.uuid]
+
+    def _instances(self, card: Card) -> tuple[MigInstance, ...]:
+        return tuple(
+            MigInstance(
+                uuid=part.info.uuid,
+                name=part.info.name,
+                memory_total_bytes=part.info.memory_total_bytes,
+                memory_used_bytes=part.known_memory.used,
+            )
+            for part in self._parts(card)
+        )
 
     def _read_fast(self, card: Card) -> GpuReading:
         utilization, memory = card.utilization(), card.memory()
+        joules, memory_celsius = card.energy_and_memory_heat()
+        mig, watched = card.info.mig, card.info.uuid in self._watched
         return GpuReading(
             uuid=card.info.uuid,
             util_pct=utilization.gpu,
             memory_util_pct=utilization.memory,
+            encoder_pct=card.encoder_pct(),
+            decoder_pct=card.decoder_pct(),
             memory_used_bytes=memory.used,
             memory_reserved_bytes=memory.reserved,
             memory_total_bytes=memory.total,
             temperature_celsius=card.celsius(),
+            memory_temperature_celsius=memory_celsius,
+            fan_pct=card.fan_pct(),
             power_watts=card.watts(),
             sm_clock_mhz=card.sm_mhz(),
             memory_clock_mhz=card.memory_mhz(),
             pstate=card.pstate(),
             throttle=card.throttle(),
-            energy_joules=card.joules(),
+            energy_joules=joules,
             # A split card's processes are told by its instances.
-            processes=None if card.info.mig else self._processes(card, memory.total),
+            processes=None if mig else self._processes(card, memory.total),
+            mig_instances=self._instances(card) if mig else (),
             **card.slow,
+            **(link_rates(card, self._clock()) if watched else {}),
         )
 
     def _processes(

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from telemetry.domain.hardware import NodeInfo
-from telemetry.domain.sample import NodeSample, read_message
+from telemetry.domain.sample import NodeSample, NodeTrouble, read_message
 from tests.telemetry.test_simulated import write
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -56,10 +56,21 @@ def simulated(folder: Path) -> list[str]:
     return ["--backend", "simulated", "--state-dir", str(folder)]
 
 
-def stream(client: redis.Redis) -> list[NodeInfo | NodeSample]:
+def stream(client: redis.Redis) -> list[NodeInfo | NodeSample | NodeTrouble]:
     """Everything in the node's raw stream, read the way the portal reads it."""
     entries = client.xrange(f"raw.{NODE}")
     return [read_message(fields[b"m"], node=NODE) for _, fields in entries]
+
+
+def samples(client: redis.Redis) -> list[NodeSample]:
+    """The Samples in the node's raw stream."""
+    return [x for x in stream(client) if isinstance(x, NodeSample)]
+
+
+def troubles(client: redis.Redis) -> list[tuple[str, str]]:
+    """What the node said of its driver: state and reason."""
+    told = [x for x in stream(client) if isinstance(x, NodeTrouble)]
+    return [(x.state.value, x.reason) for x in told]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 15) -> Any:

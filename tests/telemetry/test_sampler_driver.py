@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import redis
 
-from telemetry import sampler
+from telemetry import sampling
 from telemetry.domain.hardware import Backend, NodeInfo
 from telemetry.domain.sample import GpuReading, NodeSample
-from telemetry.sampler import EXIT_RESTART, Restart, Sampler
+from telemetry.sampler import EXIT_RESTART
+from telemetry.sampling import Restart, Sampler
 from telemetry.sender import Sender
-from tests.telemetry.children import NODE, stream, wait_for
+from tests.telemetry.children import NODE, samples, stream, troubles, wait_for
 
 pytestmark = pytest.mark.pure
 
@@ -40,10 +41,10 @@ def test_one_hung_gpu_is_told_as_hung_and_the_others_go_on(
     beat = child.beat_until(lambda beat: beat["state"] == "hung")
     assert len(beat["hung"]) == 1
     child.beat_until(lambda later: later["seq"] >= beat["seq"] + 2)
-    last = wait_for(lambda: stream(redis_client))[-1]
+    last = wait_for(lambda: samples(redis_client))[-1]
     assert [gpu.state.value for gpu in last.gpus] == ["ok", "ok", "hung", "ok"]
     # No sample was missing for the healthy ones but while the hang was found out.
-    seen = [s for s in stream(redis_client) if isinstance(s, NodeSample)]
+    seen = samples(redis_client)
     assert [s.seq for s in seen] == list(range(1, len(seen) + 1))
     assert all(len(s.gpus) >= 3 for s in seen)
 
@@ -67,18 +68,23 @@ def test_a_driver_reload_is_survived_without_a_restart(
     sim.set("", driver="unloaded", driver_generation="1")
     away = child.beat_until(lambda beat: beat["state"] == "unavailable")
     assert "not loaded" in away["why"]
-    last = stream(redis_client)[-1]
+    assert wait_for(lambda: _told(redis_client, "reloading"))[1] == away["why"]
+    last = samples(redis_client)[-1]
     assert {gpu.state.value for gpu in last.gpus} == {"error"}
     sim.set("", driver="ok", driver_generation="2")
     child.beat_until(lambda beat: beat["state"] == "ok", seconds=20)
     last = wait_for(lambda: _newest_good(redis_client))
     assert len(last.gpus) == 2
+    wait_for(lambda: troubles(redis_client)[-1] == ("ok", ""))
+
+
+def _told(client: redis.Redis, state: str) -> tuple[str, str] | None:
+    return next((x for x in troubles(client) if x[0] == state), None)
 
 
 def _newest_good(client: redis.Redis) -> NodeSample | None:
-    last = stream(client)[-1]
-    good = isinstance(last, NodeSample) and all(gpu.answers for gpu in last.gpus)
-    return last if good else None
+    last = samples(client)[-1]
+    return last if all(gpu.answers for gpu in last.gpus) else None
 
 
 def test_a_reload_with_a_thread_stuck_in_it_asks_for_a_new_process(
@@ -98,7 +104,7 @@ class HangingProbe:
     """A probe whose Gpus, or whose start, never answer."""
 
     backend = Backend.NVML
-    stale = False
+    stale = stuck = False
     uuids = ("GPU-1", "GPU-2")
     info = NodeInfo(node=NODE, backend=Backend.NVML, gpus=())
 
@@ -107,6 +113,13 @@ class HangingProbe:
 
     def begin(self, at: float) -> None:
         """Nothing to prepare."""
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Nobody does."""
+
+    def take_xids(self, uuid: str) -> tuple:
+        """None ever come."""
+        return ()
 
     def read_gpu(self, uuid: str) -> GpuReading:
         self.let_go.wait(60)
@@ -138,7 +151,7 @@ def sampler_of(open_probe: Callable[[], Any], url: str, beats: list[dict]) -> Sa
 def test_when_every_gpu_hangs_only_a_new_process_can_help(
     hanging, valkey_url, monkeypatch
 ) -> None:
-    monkeypatch.setattr(sampler, "ALL_HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(sampling, "ALL_HUNG_SECONDS", 1.0)
     beats: list[dict] = []
     with pytest.raises(Restart, match="all 2 GPUs hang"):
         sampler_of(lambda: hanging, valkey_url, beats).run()
@@ -148,7 +161,7 @@ def test_when_every_gpu_hangs_only_a_new_process_can_help(
 def test_a_driver_whose_start_hangs_is_given_up_and_the_heart_beats_on(
     hanging, valkey_url, monkeypatch
 ) -> None:
-    monkeypatch.setattr(sampler, "OPEN_WITHIN_SECONDS", 2.0)
+    monkeypatch.setattr(sampling, "OPEN_WITHIN_SECONDS", 2.0)
     beats: list[dict] = []
     with pytest.raises(Restart, match="driver hangs"):
         sampler_of(hanging.open, valkey_url, beats).run()
