@@ -8,12 +8,24 @@ for each token. The estimate then says so.
 
 from dataclasses import dataclass
 
-from placement.domain import heads
-from placement.domain.blocks import BlockSetting, Tokens, block, layer_norm
-from placement.domain.spec import LayerSpec, ModelSpec, TransformerShape
-from placement.domain.states import layer_elements, optimizer_bytes, widths
-from placement.domain.tape import LayerReplay, Tape, Value, replay
+from placement.domain.replays import Replaying, new_tape, replay_layer
+from placement.domain.spec import LayerSpec, ModelSpec
+from placement.domain.states import (
+    ADAPTER_WIDTH,
+    Cut,
+    gradient_bytes,
+    layer_elements,
+    optimizer_bytes,
+    parameter_bytes,
+    part_elements,
+    trained_elements,
+    widths,
+)
+from placement.domain.tape import LayerReplay
+from placement.domain.weights import all_frozen
 from placement.domain.workload import Workload
+
+__all__ = ["LayerCost", "layer_costs", "new_tape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +57,10 @@ class LayerCost:
     """This layer's whole weights in the compute precision (FSDP gathers them)."""
     forward_flops: float
     recompute_flops: float
-
-
-def tokens_of(spec: ModelSpec, workload: Workload, microbatch: int) -> Tokens:
-    """Tokens of one microbatch; a vision model has a fixed number per image."""
-    length = workload.sequence_length
-    if spec.shape is not None and spec.shape.image_tokens:
-        length = spec.shape.image_tokens
-    return Tokens(microbatch, length, length)
+    trained_elements: int = 0
+    """Those of `elements` that have a gradient."""
+    moment_width: float = 4.0
+    """Bytes per element of the optimizer's temporaries: a moment's."""
 
 
 def layer_costs(
@@ -62,32 +70,32 @@ def layer_costs(
     microbatch: int,
     tensor_degree: int = 1,
     gathered: bool = False,
+    expert_degree: int = 1,
+    sequence_parallel: bool = False,
 ) -> tuple[LayerCost, ...]:
     """The cost of every layer, in order. Identical layers are replayed once.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
     throughout, so that autocast's copies do not exist.
     """
-    tokens = tokens_of(spec, workload, microbatch)
-    replays: dict[object, tuple[LayerReplay, float]] = {}
-    costs: dict[object, LayerCost] = {}
-    answer = []
     taped = workload
-    if gathered and workload.precision == "autocast_bf16":
+    if gathered and widths(workload).autocast:
         taped = workload.but(precision="bf16")
+    cut = Cut(tensor_degree, expert_degree)
+    setting = Replaying(spec, taped, microbatch, cut, sequence_parallel)
+    windowed = spec.shape.sliding_blocks if spec.shape else 0
+    constant = workload.checkpointing != "full"
+    known: dict[object, LayerCost] = {}
+    answer = []
     for index, layer in enumerate(spec.layers):
         ends = layer.kind == "encoder" and spec.layers[index + 1].kind == "decoder"
-        key = (layer.kind, ends, layer.parts, layer.tied_parameters)
-        if key not in costs:
-            if spec.shape is None:
-                made = (_guess(layer, workload, tokens), 0.0)
-            else:
-                made = replays.get((layer.kind, ends)) or _replay_layer(
-                    spec, spec.shape, layer, taped, tokens, tensor_degree, ends
-                )
-                replays[(layer.kind, ends)] = made
-            costs[key] = _cost(spec, layer, workload, tokens, made, tensor_degree)
-        answer.append(_named(costs[key], layer.name))
+        window = 0 < index <= windowed
+        key = (layer.kind, ends, constant, window, layer.parts, layer.tied_parameters)
+        if key not in known:
+            made = replay_layer(setting, layer, ends=ends, constant=constant)
+            known[key] = _cost(setting, layer, workload, made, window)
+        answer.append(_named(known[key], layer.name))
+        constant = constant and all_frozen(layer)
     return tuple(answer)
 
 
@@ -98,131 +106,64 @@ def _named(cost: LayerCost, name: str) -> LayerCost:
     return LayerCost(name, *values[1:])
 
 
-def new_tape(workload: Workload) -> Tape:
-    width = widths(workload)
-    return Tape(
-        compute_width=width.compute,
-        residual_width=width.residual,
-        autocast=width.autocast,
-        grad_width=width.gradient,
-        mask_width=0.0 if workload.accelerator == "cpu" else 1.0,
-        saves=workload.trains,
-        reorders=workload.accelerator == "cpu",
-    )
-
-
-def _replay_layer(
-    spec: ModelSpec,
-    shape: TransformerShape,
-    layer: LayerSpec,
-    workload: Workload,
-    tokens: Tokens,
-    degree: int,
-    ends_encoder: bool,
-) -> tuple[LayerReplay, float]:
-    """Answers the replay and the weight copies that autocast made in it."""
-    tape = new_tape(workload)
-    accumulates = workload.accumulation > 1
-    if layer.kind == "embedding":
-        table = layer_elements(layer, degree)
-        out = heads.embedding(tape, shape, tokens, table_elements=table)
-        source = tape.ops[0].inputs[0] if tape.ops[0].inputs else Value(0, 8)
-        return replay(tape.ops, source, out, accumulates=accumulates), 0.0
-    source = Value(tokens.count * shape.hidden, tape.residual_width)
-    if layer.kind == "head":
-        if not workload.trains and spec.head == "causal_lm":
-            source = Value(tokens.batch * shape.hidden, tape.residual_width)
-        out = heads.head(
-            tape,
-            shape,
-            source,
-            tokens,
-            spec.head,
-            tensor_degree=degree,
-            fused_loss=workload.loss == "fused",
-        )
-        return replay(tape.ops, source, out, accumulates=accumulates), 0.0
-    setting = BlockSetting(
-        workload.attention,
-        degree,
-        cpu=workload.accelerator == "cpu",
-        recompute_scores=workload.trains and workload.checkpointing == "selective",
-    )
-    memory = None
-    if layer.kind == "decoder":
-        memory = Value(source.elements, source.width, foreign=True)
-    out = block(
-        tape,
-        shape,
-        source,
-        tokens,
-        setting,
-        memory=memory,
-        memory_tokens=tokens if memory else None,
-    )
-    if ends_encoder:
-        out = layer_norm(tape, shape, out)
-        out = tape.dropout(out, shape.hidden_dropout_ratio)
-    made = replay(tape.ops, source, out, accumulates=accumulates)
-    return made, tape.copied_bytes
-
-
-def _guess(layer: LayerSpec, workload: Workload, tokens: Tokens) -> LayerReplay:
-    """Unknown arithmetic: each matrix keeps input and output for each token."""
-    width = widths(workload).compute
-    edges = sum(part.edges for part in layer.parts if part.component != "embedding")
-    kept = float(edges * tokens.count * width)
-    if not workload.trains:
-        return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0, 0.0)
-    grads = layer.parameters * widths(workload).gradient
-    return LayerReplay(
-        kept_bytes=kept,
-        output_bytes=kept / 4,
-        input_bytes=kept / 4,
-        forward_peak_bytes=kept * 1.25,
-        backward_peak_bytes=kept * 1.5 + grads,
-        backward_end_bytes=grads,
-    )
-
-
 def _cost(
-    spec: ModelSpec,
+    setting: Replaying,
     layer: LayerSpec,
     workload: Workload,
-    tokens: Tokens,
     replayed: tuple[LayerReplay, float],
-    degree: int,
+    windowed: bool,
 ) -> LayerCost:
     made, copied = replayed
-    width = widths(workload)
-    elements = layer_elements(layer, degree)
-    tied = -(-layer.tied_parameters // degree)
-    flops = _forward_flops(spec, layer, tokens, degree)
-    kept, forward, backward = _checkpointed(made, layer, workload)
-    parameter_bytes = width.parameter * elements
-    if width.autocast and not workload.trains:
-        matrices = sum(part.matrix_parameters for part in layer.parts) // degree
-        is_table = layer.kind == "embedding"
-        parameter_bytes += 0 if is_table else width.compute * matrices
+    cut, width = setting.cut, widths(workload)
+    degree = cut.tensor_degree
+    elements = layer_elements(layer, cut=cut)
+    flops = _forward_flops(setting, layer)
+    again = _is_checkpointed(layer, workload)
+    weights = parameter_bytes(layer, workload, cut)
+    if width.autocast and not workload.trains and layer.kind != "embedding":
+        matrices = sum(part.matrix_parameters for part in layer.parts)
+        weights += int(width.compute * matrices / degree)
+    learns = [one for one in layer.parts if not one.frozen]
     return LayerCost(
         name=layer.name,
         kind=layer.kind,
         elements=elements,
-        tied_elements=tied,
-        largest=-(-layer.largest // degree),
-        parameter_bytes=int(parameter_bytes),
-        gradient_bytes=int(width.gradient * elements) if workload.trains else 0,
-        optimizer_bytes=optimizer_bytes(layer, workload, degree),
-        kept_bytes=int(kept),
-        forward_peak_bytes=int(forward),
-        backward_peak_bytes=int(backward),
-        weight_copy_bytes=int(copied) if _is_checkpointed(layer, workload) else 0,
+        tied_elements=-(-layer.tied_parameters // degree),
+        largest=-(-max((one.largest for one in learns), default=0) // degree),
+        parameter_bytes=weights,
+        gradient_bytes=gradient_bytes(layer, workload, cut),
+        optimizer_bytes=optimizer_bytes(layer, workload, cut=cut),
+        # A checkpointed block keeps its input only; its backward runs it once more,
+        # so the peak inside is the whole block with its input and gradients.
+        kept_bytes=int(made.input_bytes if again else made.kept_bytes),
+        forward_peak_bytes=int(made.forward_peak_bytes),
+        backward_peak_bytes=int(made.backward_peak_bytes),
+        weight_copy_bytes=int(copied) if again else 0,
         output_bytes=int(made.output_bytes),
-        cache_bytes=_cache_bytes(spec, layer, workload, tokens, degree),
-        gathered_bytes=int(width.compute * elements),
+        cache_bytes=_cache_bytes(setting, layer, windowed),
+        gathered_bytes=_gathered_bytes(layer, workload, cut),
         forward_flops=flops,
-        recompute_flops=flops if _is_checkpointed(layer, workload) else 0.0,
+        recompute_flops=flops if again else 0.0,
+        trained_elements=trained_elements(layer, cut),
+        moment_width=_moment_width(layer, workload),
     )
+
+
+def _moment_width(layer: LayerSpec, workload: Workload) -> float:
+    adapters = any(one.component == "adapter" for one in layer.parts)
+    return float(ADAPTER_WIDTH) if adapters else widths(workload).moment
+
+
+def _gathered_bytes(layer: LayerSpec, workload: Workload, cut: Cut) -> int:
+    """Whole weights in the compute precision; quantized ones stay as they are."""
+    width = widths(workload).compute
+    total = 0.0
+    for one in layer.parts:
+        if one.weight_bits is not None:
+            total += one.stored_bytes / cut.tensor_degree
+        else:
+            total += width * part_elements(one, layer, cut)
+    return int(total)
 
 
 def _is_checkpointed(layer: LayerSpec, workload: Workload) -> bool:
@@ -230,52 +171,52 @@ def _is_checkpointed(layer: LayerSpec, workload: Workload) -> bool:
     return workload.trains and workload.checkpointing == "full" and layer.kind in blocks
 
 
-def _checkpointed(
-    made: LayerReplay, layer: LayerSpec, workload: Workload
-) -> tuple[float, float, float]:
-    """(kept, forward peak, backward peak) under the checkpointing policy.
+def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
+    """2 x kv_heads x head_dim per token and block (PLACEMENT.md 1.5).
 
-    full: a block keeps its input only; its backward runs its forward once more, so
-    the peak inside it holds the input, the whole block and the incoming gradient.
-    selective: the block's own replay keeps no attention scores (BlockSetting).
+    A windowed block keeps its window only; a paged cache comes in whole blocks of
+    tokens. A decoder also keeps keys and values of what it attends to.
     """
-    if _is_checkpointed(layer, workload):
-        forward = made.forward_peak_bytes
-        return made.input_bytes, forward, made.backward_peak_bytes
-    return made.kept_bytes, made.forward_peak_bytes, made.backward_peak_bytes
-
-
-def _cache_bytes(
-    spec: ModelSpec, layer: LayerSpec, workload: Workload, tokens: Tokens, degree: int
-) -> int:
-    """2 x kv_heads x head_dim per token and block (PLACEMENT.md 1.5)."""
-    shape = spec.shape
+    shape, workload = setting.spec.shape, setting.workload
     if workload.trains or shape is None or layer.kind not in ("block", "decoder"):
         return 0
     if shape.attention == "bidirectional":
         return 0
-    per_token = 2 * -(-shape.kv_width // degree) * widths(workload).compute
-    return int(per_token * tokens.count)
+    degree = setting.cut.tensor_degree
+    keys = 2 * shape.kv_width
+    if shape.latent_kv:
+        keys = shape.heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
+    tokens = setting.tokens(layer.kind)
+    length = tokens.length
+    if windowed and shape.sliding_window:
+        length = min(length, shape.sliding_window)
+    block = workload.kv_block_tokens
+    length = -(-length // block) * block
+    if layer.kind == "decoder":
+        length += setting.tokens("encoder").length
+    per_token = -(-keys // degree) * widths(workload).compute
+    return int(per_token * tokens.batch * length)
 
 
-def _forward_flops(
-    spec: ModelSpec, layer: LayerSpec, tokens: Tokens, degree: int
-) -> float:
+def _forward_flops(setting: Replaying, layer: LayerSpec) -> float:
     """2 operations per matrix element and token, and 4 s^2 per attention width."""
+    spec, degree = setting.spec, setting.cut.tensor_degree
     shape = spec.shape
-    count = tokens.count
+    tokens = setting.tokens(layer.kind)
     if layer.kind == "embedding" and not (shape and shape.image_tokens):
         return 0.0
-    matrices = 0
-    for part in layer.parts:
-        used = part.matrix_parameters
-        if part.component == "mlp" and shape is not None and shape.experts:
-            used = used * shape.experts_per_token // shape.experts
+    matrices = layer.tied_parameters
+    routed = any(one.component == "router" for one in layer.parts)
+    for one in layer.parts:
+        used = one.matrix_parameters
+        if one.component == "mlp" and shape is not None and shape.experts and routed:
+            shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+            stacked = max(0, used - shared)
+            used = shared + stacked * shape.experts_per_token // shape.experts
         matrices += used
-    matrices += layer.tied_parameters
     if shape is not None and shape.image_tokens and layer.kind == "head":
         return 2.0 * matrices * tokens.batch / degree
-    flops = 2.0 * matrices * count
+    flops = 2.0 * matrices * tokens.count
     if shape is not None and layer.kind in ("block", "encoder", "decoder"):
         flops += 4.0 * tokens.batch * tokens.length**2 * shape.attention_width
     return flops / degree

@@ -3,6 +3,8 @@
 PLACEMENT.md 1.1. Weights and gradients are countable to the byte; the optimizers'
 states follow torch.optim 2.13 (Adam's one 4-byte step per tensor included),
 bitsandbytes for 8-bit Adam, and the ZeRO paper (arXiv:1910.02054) for mixed fp16.
+Frozen parameters are weights only; adapters are fp32 in everything (PEFT); quantized
+weights take the bytes that their source says.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from placement.domain.workload import Workload
 
 BITSANDBYTES_BLOCK = 256
 """bitsandbytes keeps one fp32 maximum per block and moment."""
+ADAPTER_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,22 @@ _BY_PRECISION = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How one rank's part of each layer is cut out of it."""
+
+    tensor_degree: int = 1
+    expert_degree: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing is cut."""
+        return self.tensor_degree == self.expert_degree == 1
+
+
+WHOLE = Cut()
+
+
 def widths(workload: Workload) -> Widths:
     """Bytes per element for a Workload's precision."""
     return _BY_PRECISION[workload.precision]
@@ -61,34 +80,96 @@ def tensor_parallel_part(one: Part, degree: int) -> int:
     return -(-one.parameters // degree)
 
 
-def layer_elements(layer: LayerSpec, degree: int = 1) -> int:
-    """Elements that this layer owns on one tensor-parallel rank."""
-    if degree == 1:
-        return layer.parameters
-    return sum(tensor_parallel_part(one, degree) for one in layer.parts)
+def part_elements(one: Part, layer: LayerSpec, cut: Cut) -> int:
+    """Elements of a Part on one rank. Expert parallelism divides the stacked experts
+    of a layer that routes; what every token takes beside them stays."""
+    if cut.is_whole:
+        return one.parameters
+    elements = tensor_parallel_part(one, cut.tensor_degree)
+    if cut.expert_degree == 1 or one.component != "mlp" or not _routes(layer):
+        return elements
+    shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+    stacked = max(0, one.parameters - shared) // cut.tensor_degree
+    return elements - stacked + stacked // cut.expert_degree
 
 
-def optimizer_bytes(layer: LayerSpec, workload: Workload, degree: int = 1) -> int:
+def _routes(layer: LayerSpec) -> bool:
+    return any(one.component == "router" for one in layer.parts)
+
+
+def layer_elements(layer: LayerSpec, degree: int = 1, cut: Cut | None = None) -> int:
+    """Elements that this layer owns on one rank."""
+    cut = cut or Cut(degree)
+    return sum(part_elements(one, layer, cut) for one in layer.parts)
+
+
+def trained_elements(layer: LayerSpec, cut: Cut = WHOLE) -> int:
+    """Those of them that have a gradient."""
+    return sum(part_elements(one, layer, cut) for one in layer.parts if not one.frozen)
+
+
+def parameter_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> int:
+    """Weights of one layer on one rank."""
+    width = widths(workload).parameter
+    total = 0.0
+    for one in layer.parts:
+        elements = part_elements(one, layer, cut)
+        if one.weight_bits is not None:
+            total += one.stored_bytes * elements / max(1, one.parameters)
+        elif one.component == "adapter":
+            total += ADAPTER_WIDTH * elements
+        else:
+            total += width * elements
+    return int(total)
+
+
+def gradient_bytes(layer: LayerSpec, workload: Workload, cut: Cut = WHOLE) -> int:
+    """Gradients of one layer on one rank; 0 to infer."""
+    if not workload.trains:
+        return 0
+    width = widths(workload).gradient
+    return int(
+        sum(
+            part_elements(one, layer, cut)
+            * (ADAPTER_WIDTH if one.component == "adapter" else width)
+            for one in layer.parts
+            if not one.frozen
+        )
+    )
+
+
+def optimizer_bytes(
+    layer: LayerSpec, workload: Workload, degree: int = 1, cut: Cut | None = None
+) -> int:
     """Optimizer state of one layer on one rank, master copy included; 0 to infer."""
     if not workload.trains:
         return 0
+    cut = cut or Cut(degree)
+    return sum(
+        _part_optimizer_bytes(one, part_elements(one, layer, cut), workload, cut)
+        for one in layer.parts
+        if not one.frozen
+    )
+
+
+def _part_optimizer_bytes(
+    one: Part, elements: int, workload: Workload, cut: Cut
+) -> int:
     width = widths(workload)
-    elements = layer_elements(layer, degree)
-    master = int(width.master * elements)
+    adapter = one.component == "adapter"
+    moment = ADAPTER_WIDTH if adapter else width.moment
+    master = 0 if adapter else int(width.master * elements)
     kind = workload.optimizer
     if kind == "sgd":
         return master
     if kind == "momentum":
-        return master + int(width.moment * elements)
+        return master + int(moment * elements)
     if kind == "adafactor":
-        edges = sum(
-            part.edges if degree == 1 else -(-part.edges // degree)
-            for part in layer.parts
-        )
-        return master + int(width.moment * edges) + 4 * layer.tensors
+        edges = -(-one.edges // cut.tensor_degree)
+        return master + int(moment * edges) + 4 * one.tensors
     if kind == "adam8bit":
         return master + 2 * elements + 8 * -(-elements // BITSANDBYTES_BLOCK)
-    return master + 2 * int(width.moment * elements) + 4 * layer.tensors
+    return master + 2 * int(moment * elements) + 4 * one.tensors
 
 
 def optimizer_temporary_bytes(
@@ -99,10 +180,13 @@ def optimizer_temporary_bytes(
     torch/optim/adam.py: the for-loop makes the square root of the second moment and
     its quotient (2 x the largest tensor); foreach makes the square roots of all
     tensors at once; fused makes nothing. SGD updates in place. Adafactor steps tensor
-    by tensor, making one update at a time (torch/optim/_adafactor.py).
+    by tensor, making one update at a time (torch/optim/_adafactor.py). Megatron's
+    optimizer is fused (Apex, TransformerEngine).
     """
     width = widths(workload).moment
     if workload.optimizer in ("sgd", "momentum", "adam8bit"):
+        return 0
+    if workload.precision == "megatron_bf16":
         return 0
     if workload.optimizer == "adafactor":
         return int(width * largest)

@@ -18,6 +18,8 @@ Checked against the CPU allocator's event stream in bench/estimate.py.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from placement.domain.weights import Weights
+
 
 @dataclass(slots=True, eq=False)
 class Value:
@@ -103,6 +105,8 @@ class Tape:
     """False for inference: nothing is kept."""
     reorders: bool = False
     """Convolutions copy to a layout of their own and back (oneDNN, on CPU)."""
+    weights: Weights = field(default_factory=Weights)
+    """Which of the layer's parameters learn, and where adapters are."""
     copied_bytes: float = 0.0
     """16-bit copies of weights that autocast holds till its context ends."""
     ops: list[Op] = field(default_factory=list)
@@ -186,25 +190,37 @@ class Tape:
         return (0.0, copies) if read.constant else (copies, 0.0)
 
     def linear(
-        self, source: Value, inputs: int, outputs: int, *, bias: bool, extra: int = 0
+        self,
+        source: Value,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool,
+        extra: int = 0,
+        frozen: bool = False,
     ) -> Value:
-        """x W + b over the last axis. `extra`: other parameters counted with it."""
+        """x W + b over the last axis. `extra`: other parameters counted with it.
+
+        A frozen weight has no gradient: its product saves the weight alone, and
+        autocast does not cache its copy.
+        """
         read = self.half(source)
         weight = inputs * outputs
         parameters = weight + (outputs if bias else 0) + extra
         copies = self.compute_width * parameters if self.autocast else 0.0
-        self.copied_bytes += copies
+        self.copied_bytes += 0.0 if frozen else copies
         kept, held = self.cached(read, copies)
+        casts = self.autocast and not frozen
         return self.simple(
             [read],
             read.elements // inputs * outputs,
             self.compute_width,
-            kept=[read],
+            kept=[] if frozen else [read],
             kept_bytes=kept,
-            held_bytes=held,
-            backward_temp_bytes=self.compute_width * weight if self.autocast else 0.0,
-            weight_grad_bytes=self.grad_width * parameters,
-            casts_gradient=self.autocast,
+            held_bytes=0.0 if frozen else held,
+            backward_temp_bytes=self.compute_width * weight if casts else 0.0,
+            weight_grad_bytes=0.0 if frozen else self.grad_width * parameters,
+            casts_gradient=casts,
         )
 
     def dropout(self, source: Value, ratio: float) -> Value:
