@@ -22,14 +22,12 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from telemetry.live import (
-    ALERTS_CHANGED,
     CALENDAR_CHANGED,
     DETAIL,
     DETAIL_ALL,
     FRAME,
     FRAME_LATEST,
     ROSTER,
-    SIGNALS,
 )
 
 BACK_OFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -196,7 +194,7 @@ class Hub:
 
     async def _fetch(self, channel: str) -> None:
         """Deliver what was published last, for those who come between two."""
-        if channel in SIGNALS:
+        if channel == CALENDAR_CHANGED:
             # What was said before we listened is lost: look again.
             self._deliver(channel, b"")
             return
@@ -214,7 +212,7 @@ class Hub:
                 self._deliver(name, value)
 
     def _deliver(self, channel: str, message: bytes) -> None:
-        if channel not in SIGNALS:
+        if channel != CALENDAR_CHANGED:
             self._latest[channel] = message
         for box in self._listeners(channel):
             box.put(channel, message)
@@ -233,7 +231,6 @@ def hub() -> Hub:
 
 
 __all__ = [
-    "ALERTS_CHANGED",
     "CALENDAR_CHANGED",
     "DETAIL",
     "DETAIL_ALL",

@@ -11,15 +11,14 @@ that a process that joins late starts with the present state.
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
 | telemetry.trouble.<node>  | key only: newest trouble, no expiry   | on change   |
-| telemetry.alerts          | no content: read the alerts again     | on change   |
 """
 
 import logging
-import threading
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import redis
-from django.conf import settings
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
 from django.db import transaction
 from redis.client import Pipeline
 
@@ -35,12 +34,13 @@ TROUBLE = "telemetry.trouble."
 CALENDAR_CHANGED = "reservations.changed"
 """Published by the reservations floor: who holds what is different now."""
 
-ALERTS_CHANGED = "telemetry.alerts"
-SIGNALS = frozenset({CALENDAR_CHANGED, ALERTS_CHANGED})
-"""Channels whose messages say only that something is to be read again."""
+ALERTS = "telemetry.alerts"
+"""Group of the channel layer: alerts change seldom, and few pages listen."""
 
 FRAME_SECONDS = 1.0
 DETAIL_KEPT_SECONDS = 60
+
+log = logging.getLogger(__name__)
 
 
 class RosterGpu(TypedDict):
@@ -167,20 +167,11 @@ def publish_trouble(pipe: Pipeline, node: str, trouble: bytes) -> None:
     pipe.set(TROUBLE + node, trouble)
 
 
-_client: redis.Redis | None = None
-_client_lock = threading.Lock()
-log = logging.getLogger(__name__)
+class AlertsChanged(TypedDict):
+    """Sent to the group ALERTS; the handler is ``alerts_changed``. Without content:
+    who may see which Alert, each page asks the server."""
 
-
-def _shared_client() -> redis.Redis:
-    """This process's connections to the broker, made once."""
-    global _client
-    with _client_lock:
-        if _client is None:
-            _client = redis.Redis.from_url(
-                settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2
-            )
-        return _client
+    type: Literal["alerts.changed"]
 
 
 def tell_alerts() -> None:
@@ -190,7 +181,12 @@ def tell_alerts() -> None:
 
 def _tell_alerts() -> None:
     try:
-        _shared_client().publish(ALERTS_CHANGED, b"1")
+        _send_alerts(AlertsChanged(type="alerts.changed"))
     except (redis.RedisError, OSError) as error:
         # Pages read again by themselves now and then.
         log.warning("an alert changed, but nobody was told: %s", error)
+
+
+@async_to_sync
+async def _send_alerts(message: AlertsChanged) -> None:
+    await get_channel_layer().group_send(ALERTS, message)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from placement.domain.errors import OrderRefused
 
@@ -158,7 +158,23 @@ def parse_order(payload: str) -> Order:
     )
 
 
-def check_order(order: Order, *, node: str, now: float) -> None:
+class Addressed(Protocol):
+    """What every order says of where and when it holds."""
+
+    @property
+    def node(self) -> str:
+        """The node it is for."""
+
+    @property
+    def issued_at(self) -> float:
+        """Unix time."""
+
+    @property
+    def expires_at(self) -> float:
+        """Unix time."""
+
+
+def check_order(order: Addressed, *, node: str, now: float) -> None:
     """Refuse an order that is for another node, stale, or from another time.
 
     Raises:

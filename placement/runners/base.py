@@ -55,6 +55,10 @@ class NodeView(Protocol):
         """The node's own folder."""
 
     @property
+    def backend(self) -> str:
+        """What reads the Gpus: `auto`, `nvml` or `simulated`."""
+
+    @property
     def sim_dir(self) -> Path | None:
         """The simulator's folder."""
 

@@ -1,6 +1,6 @@
 """The keeper: looks after every Job folder of a node, five times a second.
 
-Two threads in the node worker's main process. The first, each 0.2 s:
+Three threads in the node worker's main process. The first, each 0.2 s:
 
 1. starts the shim of a Job that was accepted;
 2. buries a Job whose shim is gone: what it left is killed, its fate is ``lost``;
@@ -9,7 +9,8 @@ Two threads in the node worker's main process. The first, each 0.2 s:
    what the node believes runs (with the ends of the last ten minutes: a broker
    that forgets loses nothing).
 
-The second uploads logs to the web. All state is in the folders, so a restarted
+The second uploads logs to the web, the third carries out orders against intruders'
+processes (enforce.py). All state is in the folders, so a restarted
 worker finds its Jobs again.
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 import redis
 
 from placement.runners.base import JobFolder, NodeView, job_folders
+from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
 from placement.runners.logpump import LogPump
 from placement.runners.uploads import Uploader
@@ -89,6 +91,7 @@ class JobKeeper:
     def __init__(self, node: NodeView) -> None:
         self.node = node
         self.runner = LocalRunner(node)
+        self.enforcer = Enforcer(node)
         self.redis = connect(node.redis_url)
         self.uploader = Uploader(node)
         self.kept: dict[str, Kept] = {}
@@ -97,11 +100,12 @@ class JobKeeper:
         self._broker_again_at = self._believed_at = self._tidied_at = 0.0
 
     def start(self) -> None:
-        """Start both threads."""
+        """Start the threads."""
         self.runner.prepare()
         loops: list[tuple[str, Callable[[], None]]] = [
             ("jobs", self._loop),
             ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
+            ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
@@ -109,7 +113,7 @@ class JobKeeper:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop both threads; the Jobs live on."""
+        """Stop the threads; the Jobs live on."""
         self._stop.set()
         for thread in self._threads:
             thread.join(15)
@@ -233,6 +237,9 @@ class JobKeeper:
             "ended": ended[-MOST_RECALLED:],
         }
         return self._add(f"facts.{self.node.name}", belief, maxlen=FACTS_MAXLEN)
+
+    def _tell(self, fact: dict[str, Any]) -> bool:
+        return self._add(f"facts.{self.node.name}", fact, maxlen=FACTS_MAXLEN)
 
     def _add(self, stream: str, message: dict[str, Any], *, maxlen: int) -> bool:
         """Append to a stream; False: the broker did not take it.

@@ -21,14 +21,23 @@ from typing import Any
 from placement import signing
 from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, OrderKind, check_order, parse_order
+from placement.domain.process_orders import (
+    Outcome,
+    ProcessFact,
+    kind_of,
+    parse_process_order,
+)
 from placement.domain.recipes import RECIPES, checked_settings
 from placement.runners import accounts
 from placement.runners.base import JobFolder, NodeView
+from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
 
 logger = logging.getLogger(__name__)
 Publish = Callable[[dict[str, Any]], None]
 MOST_NONCES = 100_000
+TOLD_REFUSALS = frozenset({"expired", "clock", "protected", "malformed"})
+"""Of orders against processes: those of orders that the web did sign."""
 
 
 class Nonces:
@@ -66,6 +75,7 @@ class OrderDesk:
     def __init__(self, node: NodeView, *, publish: Publish) -> None:
         self.node = node
         self.runner = LocalRunner(node)
+        self.enforcer = Enforcer(node)
         self.publish = publish
         self.nonces = Nonces(node.node_dir / "nonces")
 
@@ -75,6 +85,9 @@ class OrderDesk:
         try:
             self._take(payload, signature, now)
         except OrderRefused as refusal:
+            if kind_of(payload) is not None:
+                self._refuse_process(payload, refusal, now)
+                return False
             named = _named(payload)
             logger.warning(
                 "order for job %s refused (%s): %s", named["job"], refusal.code, refusal
@@ -104,6 +117,9 @@ class OrderDesk:
         except ValueError as error:
             raise OrderRefused("no_key", str(error)) from error
         signing.verify(payload, signature, public_pem)
+        if kind_of(payload) is not None:
+            self._take_process(payload, now)
+            return
         order = parse_order(payload)
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
@@ -118,6 +134,24 @@ class OrderDesk:
             return
         self._check(order)
         self.runner.accept(order, payload)
+
+    def _take_process(self, payload: str, now: float) -> None:
+        """An order against an intruder's process, for the enforcer."""
+        order = parse_process_order(payload)
+        check_order(order, node=self.node.name, now=now)
+        self.runner.prepare()
+        if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
+            raise OrderRefused("replayed", "this order was here before")
+        self.enforcer.accept(order, payload)
+
+    def _refuse_process(self, payload: str, refusal: OrderRefused, now: float) -> None:
+        logger.warning("order refused (%s): %s", refusal.code, refusal)
+        nonce = str(_named(payload)["nonce"])
+        # Who can write into the queue can send anything, or what was sent before:
+        # the web hears only of its own orders, and once.
+        if refusal.code in TOLD_REFUSALS and nonce.isalnum():
+            fact = ProcessFact(nonce, Outcome.REFUSED, now, refusal.detail)
+            self.publish(fact.message())
 
     def _check(self, order: Order) -> None:
         """Refuse now what could only fail later."""

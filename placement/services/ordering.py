@@ -11,7 +11,8 @@ import kombu.exceptions
 from celery import current_app
 
 from placement import signing
-from placement.domain.orders import Order, OrderKind
+from placement.domain.orders import Addressed, Order, OrderKind
+from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import RECIPES, claim_bytes
 from placement.models import Job
 from reservations.models import SitePolicy
@@ -86,7 +87,15 @@ def stop_order(job: Job, *, now: datetime) -> Order:
 
 def send(order: Order, *, now: datetime) -> bool:
     """Sign an order and put it into its node's queue; False: the broker is away."""
-    payload = order.payload()
+    return _send(order, order.payload(), now=now, about=f"job {order.job}")
+
+
+def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
+    """The same for an order against an intruder's process."""
+    return _send(order, order.payload(), now=now, about=f"process {order.pid}")
+
+
+def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
     try:
         current_app.send_task(
             "node.order",
@@ -97,7 +106,7 @@ def send(order: Order, *, now: datetime) -> bool:
             retry=False,
         )
     except OUTAGES as error:
-        logger.warning("order for job %s was not sent: %s", order.job, error)
+        logger.warning("order for %s was not sent: %s", about, error)
         return False
     return True
 

@@ -1,0 +1,48 @@
+"""The terminals of one Unix user on this node, and writing to them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+DEV = Path("/dev")
+FLAGS = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Never wait for a terminal that is stopped, never follow a link."""
+
+
+def terminals_of(uid: int, dev: Path = DEV) -> Iterator[Path]:
+    """Yield the pseudo terminals and consoles that a user owns."""
+    places = [*dev.glob("pts/[0-9]*"), *dev.glob("tty[0-9]*")]
+    for path in sorted(places):
+        try:
+            found = path.lstat()
+        except OSError:
+            continue  # closed this moment
+        if found.st_uid == uid and stat.S_ISCHR(found.st_mode):
+            yield path
+
+
+def write_to_user(uid: int, text: str, dev: Path = DEV) -> int:
+    """Write a text to each of a user's terminals; to how many it went.
+
+    The owner is looked at again once the terminal is open: its number may have
+    been given to somebody else in between.
+    """
+    data = f"\r\n{text}\r\n".replace("\r\n", "\n").replace("\n", "\r\n").encode()
+    told = 0
+    for path in terminals_of(uid, dev):
+        try:
+            handle = os.open(path, FLAGS)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(handle)
+            if found.st_uid == uid and stat.S_ISCHR(found.st_mode):
+                told += os.write(handle, data) > 0
+        except OSError:
+            continue  # closed, or too full to take it without waiting
+        finally:
+            os.close(handle)
+    return told

@@ -1,0 +1,35 @@
+"""A row of the audit log for acts that concern no Reservation.
+
+Other floors above call this; a Reservation's own acts are written by `books`.
+"""
+
+from datetime import datetime
+
+from reservations.models import AuditEntry, User
+
+VERB_LENGTH, SUBJECT_LENGTH, REASON_LENGTH = 60, 80, 400
+
+
+def audit_act(
+    *,
+    verb: str,
+    subject: str,
+    actor: User | None,
+    now: datetime,
+    reason: str = "",
+    **detail: object,
+) -> AuditEntry:
+    """Write who did what; ``actor`` None: the portal itself.
+
+    Args:
+        verb: what, as `alert.acknowledged`.
+        subject: to what, as `alert:17`.
+    """
+    return AuditEntry.objects.create(
+        at=now,
+        actor=actor,
+        verb=verb[:VERB_LENGTH],
+        subject=subject[:SUBJECT_LENGTH],
+        reason=reason[:REASON_LENGTH],
+        detail=detail,
+    )
