@@ -3,7 +3,8 @@
 # Append the line to Redis' or Valkey's users.acl, then: ACL LOAD.
 #
 # A node reads its own queue and appends to its own three streams; the name of a
-# stream is what the portal believes, so no node may write another's.
+# stream is what the portal believes, so no node may write another's. It may also
+# read which Gpus' pages are open (telemetry.watched.*), and set none of that.
 set -eu
 fail() { printf 'acl: %s\n' "$*" >&2; exit 1; }
 hash_of() { printf '%s' "$1" | sha256sum | cut -d ' ' -f 1; }
@@ -26,12 +27,13 @@ node)
     for stream in "raw.$name" "facts.$name" "log.$name"; do
         printf ' ~%s' "$stream"
     done
+    printf ' %%R~telemetry.watched.*'
     printf ' -@all +auth +hello +ping +select +quit +@transaction +info'
     printf ' +client|setinfo +client|setname'
     # What kombu's Redis transport and a stream's writer use, and nothing else.
     printf ' +brpop +rpop +lpush +rpush +llen +sadd +srem +smembers +exists +del'
     printf ' +hset +hget +hdel +zadd +zrem +zrange +zrangebyscore +zrevrangebyscore'
-    printf ' +set +get +pexpire +eval +evalsha +script|load +xadd\n'
+    printf ' +set +get +mget +pexpire +eval +evalsha +script|load +xadd\n'
     ;;
 *)
     fail "usage: acl.sh portal PASSWORD | acl.sh node NAME PASSWORD"

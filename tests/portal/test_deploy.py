@@ -151,6 +151,21 @@ def test_a_node_may_append_to_its_own_streams_only(broker):
             refused()
 
 
+def test_a_node_sees_which_pages_are_open_and_opens_none(broker):
+    port, portal = broker
+    node = redis.Redis(port=port, **NODE_USER)
+    portal.set("telemetry.watched.GPU-1", "1", ex=10)
+    keys = ["telemetry.watched.GPU-1", "telemetry.watched.GPU-2"]
+    assert node.mget(keys) == [b"1", None]
+    for refused in (
+        lambda: node.set(keys[1], "1"),
+        lambda: node.delete(keys[0]),
+        lambda: node.mget(["telemetry.frame.latest"]),
+    ):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            refused()
+
+
 def test_a_node_worker_takes_an_order_with_the_rights_of_its_user(broker, tmp_path):
     from placement import signing
 
