@@ -10,6 +10,7 @@ Source: man 2 setrlimit, unshare, prctl; https://peps.python.org/pep-0578.
 """
 
 import ctypes
+import json
 import os
 import resource
 import stat
@@ -76,6 +77,27 @@ def limit(*, address_bytes: int, cpu_seconds: int, files: int | None) -> bool:
         ceiling = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(which, (ceiling, ceiling))
     return apart
+
+
+def own_output() -> int:
+    """A descriptor of standard output that libraries and others' code do not have:
+    what they print goes to standard error."""
+    answers = os.dup(1)
+    os.set_inheritable(answers, False)
+    os.dup2(2, 1)
+    return answers
+
+
+def problem(code: str, field: str, detail: str) -> dict[str, str]:
+    """A refusal as it is printed."""
+    return {"error": code, "field": field[:120], "detail": detail[:400]}
+
+
+def say(answers: int, value: Any, code: int) -> int:
+    """Write the one line of JSON; give back the exit code."""
+    with os.fdopen(answers, "w") as file:
+        file.write(json.dumps(value) + "\n")
+    return code
 
 
 def end_at_sockets() -> None:

@@ -46,7 +46,7 @@ def spec_of_module(
     first: dict[int, str] = {}
     groups: dict[str, list[str]] = {}
     for path, parameter in module.named_parameters(remove_duplicate=False):
-        if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+        if nn.parameter.is_lazy(parameter):
             raise SpecInvalid({path[:80]: "is lazy: run it once before it has a size"})
         if parameter.dtype not in DTYPES:
             raise SpecInvalid({path[:80]: f"has the unknown dtype {parameter.dtype}"})

@@ -35,7 +35,7 @@ from placement.domain.safetensors import (
     spec_of_tensors,
 )
 from placement.domain.spec import ModelSpec
-from placement.runtime.jail import EXIT_REFUSED, Refused, limit, open_regular
+from placement.runtime.jail import EXIT_REFUSED, Refused, limit, open_regular, problem
 
 KINDS = ("config", "safetensors", "index", "header", "json", "onnx")
 CPU_SECONDS = 10
@@ -107,8 +107,7 @@ def parsed(arguments: Sequence[str]) -> ModelSpec:
 
 def refuse(code: str, field: str, detail: str) -> int:
     """Print a problem as one line of JSON."""
-    problem = {"error": code, "field": field[:120], "detail": detail[:400]}
-    print(json.dumps(problem))
+    print(json.dumps(problem(code, field, detail)))
     return EXIT_REFUSED
 
 

@@ -22,15 +22,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from placement.domain.config import check_size
 from placement.domain.errors import SpecInvalid, UnknownFamily
+from placement.domain.spec import MAX_LAYERS
 
+TWO_STACKS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 AUTO_CLASSES = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSpeechSeq2Seq",
     "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
     "AutoModelForImageTextToText",
     "AutoModelForImageClassification",
     "AutoModelForSequenceClassification",
+    *TWO_STACKS,
     "AutoModel",
 )
 """Tried in this order where config.json does not say which class it is for."""
@@ -51,11 +52,11 @@ def built(config: Mapping[str, Any]) -> torch.nn.Module:
     if not isinstance(family, str):
         raise SpecInvalid({"model_type": "is missing"})
     if family not in CONFIG_MAPPING:
-        raise UnknownFamily(family, [])
+        raise UnknownFamily(family, [f"any of transformers {transformers.__version__}"])
     plain = {key: value for key, value in config.items() if key not in IGNORED}
     try:
         parsed = CONFIG_MAPPING[family].from_dict(plain)
-        architecture = _architecture(config, type(parsed))
+        architecture = _architecture(config, parsed)
         with torch.device("meta"):
             return architecture(parsed)
     except (MemoryError, RecursionError):
@@ -69,7 +70,7 @@ def built(config: Mapping[str, Any]) -> torch.nn.Module:
         ) from error
 
 
-def _architecture(config: Mapping[str, Any], config_class: type) -> Any:
+def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
     """transformers' own class that `architectures[0]` names, else its usual one.
 
     Raises SpecInvalid where there is none.
@@ -80,10 +81,11 @@ def _architecture(config: Mapping[str, Any], config_class: type) -> Any:
         known = getattr(transformers, name, None)
         if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
             return known._from_config
-    for auto in AUTO_CLASSES:
+    first = TWO_STACKS if getattr(parsed, "is_encoder_decoder", False) else ()
+    for auto in (*first, *AUTO_CLASSES):
         mapping = getattr(transformers, auto)._model_mapping
-        if config_class in mapping:
-            chosen = mapping[config_class]
+        if type(parsed) in mapping:
+            chosen = mapping[type(parsed)]
             return (chosen[0] if isinstance(chosen, tuple) else chosen)._from_config
     raise SpecInvalid(
         {"model_type": f"'{config['model_type'][:80]}' has no model class"}
@@ -99,7 +101,14 @@ def _check_numbers(config: Mapping[str, Any]) -> None:
             todo += [(str(key), inner) for key, inner in value.items()]
         elif isinstance(value, list):
             todo += [(name, inner) for inner in value]
+        elif type(value) is int and value > MAX_LAYERS and _counts_layers(name):
+            raise SpecInvalid({name[:80]: f"{value:,}; at most {MAX_LAYERS:,} layers"})
         elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
             raise SpecInvalid(
                 {name[:80]: f"must be between -{MAX_NUMBER:,} and {MAX_NUMBER:,}"}
             )
+
+
+def _counts_layers(name: str) -> bool:
+    """True for n_layer, num_hidden_layers, encoder_layers, depths and their like."""
+    return name.endswith(("layer", "layers", "blocks", "depth", "depths", "repeats"))

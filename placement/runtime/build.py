@@ -1,0 +1,93 @@
+"""Build a config.json on meta, in a process of its own.
+
+    python -m placement.runtime.build PATH [NAME]
+
+For families that placement.domain.families does not know. Answers as
+placement.runtime.parse does: one line of JSON, exit 0 a ModelSpec, exit 2 a problem.
+Only the pinned transformers' own classes are built, on meta, so nothing is allocated;
+no hub, no code of the model's author. The limits are set before the file is read.
+"""
+
+import sys
+from pathlib import Path
+
+from placement.domain.errors import BadInput
+from placement.domain.quantization import read_quantization
+from placement.domain.quantize import quantized
+from placement.domain.spec import ModelSpec
+from placement.runtime.jail import (
+    EXIT_REFUSED,
+    Refused,
+    end_at_sockets,
+    limit,
+    own_output,
+    problem,
+    say,
+)
+from placement.runtime.parse import CONFIG_MAX_BYTES, Opened, opened, read_json
+
+CPU_SECONDS = 30
+ADDRESS_BYTES = 2**30
+"""Beyond what torch and transformers have mapped: modules of a large model."""
+
+
+def main(arguments: list[str]) -> int:
+    """Build one config; print the answer; 0 or EXIT_REFUSED."""
+    answers = own_output()
+    try:
+        if len(arguments) not in (1, 2):
+            raise Refused("usage", "path", "PATH [NAME]")
+        one = opened(Path(arguments[0]))
+        name = arguments[1] if len(arguments) == 2 else ""
+        return say(answers, read(one, name[:120]).to_json(), 0)
+    except Refused as refused:
+        told = problem(refused.code, refused.field, refused.detail)
+    except BadInput as error:
+        told = problem(error.code, error.field, error.detail)
+    except MemoryError:
+        told = problem("too_large", "config", "building it needs too much memory")
+    except RecursionError:
+        told = problem("too_deep", "config", "is nested too deep")
+    return say(answers, told, EXIT_REFUSED)
+
+
+def read(one: Opened, name: str) -> ModelSpec:
+    """The ModelSpec of an open config.json. Raises Refused or BadInput."""
+    try:
+        import torch
+        import transformers
+
+        from placement.runtime.meta import spec_of_module
+        from placement.runtime.transformers_build import built
+    except ImportError as error:
+        detail = (
+            "its family is not known here, and the libraries that could build it "
+            "are not installed; a .safetensors file of the model works for any family"
+        )
+        raise Refused("unknown_family", "model_type", detail) from error
+    torch.set_num_threads(1)
+    limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=None)
+    end_at_sockets()
+    if one.size > CONFIG_MAX_BYTES:
+        detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,}"
+        raise Refused("too_large", "file", detail)
+    config = read_json(one.file.read())
+    module = built(config)
+    family = config["model_type"][:80]
+    note = (
+        f"built on meta by transformers {transformers.__version__} as "
+        f"{type(module).__name__}: parameters are exact, activations a guess"
+    )
+    spec = spec_of_module(
+        module,
+        name=name or family,
+        source="config.json",
+        family=family,
+        notes=[note],
+    )
+    scheme = read_quantization(config)
+    return spec if scheme is None else quantized(spec, scheme)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
