@@ -1,5 +1,7 @@
 """What the operator can ask in a terminal."""
 
+import gzip
+import json
 from io import StringIO
 
 import pytest
@@ -49,3 +51,52 @@ def test_books_that_do_not_are_named(lab, alice) -> None:
         call_command("check_books", stderr=err)
     assert f"reservation {made.pk} (confirmed) holds" in err.getvalue()
     assert f"reservation {stray.pk} is over" in err.getvalue()
+
+
+TRACE = (
+    "job_id,user,group,submit_s,gpus,duration_s,status,req_s\n"
+    "a,alice,vision,0,1,3600,pass,3600\n"
+    "b,bob,vision,0,1,3600,pass,7200\n"
+)
+
+
+class TestReplay:
+    """`manage.py replay` needs neither database nor broker."""
+
+    def replay(self, *arguments: str) -> str:
+        out = StringIO()
+        call_command("replay", *arguments, stdout=out)
+        return out.getvalue()
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_prints_the_figures(self, tmp_path, packed):
+        trace = tmp_path / "trace.csv"
+        data = TRACE.encode()
+        trace.write_bytes(gzip.compress(data) if packed else data)
+        found = json.loads(
+            self.replay(str(trace), "--gpus", "1", "--policy", "fifo", "--json")
+        )
+        assert found["wait_mean_hours"] == 0.5
+        assert found["jobs_per_second"] > 0
+        assert "mean wait" in self.replay(str(trace), "--gpus", "1")
+
+    @pytest.mark.parametrize(
+        ("text", "options", "said"),
+        [
+            ("nothing", ["--gpus", "1"], "no column"),
+            (TRACE, ["--gpus", "0"], "at least one is needed"),
+            (TRACE, ["--gpus", "1", "--half-life", "-1"], "--half-life is -1"),
+            (TRACE, ["--gpus", "1", "--quota", "nan"], "--quota is nan"),
+        ],
+    )
+    def test_bad_input_is_one_line_and_status_two(self, tmp_path, text, options, said):
+        trace = tmp_path / "trace.csv"
+        trace.write_text(text)
+        with pytest.raises(CommandError, match=said) as caught:
+            self.replay(str(trace), *options)
+        assert caught.value.returncode == 2
+        assert "\n" not in str(caught.value)
+
+    def test_a_file_that_is_not_there_is_said_so(self, tmp_path):
+        with pytest.raises(CommandError, match="No such file"):
+            self.replay(str(tmp_path / "no.csv"), "--gpus", "1")

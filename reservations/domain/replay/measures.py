@@ -1,0 +1,200 @@
+"""What a replay was like for those who waited: waits, use, and fairness.
+
+Jain's index (Jain, Chiu, Hawe, DEC-TR-301, 1984) of service over entitlement, by
+windows of 24 h of the trace's span, then averaged. Entitlement is the max-min share of
+what each Membership demands (queued and running Gpus) at every instant: ``flat`` over
+all of them, ``tree`` over groups and then over the members of each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reservations.domain.replay.engine import Run
+
+DAY_SECONDS = 86_400
+HOUR_SECONDS = 3600
+SHORT_SECONDS = 60
+"""Bounded slowdown counts shorter jobs as so long (Feitelson et al., 1997)."""
+LEAST_JOBS = 5
+"""A user with fewer has no mean worth naming."""
+LEAST_ENTITLED_GPU_SECONDS = 900
+"""Who was entitled to less in a day asked for nothing that could be shared out."""
+
+Member = tuple[str, str]
+"""Group and user."""
+Name = TypeVar("Name", str, Member)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Hours, ratios and an index; field names are the command's."""
+
+    jobs: int
+    wait_mean_hours: float
+    wait_p50_hours: float
+    wait_p99_hours: float
+    bounded_slowdown: float
+    utilization: float
+    """Part of the Gpu-seconds of the trace's span that was used."""
+    jain_flat: float
+    jain_tree: float
+    worst_user_wait_hours: float
+
+
+def measure(runs: Sequence[Run], *, gpus: int) -> Measures:
+    """Sum up a replay of at least one Run. Cost: O(events x users)."""
+    waits = sorted(run.wait_s / HOUR_SECONDS for run in runs)
+    days = max(run.job.submit_s for run in runs) // DAY_SECONDS + 1
+    by_user: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        by_user[run.job.user].append(run.wait_s / HOUR_SECONDS)
+    means = [sum(own) / len(own) for own in by_user.values() if len(own) >= LEAST_JOBS]
+    flat, tree = fairness(runs, gpus=gpus, days=days)
+    return Measures(
+        jobs=len(runs),
+        wait_mean_hours=statistics.fmean(waits),
+        wait_p50_hours=statistics.median(waits),
+        wait_p99_hours=waits[min(len(waits) - 1, int(len(waits) * 0.99))],
+        bounded_slowdown=statistics.fmean(_slowdown(run) for run in runs),
+        utilization=_used(runs, days * DAY_SECONDS) / (gpus * days * DAY_SECONDS),
+        jain_flat=flat,
+        jain_tree=tree,
+        worst_user_wait_hours=max(means, default=0.0),
+    )
+
+
+def _slowdown(run: Run) -> float:
+    ran_s = run.job.duration_s
+    return max(1.0, (run.wait_s + ran_s) / max(ran_s, SHORT_SECONDS))
+
+
+def _used(runs: Sequence[Run], span_s: int) -> int:
+    """GPU-seconds within the span."""
+    return sum(
+        run.job.gpus * max(0, min(run.end_s, span_s) - run.start_s) for run in runs
+    )
+
+
+def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> tuple[float, float]:
+    """Jain's index, flat and tree, averaged over the days in which anybody asked."""
+    clock = _Clock(gpus)
+    events = sorted(
+        event
+        for run in runs
+        for event in (
+            (run.job.submit_s, 1, run.job.gpus, 0, run.job.member),
+            (run.start_s, 2, 0, run.job.gpus, run.job.member),
+            (run.end_s, 0, -run.job.gpus, -run.job.gpus, run.job.member),
+        )
+    )
+    indexes, place = [], 0
+    for day in range(days):
+        end = (day + 1) * DAY_SECONDS
+        while place < len(events) and events[place][0] < end:
+            at, _kind, demand, service, member = events[place]
+            clock.go_to(at)
+            clock.change(member, demand, service)
+            place += 1
+        clock.go_to(end)
+        index = clock.take()
+        if index is not None:
+            indexes.append(index)
+    if not indexes:
+        return 1.0, 1.0
+    return (
+        statistics.fmean(flat for flat, _tree in indexes),
+        statistics.fmean(tree for _flat, tree in indexes),
+    )
+
+
+class _Clock:
+    """Integrates service and entitlement between events."""
+
+    def __init__(self, gpus: int) -> None:
+        self.gpus = gpus
+        self.now = 0
+        self.demand: dict[Member, int] = defaultdict(int)
+        self.running: dict[Member, int] = defaultdict(int)
+        self.service: dict[Member, float] = defaultdict(float)
+        self.flat: dict[Member, float] = defaultdict(float)
+        self.tree: dict[Member, float] = defaultdict(float)
+        self._rates: tuple[dict[Member, float], dict[Member, float]] | None = None
+
+    def change(self, member: Member, demand: int, service: int) -> None:
+        """Something came, began or ended."""
+        self.demand[member] += demand
+        self.running[member] += service
+        if demand:
+            self._rates = None
+        for counts in (self.demand, self.running):
+            if not counts[member]:
+                del counts[member]
+
+    def go_to(self, at: int) -> None:
+        """Let time pass."""
+        seconds = at - self.now
+        if seconds <= 0:
+            return
+        self.now = at
+        if self._rates is None:
+            self._rates = _entitlements(self.demand, self.gpus)
+        for sums, rates in zip((self.flat, self.tree), self._rates, strict=True):
+            for member, rate in rates.items():
+                sums[member] += rate * seconds
+        for member, held in self.running.items():
+            self.service[member] += held * seconds
+
+    def take(self) -> tuple[float, float] | None:
+        """The window's two indexes; None: nobody asked for anything."""
+        flat, tree = (_jain(self.service, sums) for sums in (self.flat, self.tree))
+        for sums in (self.service, self.flat, self.tree):
+            sums.clear()
+        return None if flat is None or tree is None else (flat, tree)
+
+
+def _entitlements(
+    demand: Mapping[Member, int], gpus: int
+) -> tuple[dict[Member, float], dict[Member, float]]:
+    """Gpus that each Membership is entitled to now: flat, and by groups."""
+    groups: dict[str, dict[Member, float]] = defaultdict(dict)
+    for member, wanted in demand.items():
+        groups[member[0]][member] = wanted
+    tree: dict[Member, float] = {}
+    parts = max_min({g: sum(own.values()) for g, own in groups.items()}, gpus)
+    for group, part in parts.items():
+        tree |= max_min(groups[group], part)
+    return max_min(demand, gpus), tree
+
+
+def max_min(wanted: Mapping[Name, float], capacity: float) -> dict[Name, float]:
+    """Share a capacity so that nobody gets more while somebody with less wants more.
+
+    >>> max_min({"a": 1, "b": 5, "c": 9}, 9)
+    {'a': 1, 'b': 4.0, 'c': 4.0}
+    """
+    shares: dict[Name, float] = {}
+    left = capacity
+    order = sorted(wanted, key=lambda name: (wanted[name], name))
+    for place, name in enumerate(order):
+        shares[name] = min(wanted[name], left / (len(order) - place))
+        left -= shares[name]
+    return shares
+
+
+def _jain(
+    service: Mapping[Member, float], entitled: Mapping[Member, float]
+) -> float | None:
+    ratios = [
+        service.get(member, 0.0) / gpu_seconds
+        for member, gpu_seconds in entitled.items()
+        if gpu_seconds > LEAST_ENTITLED_GPU_SECONDS
+    ]
+    if not ratios:
+        return None
+    squares = sum(ratio * ratio for ratio in ratios)
+    return 0.0 if not squares else sum(ratios) ** 2 / (len(ratios) * squares)

@@ -1,0 +1,251 @@
+"""The orders that a replay can be run with: ours, and those it is compared with."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+from reservations.domain.fairshare import (
+    AccountShares,
+    MemberShares,
+    rank_tree,
+    weight_at,
+)
+from reservations.domain.policy import Policy
+from reservations.domain.quota import QuotaInfo, Spend, fits
+from reservations.domain.replay.engine import Order
+from reservations.domain.replay.trace import TraceJob
+from reservations.domain.window import WEEK_SECONDS, Window, instant
+
+Name = Literal["firm-flex", "fair-tree", "max-min", "fifo", "easy"]
+NAMES: tuple[Name, ...] = get_args(Name)
+PLANNED = 5
+"""Waiting requests that hold a planned start (POLICY.md rule 5)."""
+START = 1_600_000_000
+"""Unix second that a trace begins at: charges are weighed by their instant."""
+
+
+def order_of(
+    name: Name,
+    jobs: Sequence[TraceJob],
+    *,
+    gpus: int,
+    policy: Policy,
+    quota_gpu_seconds: int | None = None,
+) -> Order:
+    """Return an order by its name.
+
+    Args:
+        policy: half-life, look-again time and the price of late returns.
+        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: what is
+            there in 7 days over all Memberships of the trace.
+    """
+    makers: dict[Name, Callable[[], Order]] = {
+        "fifo": lambda: Fifo(planned=0),
+        "easy": lambda: Fifo(planned=1),
+        "max-min": MaxMin,
+        "fair-tree": lambda: FairTree(jobs, policy),
+        "firm-flex": lambda: FirmFlex(
+            jobs,
+            policy,
+            quota_gpu_seconds
+            or gpus * WEEK_SECONDS // len({job.member for job in jobs}),
+        ),
+    }
+    return makers[name]()
+
+
+class Fifo:
+    """First come, first served."""
+
+    def __init__(self, *, planned: int) -> None:
+        self.planned = planned
+
+    def submitted(self, job: TraceJob, now: int) -> None:
+        """Nothing to remember."""
+
+    def started(self, job: TraceJob, now: int) -> None:
+        """Nothing to remember."""
+
+    def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
+        """Nothing to remember."""
+
+    def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
+        """As they came."""
+        return jobs
+
+
+class MaxMin(Fifo):
+    """Whoever holds least now is next (max-min over users), with EASY backfill."""
+
+    def __init__(self) -> None:
+        super().__init__(planned=1)
+        self.held: dict[str, int] = defaultdict(int)
+
+    def started(self, job: TraceJob, now: int) -> None:
+        """Count what a user holds."""
+        self.held[job.user] += job.gpus
+
+    def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
+        """Count what a user holds."""
+        self.held[job.user] -= job.gpus
+
+    def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
+        """Deal the queue out, one job at a time, to whoever has least by then."""
+        queues: dict[str, deque[TraceJob]] = {}
+        for job in jobs:
+            queues.setdefault(job.user, deque()).append(job)
+        heads = [
+            (self.held[user], first[0].submit_s, first[0].number, user)
+            for user, first in queues.items()
+        ]
+        heapq.heapify(heads)
+        dealt = []
+        while heads:
+            held, _submit, _number, user = heapq.heappop(heads)
+            job = queues[user].popleft()
+            dealt.append(job)
+            if queues[user]:
+                following = queues[user][0]
+                entry = (held + job.gpus, following.submit_s, following.number, user)
+                heapq.heappush(heads, entry)
+        return dealt
+
+
+class FairTree(Fifo):
+    """By Fair Tree's rank, then age (POLICY.md section 2), with EASY backfill.
+
+    Usage is decayed past charges and undecayed commitments; groups have equal shares,
+    members of a group too. Ranks are worked out anew when the site looks again.
+    """
+
+    look_again_seconds = 60
+
+    def __init__(self, jobs: Sequence[TraceJob], policy: Policy) -> None:
+        super().__init__(planned=1)
+        self.policy = policy
+        groups = sorted({job.group for job in jobs})
+        members = sorted({job.member for job in jobs})
+        self.group_pk = {group: pk for pk, group in enumerate(groups, start=1)}
+        self.member_pk = {member: pk for pk, member in enumerate(members)}
+        self.accounts = [AccountShares(0, None)] + [
+            AccountShares(pk, 0) for pk in self.group_pk.values()
+        ]
+        self.charged = [0] * len(members)
+        """Weighed GPU-seconds of the past."""
+        self.committed = [0] * len(members)
+        """GPU-seconds that run, as requested."""
+        self.ranks: list[int] = []
+        self.ranked_at: int | None = None
+
+    def started(self, job: TraceJob, now: int) -> None:
+        """Commit what was requested."""
+        self.committed[self.member_pk[job.member]] += job.gpus * job.req_s
+
+    def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
+        """Charge what was held instead."""
+        pk = self.member_pk[job.member]
+        self.committed[pk] -= job.gpus * job.req_s
+        self.charged[pk] += self.price(job, waiting=waiting) * self.weight(now)
+
+    def price(self, job: TraceJob, *, waiting: bool) -> int:
+        """GPU-seconds to pay for a job that ended."""
+        return job.gpus * job.duration_s
+
+    def weight(self, now: int) -> int:
+        """How heavy a charge of that second weighs."""
+        return weight_at(START + now, self.policy.half_life_seconds)
+
+    def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
+        """By rank, then age, then number."""
+        ranks = self.ranks_at(now)
+        pks = self.member_pk
+        return sorted(
+            jobs, key=lambda job: (-ranks[pks[job.member]], job.submit_s, job.number)
+        )
+
+    def ranks_at(self, now: int) -> list[int]:
+        """Ranks by Membership, at most ``look_again_seconds`` old."""
+        at = now // self.look_again_seconds
+        if self.ranked_at != at:
+            weight = self.weight(now)
+            found = rank_tree(
+                self.accounts,
+                (
+                    MemberShares(
+                        pk,
+                        self.group_pk[group],
+                        usage=self.charged[pk] + self.committed[pk] * weight,
+                    )
+                    for (group, _user), pk in self.member_pk.items()
+                ),
+            ).ranks
+            self.ranks = [found[pk].rank for pk in range(len(self.charged))]
+            self.ranked_at = at
+        return self.ranks
+
+
+class FirmFlex(FairTree):
+    """Ours: what the quota allows is firm and goes first; the rest is flex, by rank.
+
+    A job is firm if, at its submission, every 7 days that touch it hold at most the
+    quota (POLICY.md rule 1). Nothing that runs is taken away. The first waiting jobs
+    hold planned starts (rule 5). What is given back early costs ``late_return`` of the
+    following day where nobody waits for it (rule 6).
+    """
+
+    def __init__(
+        self, jobs: Sequence[TraceJob], policy: Policy, quota_gpu_seconds: int
+    ) -> None:
+        super().__init__(jobs, policy)
+        self.planned = PLANNED
+        self.quota_gpu_seconds = quota_gpu_seconds
+        self.spends: dict[int, dict[int, Spend]] = defaultdict(dict)
+        """By Membership, then job: firm cost that counts."""
+        self.firm: set[int] = set()
+
+    def submitted(self, job: TraceJob, now: int) -> None:
+        """Judge at once whether it is firm."""
+        spends = self.spends[self.member_pk[job.member]]
+        start = START + now
+        for number in [n for n, s in spends.items() if s.end < start - WEEK_SECONDS]:
+            del spends[number]
+        info = QuotaInfo(job.group, self.quota_gpu_seconds, tuple(spends.values()))
+        window = Window(instant(start), instant(start + job.req_s))
+        if fits(info, window, rate=job.gpus):
+            self.firm.add(job.number)
+            spends[job.number] = Spend.held(window, rate=job.gpus)
+
+    def started(self, job: TraceJob, now: int) -> None:
+        """Move its cost to where it is held."""
+        super().started(job, now)
+        self._hold(job, now, now + job.req_s)
+
+    def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
+        """Give the rest of its cost back."""
+        super().ended(job, now, waiting=waiting)
+        self._hold(job, now - job.duration_s, now)
+
+    def _hold(self, job: TraceJob, start: int, end: int) -> None:
+        spends = self.spends[self.member_pk[job.member]]
+        if job.number in spends:
+            if end > start:
+                window = Window(instant(START + start), instant(START + end))
+                spends[job.number] = Spend.held(window, rate=job.gpus)
+            else:
+                del spends[job.number]
+
+    def price(self, job: TraceJob, *, waiting: bool) -> int:
+        """What was held, and the late return of what nobody waited for."""
+        held = job.gpus * job.duration_s
+        if waiting:
+            return held
+        rest = min(job.req_s - job.duration_s, 86_400)
+        return held + job.gpus * rest * self.policy.late_return_permille // 1000
+
+    def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
+        """Firm before flex, each by rank, then age."""
+        by_rank = super().queue(jobs, now)
+        return sorted(by_rank, key=lambda job: job.number not in self.firm)

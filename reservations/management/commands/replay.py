@@ -1,0 +1,119 @@
+"""`manage.py replay`: what would a policy have done to a trace of real jobs?"""
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from reservations.domain.policy import Policy, PolicyInvalid
+from reservations.domain.replay.engine import TooWide, replay
+from reservations.domain.replay.measures import Measures, measure
+from reservations.domain.replay.orders import NAMES, order_of
+from reservations.domain.replay.trace import TraceInvalid, TraceJob, read_trace
+
+BAD_INPUT = 2
+LINES = (
+    ("mean wait", "wait_mean_hours", "h"),
+    ("median wait", "wait_p50_hours", "h"),
+    ("99 % waited at most", "wait_p99_hours", "h"),
+    ("worst user's mean wait", "worst_user_wait_hours", "h"),
+    ("bounded slowdown", "bounded_slowdown", ""),
+    ("utilization", "utilization", ""),
+    ("Jain's index, flat", "jain_flat", ""),
+    ("Jain's index, tree", "jain_tree", ""),
+)
+
+
+class Command(BaseCommand):
+    """Reads a file, prints figures; needs no database."""
+
+    help = "Replay a job trace (CSV or CSV.gz) through the site's booking rules."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The trace, the cluster and the rule."""
+        parser.add_argument("trace", metavar="TRACE", help="CSV or CSV.gz")
+        parser.add_argument("--gpus", type=int, required=True, metavar="N")
+        parser.add_argument("--policy", choices=NAMES, default="firm-flex")
+        parser.add_argument(
+            "--half-life", type=float, default=None, metavar="H",
+            help="hours after which past use counts half (default: the site's 14 d)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--quota", type=float, default=None, metavar="H",
+            help="GPU-hours of firm time per member in any 7 days "
+            "(default: an equal part of what there is)",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Replay and print; one line and exit 2 for bad input."""
+        try:
+            jobs = self._jobs(Path(options["trace"]))
+            figures, seconds = self._figures(jobs, options)
+        except (TraceInvalid, TooWide, PolicyInvalid, OSError, EOFError) as error:
+            name = getattr(error, "strerror", None)
+            text = f"{options['trace']}: {name}" if name else str(error)
+            raise CommandError(" ".join(text.split()), returncode=BAD_INPUT) from error
+        per_second = figures.jobs / max(seconds, 1e-9)
+        if options["json"]:
+            found = asdict(figures) | {"jobs_per_second": round(per_second, 1)}
+            self.stdout.write(json.dumps({"policy": options["policy"], **found}))
+            return
+        self.stdout.write(
+            f"{figures.jobs:,} jobs on {options['gpus']} GPUs, {options['policy']}: "
+            f"{per_second:,.0f} jobs/s"
+        )
+        for title, field, unit in LINES:
+            value = getattr(figures, field)
+            self.stdout.write(f"  {title:<24}{value:>10.4f} {unit}".rstrip())
+
+    def _jobs(self, path: Path) -> list[TraceJob]:
+        with _opened(path) as lines:
+            return read_trace(lines)
+
+    def _figures(
+        self, jobs: list[TraceJob], options: dict[str, Any]
+    ) -> tuple[Measures, float]:
+        """The figures, and the CPU seconds of the replay itself."""
+        if options["gpus"] < 1:
+            raise TraceInvalid(f"--gpus is {options['gpus']}: at least one is needed")
+        policy, quota = Policy(), None
+        if options["half_life"] is not None:
+            seconds = _seconds("--half-life", options["half_life"])
+            policy = replace(policy, half_life_seconds=seconds)
+        if options["quota"] is not None:
+            quota = _seconds("--quota", options["quota"])
+        began = time.process_time()
+        order = order_of(
+            options["policy"],
+            jobs,
+            gpus=options["gpus"],
+            policy=policy,
+            quota_gpu_seconds=quota,
+        )
+        runs = replay(jobs, gpus=options["gpus"], order=order)
+        took = time.process_time() - began
+        return measure(runs, gpus=options["gpus"]), took
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """A text file, packed or not."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    opener = gzip.open if packed else open
+    with opener(path, "rt", encoding="utf-8", newline="") as lines:
+        yield lines
+
+
+def _seconds(name: str, hours: float) -> int:
+    if not 0 < hours < 1e7:
+        raise TraceInvalid(f"{name} is {hours:g}: above 0 and below 10,000,000 hours")
+    return max(1, round(hours * 3600))
