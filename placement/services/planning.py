@@ -65,6 +65,7 @@ def offered(
     hours: float,
     now: datetime,
     reservation_id: int | None = None,
+    until: datetime | None = None,
 ) -> Offered:
     """Return the Gpus as a Plan may use them over a Window that can be booked.
 
@@ -75,6 +76,8 @@ def offered(
         hours: length of the Window, above 0, at most two weeks.
         reservation_id: only the Gpus of this Reservation of theirs, for the rest of
             its Window; ``at`` and ``hours`` count for nothing then.
+        until: the Window is from now to exactly then (the rest of a running
+            Reservation); ``at`` and ``hours`` count for nothing then.
 
     Raises:
         WorkloadInvalid: hours out of range.
@@ -84,6 +87,8 @@ def offered(
         raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
     held = None if reservation_id is None else _held(user, reservation_id, now)
     window = _window(at, hours, now) if held is None else _rest_of(held, now)
+    if until is not None:
+        window = Window(now, max(until, now + timedelta(seconds=1)))
     later = window.start > now + timedelta(minutes=1)
     gpus = list(_gpus(held))
     booked = _booked(window)
