@@ -18,10 +18,12 @@ from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
 from placement.forms import MOST_DAYS_AHEAD, most_days_ahead
 from placement.models import Job
+from placement.services.summaries import job_usage
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.rates import check_rate
 from reservations.schemas import Line
+from telemetry.charts import usage_entry
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -93,6 +95,14 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
         "events": snapshots.job_events(job),
         "last_lines": logs.last_lines(job, 20),
     }
+
+
+@router.get("/jobs/{int:job_id}/usage")
+def job_summary(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """What a Job came to, so far where it runs; null: it has not begun."""
+    job = _one(request, job_id)
+    usage = job_usage(job, now=timezone.now())
+    return {"job": job.pk, "usage": usage and usage_entry(usage)}
 
 
 @router.get("/jobs/{int:job_id}/log")

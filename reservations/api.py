@@ -21,6 +21,7 @@ from reservations.domain.decision import Decision
 from reservations.domain.errors import InThePast, NotFound, TooLong
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
+from reservations.history_api import router as history_router
 from reservations.models import Membership, Reservation, User
 from reservations.rates import check_rate
 from reservations.schemas import (
@@ -36,6 +37,7 @@ from reservations.snapshots.calendar import Reader, calendar_entry, calendar_pag
 from reservations.snapshots.facts import site_policy
 
 router = Router(tags=["calendar"])
+router.add_router("", history_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
 PREVIEWS_PER_MINUTE = 300

@@ -1,18 +1,18 @@
 """Telemetry's part of the JSON API: nodes, and what Gpus did."""
 
-import time
 from typing import Any
 
 from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
+from django.utils import timezone
 from ninja import Query, Router
 
-from telemetry.domain.series import MOST_POINTS, Series
+from telemetry import history
+from telemetry.charts import answer_history
 from telemetry.models import Gpu, Node
-from telemetry.snapshots import load_history
+from telemetry.schemas import HistoryIn
 
-MOST_HOURS = 24 * 30
 router = Router(tags=["telemetry"])
 
 
@@ -38,16 +38,15 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
 
 
 @router.get("/gpus/{int:gpu_id}/history")
-def history(
-    request: HttpRequest,
-    gpu_id: int,
-    hours: int = Query(24, ge=1, le=MOST_HOURS),
-    points: int = Query(720, ge=1, le=MOST_POINTS),
-) -> dict[str, int | Series]:
+def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> Any:
     """What one Gpu did: columns with min, mean and max; null where nothing is
     known. The minute that is running is not in it yet."""
-    gpu = get_object_or_404(Gpu, pk=gpu_id)
-    end = int(time.time())
-    start = end - hours * 3600
-    found = load_history(gpu.pk, start=start, end=end, points=points)
-    return {"gpu": gpu.pk, "start": start, "end": end, "series": found}
+    gpu = get_object_or_404(Gpu.objects.select_related("node"), pk=gpu_id)
+    return answer_history(history.of_gpu(gpu), wish, now=timezone.now())
+
+
+@router.get("/nodes/{name}/history")
+def node_history(request: HttpRequest, name: str, wish: Query[HistoryIn]) -> Any:
+    """What all Gpus of a Node did together."""
+    node = get_object_or_404(Node, name=name)
+    return answer_history(history.of_node(node), wish, now=timezone.now())

@@ -6,4 +6,5 @@ from telemetry import views
 
 urlpatterns = [
     path("gpus/<int:pk>/", views.gpu_show, name="gpu"),
+    path("nodes/<slug:name>/history/", views.node_history, name="node-history"),
 ]

@@ -1,11 +1,13 @@
 """Pages about one Gpu. Who holds it comes over the board's socket: the calendar
 is another floor's."""
 
+from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
-from telemetry.models import Alert, Gpu
+from telemetry.charts import charts_page
+from telemetry.models import Alert, Gpu, Node
 
 ALERTS_SHOWN = 20
 
@@ -28,8 +30,35 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
                 "node": gpu.node.name,
                 "memory_total_bytes": gpu.memory_total_bytes,
                 "power_limit_watts": gpu.power_limit_watts,
-                "history": f"/gpus/{gpu.pk}/history?hours=24",
             },
+            "history": charts_page(
+                f"/gpus/{gpu.pk}/history",
+                memory_total_bytes=gpu.memory_total_bytes,
+                power_limit_watts=gpu.power_limit_watts,
+            ),
+        },
+    )
+
+
+@require_safe
+def node_history(request: HttpRequest, name: str) -> HttpResponse:
+    """What all Gpus of a Node did together."""
+    node = get_object_or_404(Node, name=name)
+    most = node.gpus.aggregate(
+        memory=Max("memory_total_bytes"), watts=Max("power_limit_watts")
+    )
+    return render(
+        request,
+        "telemetry/history_show.html",
+        {
+            "name": node.name,
+            "lead": "All GPUs of this node together.",
+            "history": charts_page(
+                f"/nodes/{node.name}/history",
+                memory_total_bytes=most["memory"],
+                power_limit_watts=most["watts"],
+                per_gpu=True,
+            ),
         },
     )
 

@@ -16,6 +16,9 @@ register.filter("gib", units.format_gib)
 register.filter("bytes", units.format_bytes)
 register.filter("gpu_hours", units.format_gpu_hours)
 register.filter("duration", units.format_duration)
+register.filter("percent", units.format_pct)
+register.filter("share", units.format_ratio)
+register.filter("kwh", units.format_kwh)
 
 
 @register.simple_tag

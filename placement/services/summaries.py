@@ -1,11 +1,11 @@
-"""What a Job's Gpus did: asked of the ground floor when the Job ends."""
+"""What a Job's Gpus did: counted by the ground floor, so far and for ever."""
 
 from datetime import datetime
 
 from placement.models import Job
 from reservations.models import Allocation
 from telemetry import services as telemetry
-from telemetry.domain.usage import Span
+from telemetry.domain.usage import Span, Usage
 
 
 def spans_of(job: Job, *, now: datetime) -> list[Span]:
@@ -34,3 +34,12 @@ def ask_summary(job: Job, *, now: datetime) -> None:
         spans=spans_of(job, now=now),
         now=now,
     )
+
+
+def job_usage(job: Job, *, now: datetime) -> Usage | None:
+    """What a Job came to, so far where it runs; None: it has not begun."""
+    spans = [span for span in spans_of(job, now=now) if span.seconds]
+    if not spans:
+        return None
+    kept = telemetry.stored_usage(reservation_id=job.reservation_id, job_id=job.pk)
+    return kept or telemetry.count_usage(spans)

@@ -15,6 +15,7 @@ from placement.forms import JobFilterForm
 from placement.models import Job, JobQuerySet
 from placement.views.access import reader
 from reservations.models import User
+from telemetry.domain.sheet import tame
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000
@@ -116,17 +117,12 @@ def _csv(rows: JobQuerySet) -> HttpResponse:
         sheet.writerow(
             [
                 job.pk,
-                _cell(job.name),
+                tame(job.name),
                 job.state,
-                _cell(job.owner.username),
+                tame(job.owner.username),
                 job.node.name,
                 *(at.isoformat() if at else "" for at in times),
                 "" if job.exit_code is None else job.exit_code,
             ]
         )
     return answer
-
-
-def _cell(text: str) -> str:
-    """Neutralise what a spreadsheet would run as a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text

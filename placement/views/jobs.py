@@ -17,6 +17,7 @@ from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.plan import Plan
 from placement.models import Job, StoredPlan
+from placement.services.summaries import job_usage
 from placement.views import pictures
 from placement.views.access import reader
 from reservations.models import Allocation, User
@@ -66,6 +67,8 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "only_lines": ended and not size and bool(lines),
             "empty_words": _empty_words(ended, lines),
             "settings": sorted(job.recipe_settings.items()),
+            "usage": job_usage(job, now=timezone.now()),
+            "usage_so_far": not ended,
             "page": _page_data(job, gpus, size),
         },
     )

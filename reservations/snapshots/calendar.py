@@ -85,6 +85,21 @@ def headed_accounts(user: User) -> frozenset[int]:
     return frozenset(found)
 
 
+def subtree(account_pk: int) -> frozenset[int]:
+    """Return an Account and all that lie below it, in one query."""
+    children: dict[int | None, list[int]] = {}
+    for pk, parent_pk in Account.objects.order_by().values_list("pk", "parent_id"):
+        children.setdefault(parent_pk, []).append(pk)
+    found: set[int] = set()
+    waiting = [account_pk]
+    while waiting:
+        pk = waiting.pop()
+        if pk not in found:
+            found.add(pk)
+            waiting += children.get(pk, [])
+    return frozenset(found)
+
+
 def iso(at: datetime) -> str:
     """Return an instant as ISO 8601 in UTC, to the second, with Z."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

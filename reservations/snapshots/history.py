@@ -5,16 +5,19 @@ never overlap, so no minute counts twice.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F
+from django.db.models import Count, F, Q
 
 from reservations.domain.lifecycle import State
-from reservations.models import Allocation
+from reservations.models import Account, Allocation, Reservation
+from reservations.snapshots.calendar import subtree
+from telemetry import services as telemetry
 from telemetry.domain.rollup import EMPTY, MinuteTotals
-from telemetry.models import SampleHour, SampleMinute
+from telemetry.domain.usage import Span, Usage
+from telemetry.history import Subject
+from telemetry.models import AccountHour, SampleHour, SampleMinute
 from telemetry.models.samples import TotalsQuerySet
 
 HOUR = timedelta(hours=1)
@@ -35,24 +38,26 @@ def held_minutes(**of: Any) -> TotalsQuerySet:
     Args:
         of: conditions on the Allocation, such as `reservation=7`.
     """
-    return SampleMinute.objects.filter(**_held("minute_at"), **_named(of))
+    return SampleMinute.objects.filter(_held("minute_at"), _named(of))
 
 
 def held_hours(**of: Any) -> TotalsQuerySet:
     """Hours of Gpus that were held when the hour began."""
-    return SampleHour.objects.filter(**_held("hour_at"), **_named(of))
+    return SampleHour.objects.filter(_held("hour_at"), _named(of))
 
 
-def _held(column: str) -> dict[str, Any]:
-    return {
-        f"{_ALLOCATION}__start__lte": F(column),
-        f"{_ALLOCATION}__end__gt": F(column),
-        f"{_RESERVATION}__state__in": HELD,
-    }
+def _held(column: str) -> Q:
+    return Q(
+        **{
+            f"{_ALLOCATION}__start__lte": F(column),
+            f"{_ALLOCATION}__end__gt": F(column),
+            f"{_RESERVATION}__state__in": HELD,
+        }
+    )
 
 
-def _named(of: dict[str, Any]) -> dict[str, Any]:
-    return {f"{_ALLOCATION}__{name}": value for name, value in of.items()}
+def _named(of: dict[str, Any]) -> Q:
+    return Q(**{f"{_ALLOCATION}__{name}": value for name, value in of.items()})
 
 
 def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, int]]:
@@ -81,6 +86,47 @@ def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, in
     return {key: (totals.get(key, EMPTY), held) for key, held in seconds.items()}
 
 
-def account_minutes(account_pks: Collection[int]) -> TotalsQuerySet:
-    """Minutes of Gpus while one of these Accounts held them."""
-    return held_minutes(reservation__membership__account__in=account_pks)
+def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
+    """The history of an Account and those below it, between two instants."""
+    pks = subtree(account.pk)
+    near = Q(end__gt=start, start__lt=end)
+    gpus = Allocation.objects.filter(
+        near, reservation__membership__account_id__in=pks
+    ).aggregate(gpus=Count("gpu_id", distinct=True))["gpus"]
+    return Subject(
+        name=account.name,
+        minutes=held_minutes(
+            reservation__membership__account_id__in=pks,
+            end__gt=start,
+            start__lt=end,
+        ),
+        hours=AccountHour.objects.filter(account_id__in=pks),
+        gpus=max(1, gpus),
+    )
+
+
+def of_reservation(reservation: Reservation) -> Subject:
+    """The history of a Reservation's Gpus while it held them."""
+    return Subject(
+        name=f"reservation {reservation.pk}",
+        minutes=held_minutes(reservation=reservation.pk),
+        hours=held_hours(reservation=reservation.pk),
+        gpus=max(1, reservation.allocations.count()),
+    )
+
+
+def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | None:
+    """What a Reservation came to, so far where it runs; None: it has not begun.
+
+    What is kept for ever is taken where there is something; else the minutes
+    are counted: it runs, or it ended a moment ago, or before summaries were kept.
+    """
+    if reservation.state not in HELD or reservation.start >= now:
+        return None
+    kept = telemetry.stored_usage(reservation_id=reservation.pk)
+    if kept is not None:
+        return kept
+    rows = reservation.allocations.values_list("gpu_id", "start", "end")
+    return telemetry.count_usage(
+        [Span(gpu_id, start, min(end, now)) for gpu_id, start, end in rows]
+    )

@@ -9,7 +9,15 @@ from django.db.models import Q
 from django.http import HttpRequest
 
 from reservations.models import Account, Membership, User
-from reservations.snapshots.calendar import headed_accounts
+from reservations.snapshots.calendar import headed_accounts, subtree
+
+__all__ = [
+    "charted_accounts",
+    "reader",
+    "steered_accounts",
+    "subtree",
+    "visible_reservations",
+]
 
 
 def reader(request: HttpRequest) -> User:
@@ -30,19 +38,10 @@ def steered_accounts(user: User) -> frozenset[int]:
     return headed_accounts(user)
 
 
-def subtree(account_pk: int) -> frozenset[int]:
-    """Return an Account and all that lie below it, in one query."""
-    children: dict[int | None, list[int]] = {}
-    for pk, parent_pk in Account.objects.order_by().values_list("pk", "parent_id"):
-        children.setdefault(parent_pk, []).append(pk)
-    found: set[int] = set()
-    waiting = [account_pk]
-    while waiting:
-        pk = waiting.pop()
-        if pk not in found:
-            found.add(pk)
-            waiting += children.get(pk, [])
-    return frozenset(found)
+def charted_accounts(user: User) -> frozenset[int]:
+    """Return the Accounts whose history this User may see: own and steered ones."""
+    own = Membership.objects.filter(user=user, active=True).order_by()
+    return steered_accounts(user) | set(own.values_list("account_id", flat=True))
 
 
 def visible_reservations(user: User) -> Q:

@@ -1,6 +1,6 @@
 """One Reservation's page: what it is, why it was given, what it cost."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -12,10 +12,12 @@ from django.views.decorators.http import require_safe
 from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
-from reservations.models import LedgerEntry, Reservation, User
+from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.history import reservation_usage
 from reservations.views.access import reader, steered_accounts, visible_reservations
+from telemetry.charts import charts_page
 
 
 def _instant(text: object) -> datetime | None:
@@ -104,6 +106,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
+            **_past(found, allocations, now),
             "config": {
                 "id": found.pk,
                 "version": found.version,
@@ -115,6 +118,29 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             },
         },
     )
+
+
+def _past(
+    found: Reservation, allocations: list[Allocation], now: datetime
+) -> dict[str, Any]:
+    """Return what it came to and its charts, where it has begun."""
+    usage = reservation_usage(found, now=now)
+    if usage is None:
+        return {}
+    gpus = [allocation.gpu for allocation in allocations]
+    return {
+        "usage": usage,
+        "usage_so_far": found.state in State.live(),
+        "history": charts_page(
+            f"/reservations/{found.pk}/history",
+            whole=(found.start, max(found.end, found.start + timedelta(minutes=1))),
+            memory_total_bytes=max((gpu.memory_total_bytes for gpu in gpus), default=0),
+            power_limit_watts=max(
+                (gpu.power_limit_watts or 0 for gpu in gpus), default=0
+            ),
+            per_gpu=len(gpus) > 1,
+        ),
+    }
 
 
 def _by_node(allocations: list[Any]) -> list[dict[str, Any]]:

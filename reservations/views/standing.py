@@ -17,6 +17,7 @@ from reservations.services.standing import MembershipStanding
 from reservations.views import standing_words as words
 from reservations.views.access import reader, steered_accounts
 from reservations.views.group import group_of
+from telemetry.domain.sheet import tame
 
 ROWS_PER_PAGE = 25
 CSV_ROWS = 100_000
@@ -134,18 +135,6 @@ def standing(request: HttpRequest) -> HttpResponse:
             "query": query.urlencode(),
         },
     )
-
-
-def tame(text: object) -> str:
-    """Keep a spreadsheet from running a cell as a formula.
-
-    >>> tame("=1+1"), tame("node-a"), tame(-5)
-    ("'=1+1", 'node-a', '-5')
-    """
-    shown = str(text)
-    if not isinstance(text, int) and shown[:1] in "=+-@\t\r" and shown:
-        return "'" + shown
-    return shown
 
 
 @require_safe

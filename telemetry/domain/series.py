@@ -48,7 +48,10 @@ class Tier:
 def tier_for(
     *, start: int, end: int, points: int, gpus: int, minutes_since: int
 ) -> Tier:
-    """The finest tier that answers [start, end) with at most so many points.
+    """The finest tier that answers [start, end) with so many points.
+
+    One more where the first bucket begins before the start; never more than
+    `MOST_POINTS`.
 
     Args:
         start: Unix seconds, like end and minutes_since.
@@ -56,9 +59,7 @@ def tier_for(
         minutes_since: minutes older than this are not kept any more.
     """
     span_seconds = max(MINUTE_SECONDS, end - start)
-    points = max(1, min(points, MOST_POINTS))
-    # One bucket more than the span has: the first begins before it.
-    wanted = math.ceil(span_seconds / max(1, points - 1))
+    wanted = math.ceil(span_seconds / max(1, min(points, MOST_POINTS - 1)))
     rows = gpus * span_seconds / MINUTE_SECONDS
     hourly = (
         start < minutes_since or rows > MOST_MINUTE_ROWS or wanted > HOUR_SECONDS // 2

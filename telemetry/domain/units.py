@@ -76,6 +76,41 @@ def format_gpu_hours(gpu_seconds: float | None) -> str:
     return f"{_short(gpu_hours(gpu_seconds))} GPU-h"
 
 
+def format_pct(value_pct: float | None) -> str:
+    """A share of 100 to a whole percent; what is not 0 is never shown as 0.
+
+    >>> format_pct(93.4), format_pct(0.2), format_pct(0), format_pct(None)
+    ('93 %', '< 1 %', '0 %', '–')
+    """
+    if value_pct is None:
+        return UNKNOWN
+    if 0 < value_pct < 0.5:
+        return "< 1 %"
+    return f"{value_pct:.0f} %"
+
+
+def format_ratio(value_ratio: float | None) -> str:
+    """A share of 1 as percent.
+
+    >>> format_ratio(0.25)
+    '25 %'
+    """
+    return format_pct(None if value_ratio is None else 100 * value_ratio)
+
+
+def format_kwh(energy_kwh: float | None) -> str:
+    """Energy in the unit of the bill, in Wh where it is little.
+
+    >>> format_kwh(3.456), format_kwh(27.3), format_kwh(0.0421), format_kwh(None)
+    ('3.46 kWh', '27 kWh', '42 Wh', '–')
+    """
+    if energy_kwh is None:
+        return UNKNOWN
+    if energy_kwh < 0.1:
+        return f"{energy_kwh * 1000:.{1 if energy_kwh < 0.01 else 0}f} Wh"
+    return f"{energy_kwh:.{2 if energy_kwh < 10 else 0}f} kWh"
+
+
 def format_duration(span_seconds: float | None) -> str:
     """A span in its two largest units, for people.
 

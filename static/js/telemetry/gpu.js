@@ -9,13 +9,10 @@ import { el, pageData, setText } from "../dom.js";
 import { UNKNOWN, bytes, ghz, pct } from "../format.js";
 import { connect } from "../live.js";
 import { relative } from "../time.js";
-import { History } from "./history.js";
 
-const HISTORY_MS = 120_000;
 const page = pageData("gpu-data");
 const $ = (id) => document.getElementById(id);
 const board = new Board();
-const history = new History($("gpu-charts"), $("gpu-no-history"), page);
 
 const chip = makeStateChip();
 const util = el("span", { class: "gpu-util" });
@@ -99,14 +96,3 @@ const socket = connect("/ws/board/", {
 });
 
 setInterval(paintAge, 1000);
-
-function loadHistory() {
-  history.load().catch((error) => {
-    $("gpu-no-history").hidden = false;
-    setText($("gpu-no-history"), error.message);
-  });
-}
-
-// uPlot comes as a deferred classic script; modules run after those.
-loadHistory();
-setInterval(() => { if (!document.hidden) loadHistory(); }, HISTORY_MS);

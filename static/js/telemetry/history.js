@@ -1,90 +1,124 @@
-// The last day of one Gpu: bands of min and max around the mean, holes kept.
+// What a Gpu, a node, a group or a reservation did: charts of any time that is kept.
+// The page gives the data "history-data": {path, first, whole?, memory_total_bytes?,
+// power_limit_watts?, per_gpu}; templates/telemetry/_history.html gives the elements.
 
 import { api } from "../api.js";
-import { el } from "../dom.js";
-import { absolute, clock, siteZone } from "../time.js";
+import { el, pageData, setText } from "../dom.js";
+import { duration } from "../format.js";
+import { absolute, serverNow } from "../time.js";
+import { Plot } from "./history_plot.js";
+import { RANGES, queryOf, readState, same, shifted, spanOf, writeState, zoomed } from "./history_state.js";
+import { TABLE_POINTS, energy, tableOf } from "./history_table.js";
 
-const HEIGHT = 180;
+const AGAIN_MS = 120_000;
 const GIB = 2 ** 30;
 const scaled = (values, by) => values.map((value) => (value === null ? null : value / by));
+const now = () => Math.floor(serverNow() / 1000);
 
-const CHARTS = [
-  { title: "Utilization, %", most: () => 100, label: "mean", columns: (s) => [s.util_avg_pct, s.util_min_pct, s.util_max_pct] },
-  { title: "Memory used, GiB", most: (page) => page.memory_total_bytes / GIB, label: "mean", columns: (s) => [scaled(s.memory_avg_bytes, GIB), null, scaled(s.memory_max_bytes, GIB)] },
-  { title: "Power, W", most: (page) => page.power_limit_watts, label: "mean", columns: (s) => [s.power_avg_watts, null, null] },
-  { title: "Temperature, °C", label: "highest", columns: (s) => [s.temperature_max_celsius, null, null] },
-];
-
-/** "14:00", with the day in front where the day changes. */
-function timeLabels(_plot, splits) {
-  return splits.map((at) => clock(new Date(at * 1000)));
-}
-
-/** Colours through the page: a canvas knows no light-dark(). */
-function colours(box) {
-  const style = getComputedStyle(box);
-  return { line: style.accentColor, text: style.color, grid: style.borderTopColor, font: `12px ${style.fontFamily}` };
-}
-
-function options(chart, box, names, width, most) {
-  const { line, text, grid, font } = colours(box);
-  const axis = { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-  const faint = { stroke: line, width: 0.5, points: { show: false } };
-  return {
-    width, height: HEIGHT, cursor: { y: false },
-    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), siteZone),
-    scales: { y: most ? { range: [0, most] } : {} },
-    axes: [{ ...axis, values: timeLabels, space: 72 }, { ...axis, size: 52 }],
-    series: [
-      { value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
-      { label: chart.label, stroke: line, width: 1.5, points: { show: false } },
-      ...names.map((name) => ({ ...faint, label: name })),
-    ],
-    bands: names.length === 2 ? [{ series: [3, 2], fill: `color-mix(in srgb, ${line} 18%, transparent)` }] : [],
-  };
+function chartsOf(page) {
+  const each = page.per_gpu ? " per GPU" : "";
+  return [
+    { title: "Utilization, %", most: 100, label: "mean", columns: (s) => [s.util_avg_pct, s.util_min_pct, s.util_max_pct] },
+    { title: `Memory used${each}, GiB`, most: page.memory_total_bytes / GIB, label: "mean", columns: (s) => [scaled(s.memory_avg_bytes, GIB), null, scaled(s.memory_max_bytes, GIB)] },
+    { title: `Power${each}, W`, most: page.power_limit_watts, label: "mean", columns: (s) => [s.power_avg_watts, null, null] },
+    { title: "Temperature, °C", label: "highest", columns: (s) => [s.temperature_max_celsius, null, null] },
+  ];
 }
 
 export class History {
-  constructor(host, empty, page) {
-    this.host = host;
-    this.empty = empty;
+  constructor(root, page) {
     this.page = page;
+    this.part = (name) => root.querySelector(`[data-history="${name}"]`);
+    this.charts = chartsOf(page);
     this.plots = [];
-    new ResizeObserver(() => this.fit()).observe(host);
+    this.state = readState(page.first);
+    this.wire();
+    new ResizeObserver(() => this.plots.forEach((plot) => plot.fit(this.width()))).observe(this.part("charts"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    document.addEventListener("theme:changed", () => this.draw());
+    addEventListener("popstate", () => this.show(readState(page.first), { kept: true }));
+    setInterval(() => { if (!document.hidden && spanOf(this.state, now())[1] >= now()) this.load(); }, AGAIN_MS);
+    this.load();
   }
 
+  wire() {
+    const ranges = this.page.whole ? [["whole", "Whole"], ...RANGES] : RANGES;
+    this.buttons = ranges.map(([name, label]) => el("button", {
+      type: "button", text: label, on: { click: () => this.show(name === "whole" ? this.page.whole : { range: name }) },
+    }));
+    this.targets = ranges.map(([name]) => (name === "whole" ? this.page.whole : { range: name }));
+    this.part("ranges").replaceChildren(...this.buttons);
+    this.part("earlier").addEventListener("click", () => this.show(shifted(this.state, -1, now())));
+    this.part("later").addEventListener("click", () => this.show(shifted(this.state, 1, now())));
+    this.part("reset").addEventListener("click", () => this.show(this.page.first));
+    this.part("table").addEventListener("toggle", () => this.fillTable());
+  }
+
+  show(state, { kept = false } = {}) {
+    this.state = state;
+    if (!kept) writeState(state, this.page.first);
+    this.load();
+  }
+
+  /** Fetches what is in view; an answer that is overtaken is dropped. */
   async load() {
-    const { series } = await api("GET", this.page.history);
-    this.series = series;
-    this.draw();
+    this.fetching?.abort();
+    const fetching = this.fetching = new AbortController();
+    const points = Math.min(999, Math.max(60, Math.floor(this.width() * 0.75)));
+    this.paintTools();
+    try {
+      const answer = await api("GET", `${this.page.path}?${queryOf(this.state, points)}`, undefined, { signal: fetching.signal });
+      this.answer = answer;
+      this.draw();
+      this.fillTable();
+    } catch (error) {
+      if (error.name !== "AbortError") this.say(error.message);
+    }
+  }
+
+  paintTools() {
+    this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(same(this.targets[i], this.state))));
+    this.part("reset").hidden = same(this.state, this.page.first);
+    this.part("later").disabled = spanOf(this.state, now())[1] >= now();
+    this.part("csv").href = `/api/v1${this.page.path}?${queryOf(this.state, 999)}&format=csv`;
   }
 
   draw() {
-    if (!this.series) return;
-    for (const plot of this.plots) plot.destroy();
-    this.plots = [];
-    this.host.replaceChildren();
-    this.empty.hidden = this.series.n.some((n) => n > 0);
-    for (const chart of CHARTS) this.add(chart);
+    if (!this.answer) return;
+    const { series, start, end } = this.answer;
+    this.plots.forEach((plot) => plot.destroy());
+    const known = this.charts.filter((chart) => chart.columns(series)[0].some((value) => value !== null));
+    const onZoom = (from, to) => this.show(zoomed(from, to));
+    this.plots = known.map((chart) => new Plot(this.part("charts"), chart, series, {
+      most: chart.most || null, width: this.width(), span: [start, end], onZoom,
+    }));
+    const joules = series.energy_joules.filter((value) => value !== null);
+    const total = joules.length ? `; energy ${energy(joules.reduce((a, b) => a + b, 0))}` : "";
+    const span = `${absolute(new Date(start * 1000))} to ${absolute(new Date(end * 1000))}`;
+    setText(this.part("span"), `${span}, a point is ${duration(series.step_seconds)}${total}`);
+    this.say(series.n.some(Boolean) ? "" : this.page.empty);
   }
 
-  add(chart) {
-    const [mean, low, high] = chart.columns(this.series);
-    if (mean.every((value) => value === null)) return;
-    const box = el("figure", { class: "gpu-chart" }, el("figcaption", { text: chart.title }));
-    this.host.append(box);
-    const extra = [["lowest", low], ["highest", high]].filter(([, column]) => column);
-    const settings = options(chart, box, extra.map(([name]) => name), this.width(), chart.most?.(this.page));
-    this.plots.push(new window.uPlot(settings, [this.series.at, mean, ...extra.map(([, column]) => column)], box));
+  say(words) {
+    this.part("empty").hidden = !words;
+    setText(this.part("empty"), words);
   }
 
-  width() {
-    return Math.max(this.host.clientWidth - 32, 200);
+  async fillTable() {
+    const details = this.part("table");
+    if (!details.open || !this.answer) return;
+    const { start, end } = this.answer;
+    try {
+      const { series } = await api("GET", `${this.page.path}?from=${start}&to=${end}&points=${TABLE_POINTS}`);
+      details.querySelector(".history-table")?.remove();
+      details.append(tableOf(series));
+    } catch (error) {
+      this.say(error.message);
+    }
   }
 
-  fit() {
-    const width = this.width();
-    for (const plot of this.plots) if (plot.width !== width) plot.setSize({ width, height: HEIGHT });
-  }
+  width() { return Math.max(this.part("charts").clientWidth, 200); }
 }
+
+const root = document.getElementById("history");
+if (root) new History(root, pageData("history-data"));

@@ -26,11 +26,11 @@ def tier(hours: float, *, gpus: int = 1, points: int = 720):
 
 def test_short_charts_take_minutes_and_long_ones_hours() -> None:
     assert (tier(1).row_seconds, tier(1).step_seconds) == (60, 60)
-    assert (tier(24).row_seconds, tier(24).step_seconds) == (60, 300)
+    assert (tier(24).row_seconds, tier(24).step_seconds) == (60, 120)
     assert (tier(24 * 7).row_seconds, tier(24 * 7).step_seconds) == (60, 900)
     assert (tier(24 * 29).row_seconds, tier(24 * 29).step_seconds) == (3600, 3600)
     assert tier(24 * 730, points=1000).step_seconds == DAY_SECONDS
-    assert tier(24 * 730).step_seconds == 2 * DAY_SECONDS
+    assert tier(24 * 730, points=300).step_seconds == 3 * DAY_SECONDS
 
 
 def test_what_minutes_do_not_reach_back_to_comes_from_hours() -> None:
@@ -58,7 +58,7 @@ def test_no_chart_has_more_points_than_asked_nor_adds_up_too_many_minutes(
         start=end - span, end=end, points=points, gpus=gpus, minutes_since=KEPT
     )
     made = series([], start=end - span, end=end, step_seconds=chosen.step_seconds)
-    assert len(made["at"]) <= max(2, min(points, MOST_POINTS))
+    assert len(made["at"]) <= min(points + 1, MOST_POINTS)
     assert chosen.step_seconds % chosen.row_seconds == 0
     if not chosen.hourly:
         assert gpus * span / 60 <= MOST_MINUTE_ROWS

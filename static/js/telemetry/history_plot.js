@@ -1,0 +1,96 @@
+// One chart of a history: the mean as a line, lowest to highest as a band, holes
+// shaded. Dragging over it asks for that time.
+
+import { el } from "../dom.js";
+import { absolute, clock, siteZone } from "../time.js";
+
+const HEIGHT = 180;
+const DAY = 86_400;
+const DATE = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, day: "numeric", month: "short" });
+const MONTH = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, month: "short", year: "2-digit" });
+
+/** Times short enough for the axis: "14:00", "Mon 14:00", "21 Nov" or "Nov 25". */
+function labels(_plot, splits, _axis, _space, step) {
+  const form = step >= 27 * DAY ? MONTH : step >= DAY ? DATE : null;
+  return splits.map((at) => (form ? form.format(at * 1000) : clock(new Date(at * 1000))));
+}
+
+/** Colours through the page: a canvas knows no light-dark(). */
+function colours(box) {
+  const style = getComputedStyle(box);
+  return {
+    line: style.accentColor, text: style.color, grid: style.borderTopColor,
+    hole: style.backgroundColor, font: `12px ${style.fontFamily}`,
+  };
+}
+
+/** Shades the buckets of which nobody knows anything. */
+function shadeHoles(plot, n, step, colour) {
+  const { ctx, bbox } = plot;
+  const [at] = plot.data;
+  ctx.save();
+  ctx.fillStyle = colour;
+  for (let i = 0; i < at.length; i += 1) {
+    if (n[i]) continue;
+    let end = i;
+    while (end + 1 < at.length && !n[end + 1]) end += 1;
+    const left = Math.max(bbox.left, plot.valToPos(at[i], "x", true));
+    const right = Math.min(bbox.left + bbox.width, plot.valToPos(at[end] + step, "x", true));
+    if (right > left) ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    i = end;
+  }
+  ctx.restore();
+}
+
+export class Plot {
+  /** chart: {title, label, most, columns}; onZoom(from, to) in Unix seconds. */
+  constructor(host, chart, series, { most, width, span, onZoom }) {
+    this.box = el("figure", { class: "history-chart" }, el("figcaption", { text: chart.title }));
+    host.append(this.box);
+    const [mean, low, high] = chart.columns(series);
+    const extra = [["lowest", low], ["highest", high]].filter(([, column]) => column);
+    const names = extra.map(([name]) => name);
+    const settings = this.settings(chart, names, series, { most, width, span, onZoom });
+    const data = [series.at, mean, ...extra.map(([, column]) => column)];
+    this.plot = new window.uPlot(settings, data, this.box);
+    this.plot.root.setAttribute("aria-hidden", "true");
+  }
+
+  settings(chart, names, series, { most, width, span, onZoom }) {
+    const { line, text, grid, hole, font } = colours(this.box);
+    const axis = { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    const faint = { stroke: line, width: 0.5, points: { show: false } };
+    const single = series.at.length < 3;
+    return {
+      width, height: HEIGHT,
+      cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "history" }, bind: { dblclick: () => null } },
+      tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), siteZone),
+      scales: { x: { range: () => span }, y: most ? { range: [0, most] } : { range: (_plot, _low, top) => [0, (top || 1) * 1.1] } },
+      axes: [{ ...axis, values: labels, space: 84 }, { ...axis, size: 52 }],
+      series: [
+        { label: "time", value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
+        { label: chart.label, stroke: line, width: 1.5, points: { show: single } },
+        ...names.map((name) => ({ ...faint, label: name })),
+      ],
+      bands: names.length === 2 ? [{ series: [3, 2], fill: `color-mix(in srgb, ${line} 18%, transparent)` }] : [],
+      hooks: {
+        drawClear: [(plot) => shadeHoles(plot, series.n, series.step_seconds, hole)],
+        setSelect: [(plot) => {
+          if (plot.select.width < 4) return;
+          const [from, to] = [plot.select.left, plot.select.left + plot.select.width].map((x) => plot.posToVal(x, "x"));
+          plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          onZoom(from, to);
+        }],
+      },
+    };
+  }
+
+  fit(width) {
+    if (this.plot.width !== width) this.plot.setSize({ width, height: HEIGHT });
+  }
+
+  destroy() {
+    this.plot.destroy();
+    this.box.remove();
+  }
+}

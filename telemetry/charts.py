@@ -1,0 +1,95 @@
+"""The door of every chart of the past: read what is asked, answer in two forms.
+
+Whose history it is, and who may see it, is decided by the door before this one.
+"""
+
+import csv
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpResponse
+from django.utils.text import slugify
+
+from telemetry.domain.sheet import series_rows
+from telemetry.domain.usage import Usage
+from telemetry.history import Asked, Subject, read_history
+from telemetry.schemas import MOST_SECONDS, HistoryIn
+
+
+def asked_of(wish: HistoryIn, *, now: datetime) -> Asked:
+    """Which time is asked for. The future has no samples: it is cut off."""
+    second = int(now.timestamp())
+    end = second if wish.end is None else min(wish.end, second)
+    start = end - int(wish.hours * 3600) if wish.start is None else wish.start
+    start = min(max(start, end - MOST_SECONDS), end - 1)
+    return Asked(start=max(0, start), end=end, points=wish.points)
+
+
+def answer_history(
+    subject: Subject, wish: HistoryIn, *, now: datetime
+) -> HttpResponse | dict[str, Any]:
+    """The columns as JSON, or the same as a sheet."""
+    asked = asked_of(wish, now=now)
+    series = read_history(subject, asked, now=now)
+    if wish.format == "json":
+        return {
+            "name": subject.name,
+            "start": asked.start,
+            "end": asked.end,
+            "series": series,
+        }
+    name = f"history-{slugify(subject.name) or 'portal'}.csv"
+    answer = HttpResponse(
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+    csv.writer(answer).writerows(series_rows(series, of=subject.name))
+    return answer
+
+
+def usage_entry(usage: Usage) -> dict[str, float | int | None]:
+    """A summary as it goes out."""
+    totals = usage.totals
+    return {
+        "samples": totals.n,
+        "util_mean_pct": totals.util_mean_pct,
+        "util_p95_pct": usage.util_p95_pct,
+        "idle_ratio": totals.idle_ratio,
+        "memory_max_bytes": totals.memory_max_bytes,
+        "energy_kwh": usage.energy_kwh,
+        "gpu_seconds": usage.gpu_seconds,
+        "seen_ratio": usage.seen_ratio,
+    }
+
+
+def charts_page(
+    path: str,
+    *,
+    whole: tuple[datetime, datetime] | None = None,
+    memory_total_bytes: int | None = None,
+    power_limit_watts: float | None = None,
+    per_gpu: bool = False,
+) -> dict[str, Any]:
+    """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
+    _history.html.
+
+    Args:
+        path: of the API, under /api/v1.
+        whole: where the subject has a begin and an end of its own.
+        memory_total_bytes: top of the memory's axis; None: of the values.
+        power_limit_watts: the same for power.
+        per_gpu: the figures are means over several Gpus.
+    """
+    page: dict[str, Any] = {
+        "path": path,
+        "first": {"range": "24h"},
+        "memory_total_bytes": memory_total_bytes,
+        "power_limit_watts": power_limit_watts,
+        "per_gpu": per_gpu,
+        "empty": "No reading of this time is kept. Charts begin a minute after "
+        "the first sample; minutes and hours are kept as long as the operator says.",
+    }
+    if whole is not None:
+        start, end = (int(at.timestamp()) for at in whole)
+        page["whole"] = page["first"] = {"from": start, "to": end}
+    return page
