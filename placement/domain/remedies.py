@@ -9,6 +9,7 @@ bits (other numbers; inference and LoRA only). Each remedy says what it buys.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from placement.domain.offer import GpuOffer
@@ -133,6 +134,14 @@ def accumulations(workload: Workload, replicas: int, limits: Limits) -> list[int
     return counts
 
 
+@lru_cache(maxsize=4096)
+def in_runs(stage: Setting, count: int) -> Setting:
+    """A setting whose batch is run in so many pieces."""
+    if stage.workload.accumulation == count:
+        return stage
+    return replace(stage, workload=stage.workload.but(accumulation=count))
+
+
 def search(
     workload: Workload,
     replicas: int,
@@ -143,10 +152,7 @@ def search(
     nearest: Fit | None = None
     for stage in stages(workload, freedom):
         counts = accumulations(stage.workload, replicas, freedom.limits)
-        settings = [
-            replace(stage, workload=stage.workload.but(accumulation=count))
-            for count in counts
-        ]
+        settings = [in_runs(stage, count) for count in counts]
         found = fit(settings[-1])
         if not found.fits:
             if nearest is None or found.missing_bytes < nearest.missing_bytes:

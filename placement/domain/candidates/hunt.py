@@ -56,9 +56,11 @@ class Seat:
 class Caches:
     """What several searches for one question may share."""
 
+    keys: dict[object, tuple[object, ...]] = field(default_factory=dict)
     costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
     works: dict[object, Work] = field(default_factory=dict)
     needs: dict[object, tuple[int, int]] = field(default_factory=dict)
+    layers: dict[object, Any] = field(default_factory=dict)
     specs: dict[Weights, ModelSpec] = field(default_factory=dict)
 
 
@@ -135,14 +137,32 @@ class Search:
 
     def costs(self, setting: Setting, sharding: Sharding) -> tuple[LayerCost, ...]:
         """Layer costs, cached by what they depend on."""
-        workload = setting.workload
-        key = self._cost_key(setting, sharding)
+        key = self.cost_key(setting, sharding)
         if key not in self.caches.costs:
-            made = rank_costs(self.spec_of(setting), workload, sharding)
+            made = rank_costs(self.spec_of(setting), setting.workload, sharding)
             self.caches.costs[key] = made
         return self.caches.costs[key]
 
-    def _cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+    def cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+        """What layer costs depend on: not on which layers a rank has."""
+        degrees = (
+            setting,
+            sharding.strategy,
+            sharding.data_degree,
+            sharding.tensor_degree,
+            sharding.microbatches,
+            sharding.is_staged,
+            sharding.zero_stage,
+            sharding.sequence_parallel,
+            sharding.expert_degree,
+            sharding.engine,
+        )
+        key = self.caches.keys.get(degrees)
+        if key is None:
+            key = self.caches.keys[degrees] = self._meaning(setting, sharding)
+        return key
+
+    def _meaning(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
         workload = setting.workload
         lowered = tape_workload(workload, sharding)
         return (
@@ -151,11 +171,9 @@ class Search:
             workload.batch if not workload.trains else 0,
             setting.weights,
             sharding.tensor_degree,
-            sharding.stage,
-            sharding.strategy,
+            sharding.stage == 3,
             sharding.sequence_parallel,
             sharding.expert_degree,
-            sharding.engine,
             *(getattr(workload, name) for name in _KEYED),
         )
 
@@ -175,7 +193,7 @@ class Search:
         last: int | None = None,
     ) -> Work:
         """What layers [first, last) ask of one rank."""
-        key = (self._cost_key(setting, sharding), first, last)
+        key = (self.cost_key(setting, sharding), first, last)
         if key not in self.caches.works:
             self.caches.works[key] = work_of(
                 self.costs(setting, sharding)[first:last],

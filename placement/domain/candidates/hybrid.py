@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from placement.domain.candidates.hunt import Search, refusal, too_small
-from placement.domain.candidates.shortage import cheapest_change, least_overloaded
+from placement.domain.candidates.shortage import (
+    cheapest_change,
+    fewest_stages,
+    least_overloaded,
+)
 from placement.domain.candidates.staged import few_classes, stages_told
 from placement.domain.candidates.stages import (
     Block,
@@ -27,7 +31,7 @@ from placement.domain.candidates.stages import (
 from placement.domain.candidates.tensor import tensor_degrees
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
-from placement.domain.remedies import Setting, accumulations, stages
+from placement.domain.remedies import Setting, accumulations, in_runs, stages
 from placement.domain.sharding import Sharding
 from placement.domain.topology import fast_groups
 from placement.domain.words import plural
@@ -35,6 +39,8 @@ from placement.domain.workload import Workload
 
 EXHAUSTIVE = 6
 """Up to so many members all groupings are tried (15 for pairs of 6)."""
+COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Copies of a stage that are tried."""
 STATELESS = ("sgd",)
 Cell = tuple[GpuOffer, ...]
 
@@ -83,7 +89,7 @@ def _degrees(hunt: Search, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
         for cells in _cells(groups, offers, tensor):
             kept = cells[: hunt.most_gpus // tensor]
             most = min(len(kept), hunt.asked.batch if hunt.asked.trains else 1)
-            for data in range(1, most + 1):
+            for data in (count for count in COPIES if count <= most):
                 shape = Degrees(tensor, data, kept)
                 if (tensor > 1) + (data > 1) == 0:
                     continue
@@ -192,7 +198,11 @@ def _cuts(hunt: Search, stage: Setting, shape: Degrees) -> Iterator[Cut]:
         stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
     )
     for blocks in _blocks(shape):
-        if shape.most_stages >= 2:
+        # Smaller pieces need less: where the smallest do not fit, none do.
+        smallest = _base(hunt, shape, counts[-1])
+        if shape.most_stages >= 2 and fewest_stages(
+            hunt, setting, blocks, smallest, most=shape.most_stages
+        ):
             for pieces in counts:
                 cut = cut_stages(
                     hunt,
@@ -212,8 +222,12 @@ def _one_stage(
     hunt: Search, stage: Setting, shape: Degrees, blocks: Sequence[Block]
 ) -> Iterator[Cut]:
     """Tensor x data: the whole model in one Block, in as few pieces as fit."""
-    for count in accumulations(stage.workload, shape.data, hunt.limits):
-        setting = replace(stage, workload=stage.workload.but(accumulation=count))
+    counts = accumulations(stage.workload, shape.data, hunt.limits)
+    least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
+    if not any(block.free_bytes >= least for block in blocks):
+        return
+    for count in counts:
+        setting = in_runs(stage, count)
         base = replace(_base(hunt, shape, 1), offload_optimizer=setting.offload)
         base = replace(base, last_layer=len(hunt.spec.layers))
         need = hunt.need_bytes(setting, base)
@@ -276,8 +290,12 @@ def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
     gpu, missing = least_overloaded(hunt, setting, blocks, _base(hunt, widest, pieces))
 
     def fits(among: Search, workload: Workload) -> bool:
-        setting, _ = _harshest(among, workload, widest)
-        return any(True for _ in _cuts(among, setting, widest))
+        setting, pieces = _harshest(among, workload, widest)
+        base = _base(among, widest, pieces)
+        if widest.most_stages < 2:
+            return any(True for _ in _one_stage(among, setting, widest, blocks))
+        most = widest.most_stages
+        return bool(fewest_stages(among, setting, blocks, base, most=most))
 
     change = cheapest_change(hunt, fits, gpu, missing)
     return too_small("hybrid", gpu, missing, change)

@@ -25,6 +25,7 @@ from placement.domain.words import gib, gib_at_least, plural, seconds
 
 PIECES = (2, 4)
 """Pieces of the model per Gpu that are tried."""
+NOT_EVEN = "The batch cannot be cut into a multiple of the number of stages."
 
 
 def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
@@ -78,24 +79,21 @@ def interleaved(hunt: Search, rival: Plan | None = None) -> list[Plan] | Refusal
         return refusal(strategy, "Inference has no backward to fill the pipeline with.")
     if len(hunt.spec.layers) < 4:
         return refusal(strategy, "It needs at least two layers for each of two GPUs.")
-    offers = few_classes(hunt.offers)
+    if rival is not None:
+        return _against(hunt, rival)
     nearest: Fit | None = None
     for stage in stages(hunt.asked, hunt.freedom()):
         cuts = []
-        for cut in _cuts(hunt, stage, offers):
+        for cut in _cuts(hunt, stage):
             short = _shortage(hunt, cut)
             if short.fits:
                 cuts.append(cut)
             elif nearest is None or short.missing_bytes < nearest.missing_bytes:
                 nearest = short
         if cuts:
-            best = min(cuts, key=lambda cut: cut.order)
-            return _answer(hunt, best, rival)
+            return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
     if nearest is None:
-        return refusal(
-            strategy,
-            "The batch cannot be cut into a multiple of 2 or more stages.",
-        )
+        return refusal(strategy, NOT_EVEN)
     gpu, missing = nearest.gpu, nearest.missing_bytes
     change = ""
     if gpu is not None:
@@ -103,32 +101,56 @@ def interleaved(hunt: Search, rival: Plan | None = None) -> list[Plan] | Refusal
     return too_small(strategy, gpu, missing, change)
 
 
-def _answer(hunt: Search, cut: Cut, rival: Plan | None) -> list[Plan] | Refusal:
-    """The Plan, or why 1F1B is preferred."""
-    if rival is not None:
-        theirs = Setting(rival.workload, rival.launch["weights"])
-        milder = theirs.severity < cut.setting.severity
-        worth = worth_ratio(hunt) * rival.step_seconds
-        if milder or cut.time.total_seconds > worth:
-            return refusal(
-                "interleaved",
-                f"It would take {seconds(cut.time.total_seconds)} a step with "
-                f"{cut.shardings[0].virtual_stages} pieces a GPU, 1F1B "
-                f"{seconds(rival.step_seconds)}, and keeps more microbatches.",
-                code="not_better",
-            )
-    return [_plan(hunt, cut)]
+def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
+    """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all.
+
+    It keeps more microbatches than 1F1B, so it never fits with milder remedies.
+    """
+    theirs = Setting(rival.workload, rival.launch["weights"])
+    cuts = list(_cuts(hunt, theirs, rival))
+    fitting = [cut for cut in cuts if _shortage(hunt, cut).fits]
+    if not fitting:
+        lacks = [_shortage(hunt, cut) for cut in cuts]
+        nearest = min(lacks, key=lambda fit: fit.missing_bytes, default=None)
+        if nearest is None:
+            return refusal("interleaved", NOT_EVEN)
+        return refusal(
+            "interleaved",
+            "With the remedies that 1F1B needs it keeps too many microbatches: "
+            f"{gib(nearest.missing_bytes)} are missing.",
+            code="too_small",
+            gpu=nearest.gpu,
+            missing_bytes=nearest.missing_bytes,
+            cheapest_change="the 1F1B schedule",
+        )
+    best = min(fitting, key=lambda cut: cut.order)
+    if best.time.total_seconds > worth_ratio(hunt) * rival.step_seconds:
+        return refusal(
+            "interleaved",
+            f"It would take {seconds(best.time.total_seconds)} a step with "
+            f"{best.shardings[0].virtual_stages} pieces a GPU, 1F1B "
+            f"{seconds(rival.step_seconds)}, and keeps more microbatches.",
+            code="not_better",
+        )
+    return [_plan(hunt, best)]
 
 
-def _cuts(hunt: Search, stage: Setting, offers: Sequence[GpuOffer]) -> Iterator[Cut]:
-    """For every number of Gpus and pieces: the fastest Gpus, roomiest first."""
+def _cuts(hunt: Search, stage: Setting, rival: Plan | None = None) -> Iterator[Cut]:
+    """For numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
+    offers = few_classes(hunt.offers)
     layers = len(hunt.spec.layers)
-    for count in range(2, min(hunt.most_gpus, len(offers), layers // 2) + 1):
+    most = min(hunt.most_gpus, len(offers), layers // 2)
+    counts = set(range(2, most + 1))
+    if rival is not None:
+        counts &= {len(rival.shards), most}
+    for count in sorted(counts):
         chosen = sorted(
             fastest(offers, count),
             key=lambda o: (-o.free_bytes, o.node, o.index, o.uuid),
         )
         setting, tried = in_pieces(stage, hunt.limits, replicas=1, most_stages=count)
+        if rival is not None:
+            tried = [rival.launch["microbatches"]]
         for pieces in sorted({number // count * count for number in tried} - {0}):
             for virtual in PIECES:
                 if virtual * count <= layers:
@@ -160,7 +182,7 @@ def _cut(
             first_layer=spans[rank][0],
             last_layer=spans[rank + (virtual - 1) * count][1],
             chunks=tuple(spans[rank::count]),
-            in_flight=kept_pieces(rank, count, virtual, pieces),
+            in_flight=-(-kept_pieces(rank, count, virtual, pieces) // virtual),
         )
         for rank in range(count)
     )

@@ -1,4 +1,7 @@
-"""When stages do not fit: which Gpu lacks how much, and what would help."""
+"""Do stages fit at all? On how few Gpus? If not: which lacks what, what would help?
+
+Only memory is looked at, so one probe (split.py) per number of stages is enough.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,7 +9,7 @@ from dataclasses import replace
 from placement.domain.candidates.hunt import Search
 from placement.domain.candidates.stages import Block, problem_of
 from placement.domain.offer import GpuOffer
-from placement.domain.pipeline import Memory
+from placement.domain.pipeline import Memory, PipelineProblem
 from placement.domain.remedies import (
     Setting,
     allowed_again,
@@ -17,6 +20,51 @@ from placement.domain.sharding import Sharding
 from placement.domain.split import ChainProblem, classes_of, split_chain
 from placement.domain.words import gib_at_least
 from placement.domain.workload import Workload
+
+
+def fewest_stages(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    base: Sharding,
+    *,
+    most: int,
+    gpipe: bool = False,
+) -> int:
+    """The smallest number of stages, from 2 up, that some cut fits in; 0 if none."""
+    problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
+    frees = sorted(problem.free_bytes, reverse=True)
+    least = sum(problem.state_bytes) + sum(problem.activation_bytes)
+    most = min(most, len(blocks), len(hunt.spec.layers))
+    groups = classes_of(list(problem.free_bytes))
+    memory = Memory(problem, [problem.free_bytes[group[0]] for group in groups])
+    for count in range(2, most + 1):
+        if least * problem.scale > sum(frees[:count]):
+            continue
+        if _holds(problem, memory, groups, count):
+            return count
+    return 0
+
+
+def _holds(
+    problem: PipelineProblem,
+    memory: Memory,
+    groups: Sequence[Sequence[int]],
+    count: int,
+) -> bool:
+    """Whether a pipeline of so many stages, or fewer, has room."""
+
+    def load(first: int, last: int, kind: int, stage: int) -> float:
+        return 0.0
+
+    def reach(first: int, kind: int, stage: int, bound: float) -> int:
+        if bound < 0:
+            return first
+        return memory.reach(first, kind, problem.in_flight(stage, count))
+
+    layers = len(problem.state_bytes)
+    chain = ChainProblem(layers, groups, load, reach, stages=count)
+    return split_chain(chain, low=0.0, high=0.0) is not None
 
 
 def least_overloaded(

@@ -13,16 +13,18 @@ from placement.domain.candidates.hunt import (
     refusal,
     too_small,
 )
-from placement.domain.candidates.shortage import cheapest_change, least_overloaded
+from placement.domain.candidates.shortage import (
+    cheapest_change,
+    fewest_stages,
+    least_overloaded,
+)
 from placement.domain.candidates.stages import (
     Block,
     Cut,
     cut_stages,
     in_pieces,
-    problem_of,
 )
 from placement.domain.offer import GpuOffer
-from placement.domain.pipeline import split_pipeline
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, stages
 from placement.domain.sharding import Schedule, Sharding, Strategy
@@ -78,44 +80,54 @@ def pipeline_cuts(
 ) -> list[Cut]:
     """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
     blocks = [Block(((offer,),)) for offer in offers]
-    most = hunt.most_gpus
+    gpipe = strategy == "gpipe"
+    most = min(hunt.most_gpus, len(blocks))
     for stage in stages(asked, hunt.freedom()):
         setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
-
-        def best(
-            stages: int,
-            setting: Setting = setting,
-            counts: Sequence[int] = counts,
-        ) -> Cut | None:
-            found = [
-                cut_stages(
-                    hunt,
-                    setting,
-                    blocks,
-                    base_of(strategy, pieces),
-                    most=stages,
-                    least=2,
-                    gpipe=strategy == "gpipe",
-                )
-                for pieces in counts
-            ]
-            good = [cut for cut in found if cut is not None]
-            return min(good, key=lambda cut: cut.order, default=None)
-
-        quick = best(most)
+        # Smaller pieces need less: where the smallest do not fit, none do.
+        smallest = base_of(strategy, counts[-1])
+        fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
+        if not fewest:
+            continue
+        bases = [base_of(strategy, pieces) for pieces in counts]
+        quick = _best(hunt, setting, blocks, bases, fewest, most)
         if quick is None:
             continue
-        fewest = quick
-        for count in range(2, len(quick.blocks)):
-            smaller = best(count)
-            if smaller is not None:
-                fewest = smaller
+        few = None
+        for count in range(fewest, len(quick.blocks)):
+            few = _best(hunt, setting, blocks, bases, fewest, count)
+            if few is not None:
                 break
-        worth = worth_ratio(hunt) * fewest.time.total_seconds
-        if fewest is not quick and quick.time.total_seconds <= worth:
-            return [fewest, quick]
-        return [fewest]
+        if few is None:
+            return [quick]
+        worth = worth_ratio(hunt) * few.time.total_seconds
+        return [few, quick] if quick.time.total_seconds <= worth else [few]
     return []
+
+
+def _best(
+    hunt: Search,
+    setting: Setting,
+    blocks: Sequence[Block],
+    bases: Sequence[Sharding],
+    least: int,
+    most: int,
+) -> Cut | None:
+    """The shortest step of so many stages, over numbers of microbatches."""
+    found = [
+        cut_stages(
+            hunt,
+            setting,
+            blocks,
+            base,
+            most=most,
+            least=least,
+            gpipe=base.strategy == "gpipe",
+        )
+        for base in bases
+    ]
+    good = [cut for cut in found if cut is not None]
+    return min(good, key=lambda cut: cut.order, default=None)
 
 
 def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
@@ -203,9 +215,8 @@ def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: Strategy) -> Ref
     def fits(among: Search, workload: Workload) -> bool:
         setting, pieces = _harshest(among, workload)
         base = base_of(strategy, pieces)
-        problem = problem_of(among, setting, blocks, base, gpipe=gpipe)
         most = among.most_gpus
-        return split_pipeline(problem, most_stages=most, least_stages=2) is not None
+        return bool(fewest_stages(among, setting, blocks, base, most=most, gpipe=gpipe))
 
     change = cheapest_change(hunt, fits, gpu, missing)
     return too_small(strategy, gpu, missing, change)

@@ -11,13 +11,14 @@ them at once. The finished cut is counted again, exactly, by the estimate.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search, Seat
 from placement.domain.costs import LayerCost
 from placement.domain.estimate import LIKELY_RATIO, outside_bytes
 from placement.domain.offer import GpuOffer
 from placement.domain.pipeline import PipelineProblem, PipelineSplit, split_pipeline
-from placement.domain.remedies import Limits, Setting
+from placement.domain.remedies import Limits, Setting, in_runs
 from placement.domain.sharding import Sharding
 from placement.domain.states import optimizer_temporary_bytes, widths
 from placement.domain.timing import (
@@ -102,7 +103,7 @@ def in_pieces(
     workload = stage.workload
     if not workload.trains:
         return stage, [1]
-    whole = replace(stage, workload=workload.but(accumulation=1))
+    whole = in_runs(stage, 1)
     most = -(-workload.batch // replicas)
     aim = max(workload.accumulation, PIECES_PER_STAGE * most_stages)
     counts = sorted({min(most, aim), most})
@@ -122,6 +123,26 @@ def problem_of(
 
     `base`: a Sharding with the degrees and the microbatches of every stage.
     """
+    workload = setting.workload
+    key = (hunt.cost_key(setting, base), base.data_degree if base.stage else 0)
+    layers = hunt.caches.layers.get(key)
+    if layers is None:
+        layers = hunt.caches.layers[key] = _layers(hunt, setting, base)
+    return PipelineProblem(
+        **layers,
+        free_bytes=[_rounded(block.free_bytes) for block in blocks],
+        speeds=[
+            float(f"{hunt.speed(block.offers, setting) / 1e12:.4g}") for block in blocks
+        ],
+        microbatches=base.microbatches,
+        gpipe=gpipe,
+        fixed_bytes=float(outside_bytes(workload)) + extra_bytes,
+        scale=1.0 if hunt.tight or workload.accelerator == "cpu" else LIKELY_RATIO,
+    )
+
+
+def _layers(hunt: Search, setting: Setting, base: Sharding) -> dict[str, Any]:
+    """What a PipelineProblem says of layers."""
     workload = setting.workload
     costs = hunt.costs(setting, base)
     offload = setting.offload
@@ -143,21 +164,15 @@ def problem_of(
         if not offload:
             per_element += owner.optimizer_bytes / max(1, owner.elements)
     ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
-    return PipelineProblem(
-        state_bytes=[
+    return {
+        "state_bytes": [
             float(c.parameter_bytes + c.gradient_bytes + c.cache_bytes)
             + (0.0 if offload else part)
             for c, part in zip(costs, kept, strict=True)
         ],
-        activation_bytes=[float(cost.kept_bytes) for cost in costs],
-        seconds=[layer_flops(cost, workload) / ratio for cost in costs],
-        free_bytes=[_rounded(block.free_bytes) for block in blocks],
-        speeds=[
-            float(f"{hunt.speed(block.offers, setting) / 1e12:.4g}") for block in blocks
-        ],
-        microbatches=base.microbatches,
-        gpipe=gpipe,
-        moment_bytes=[
+        "activation_bytes": [float(cost.kept_bytes) for cost in costs],
+        "seconds": [layer_flops(cost, workload) / ratio for cost in costs],
+        "moment_bytes": [
             float(
                 max(
                     max(c.forward_peak_bytes, c.backward_peak_bytes) - c.kept_bytes,
@@ -166,12 +181,10 @@ def problem_of(
             )
             for c, extra in zip(costs, temporary, strict=True)
         ],
-        copy_bytes=[float(cost.weight_copy_bytes) for cost in costs],
-        step_bytes=[float(extra if foreach else 0) for extra in temporary],
-        fixed_bytes=float(outside_bytes(workload)) + extra_bytes,
-        tied_bytes=sum(cost.tied_elements for cost in costs) * per_element,
-        scale=1.0 if hunt.tight or workload.accelerator == "cpu" else LIKELY_RATIO,
-    )
+        "copy_bytes": [float(cost.weight_copy_bytes) for cost in costs],
+        "step_bytes": [float(extra if foreach else 0) for extra in temporary],
+        "tied_bytes": sum(cost.tied_elements for cost in costs) * per_element,
+    }
 
 
 def _kept_optimizer(cost: LayerCost, base: Sharding) -> float:

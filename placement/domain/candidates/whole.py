@@ -189,7 +189,8 @@ def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
 
 def fits_equally(hunt: Search, sharding: Sharding, setting: Setting) -> Fit:
     """Whether as many Gpus as replicas have room; if not, which one lacks it."""
-    sharding = replace(sharding, offload_optimizer=setting.offload)
+    if setting.offload:
+        sharding = replace(sharding, offload_optimizer=True)
     need = hunt.need_bytes(setting, sharding)
     return _fit(room_for(hunt.offers, sharding.data_degree, need))
 

@@ -257,7 +257,8 @@ def test_inference_shares_no_optimizer():
         make_offers(12, 12),
     )
 
-    assert strategies(made) == ["pipeline"]
+    assert strategies(made) == ["pipeline", "single"]
+    assert made.plans[1].remedies
     assert "Inference" in refused(made, "fsdp").reason
 
 
