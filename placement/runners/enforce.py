@@ -77,10 +77,11 @@ def pids_on(node: NodeView, gpu_uuid: str) -> set[int]:
         done = subprocess.run(
             command, cwd=BASE_DIR, capture_output=True, timeout=LOOK_SECONDS, check=True
         )
-        sample = json.loads(done.stdout)
-        gpus = {gpu["uuid"]: gpu["processes"] for gpu in sample["gpus"]}
-        # None: the card cannot say, which is no "it is there".
-        return {int(process["pid"]) for process in gpus[gpu_uuid]}
+        # The roster comes first, the Sample last.
+        sample = json.loads(done.stdout.splitlines()[-1])
+        gpus = {gpu["uuid"]: gpu for gpu in sample["gpus"]}
+        # Left out: the card cannot say, which is no "it is there".
+        return {int(process["pid"]) for process in gpus[gpu_uuid]["processes"]}
     except (
         OSError,
         subprocess.SubprocessError,

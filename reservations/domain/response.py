@@ -9,8 +9,8 @@ just before it acts. TELEMETRY.md section 4.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reservations.domain.whose import (
@@ -83,8 +83,8 @@ class Case:
     """Since the newest sample of the Gpu arrived."""
     stood_seconds: float
     """Since the Alert opened."""
-    done: Collection[Step] = ()
-    """Steps that were taken against this process already."""
+    done: Mapping[Step, float] = field(default_factory=dict)
+    """Steps that were taken against this process, with the seconds since."""
     settled: bool = False
     """The operator acknowledged or snoozed the Alert."""
 
@@ -118,7 +118,7 @@ def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
 
 
 def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
-    """How long after the Alert opened a step is due."""
+    """How long an intruder stands before a step is due."""
     return {
         Step.NOTIFY: 0.0,
         Step.WARN: policy.warn_after_seconds,
@@ -129,12 +129,22 @@ def due_after_seconds(step: Step, policy: JudgePolicy) -> float:
 def next_step(case: Case, *, owners: Owners, policy: JudgePolicy) -> Step | None:
     """Return the rung to take now; None: none is due, or none ever.
 
-    One at a time and none left out: whoever is stopped was told and warned.
+    One at a time and none left out: whoever is stopped was told and warned, and
+    had as long after the warning as the policy leaves between the two. A process
+    that came later than the Alert has its own time.
     """
     if why_never(case, owners=owners, policy=policy) is not None:
         return None
+    stood_seconds = min(case.stood_seconds, case.suspect.seconds)
+    before: Step | None = None
     for step in REACH.get(case.reach, ()):
-        if step not in case.done:
-            due = case.stood_seconds >= due_after_seconds(step, policy)
-            return step if due else None
+        if step in case.done:
+            before = step
+            continue
+        due_seconds = due_after_seconds(step, policy)
+        gap_seconds = 0.0
+        if before is not None:
+            gap_seconds = due_seconds - due_after_seconds(before, policy)
+        rested = before is None or case.done[before] >= gap_seconds
+        return step if stood_seconds >= due_seconds and rested else None
     return None

@@ -17,6 +17,13 @@ from telemetry.services.hours import (
 )
 from telemetry.services.minutes import prune_minutes, record_minutes
 from telemetry.services.nodes import enroll_node, mark_seen, renew_token, set_lost
+from telemetry.services.responses import (
+    NO_ANSWER,
+    finish_response,
+    give_up_responses,
+    note_response,
+    take_back_response,
+)
 from telemetry.services.roster import RosterReport, record_roster
 from telemetry.services.summaries import (
     ask_summary,
@@ -27,6 +34,7 @@ from telemetry.services.summaries import (
 from telemetry.services.xids import clear_xids, count_xids, judge_xids
 
 __all__ = [
+    "NO_ANSWER",
     "RosterReport",
     "acknowledge_alert",
     "ask_summary",
@@ -37,10 +45,13 @@ __all__ = [
     "count_xids",
     "enroll_node",
     "fill_summaries",
+    "finish_response",
+    "give_up_responses",
     "judge_xids",
     "mark_hours_due",
     "mark_seen",
     "mark_silent_nodes",
+    "note_response",
     "open_alert",
     "prune_hours",
     "prune_minutes",
@@ -52,5 +63,6 @@ __all__ = [
     "set_lost",
     "snooze_alert",
     "stored_usage",
+    "take_back_response",
     "wake_alert",
 ]

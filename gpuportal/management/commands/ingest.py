@@ -1,7 +1,7 @@
 """`manage.py ingest`: the only writer of facts from nodes.
 
-Here the floors are joined: telemetry's loop, the calendar's judge, placement's
-facts and logs. More than one may run; one of them leads.
+Here the floors are joined: telemetry's loop, the calendar's judge, the ladder
+against intruders, placement's facts and logs. More than one may run; one of them leads.
 """
 
 import signal
@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand
 from redis import Redis
 
 from gpuportal.judge import CalendarJudge
-from placement import services as placement
+from gpuportal.respond import Responder, record_fact
 from placement.live import LogGate
 from telemetry.ingest import Ingest
 
@@ -46,13 +46,19 @@ class Command(BaseCommand):
             judge=judge.judge,
             findings=judge.findings,
             holder_present=judge.holder_present,
-            on_fact=placement.record_fact,
+            on_fact=record_fact,
             on_log=lambda node, message, _now: gate.publish(node, message),
         )
-        watcher = threading.Thread(target=judge.run, args=(stop, connect))
-        watcher.start()
+        responder = Responder(judge, leads=lambda: ingest.lease.held)
+        threads = [
+            threading.Thread(target=judge.run, args=(stop, connect)),
+            threading.Thread(target=responder.run, args=(stop,)),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             ingest.run(stop)
         finally:
             stop.set()
-            watcher.join()
+            for thread in threads:
+                thread.join()
