@@ -1,4 +1,4 @@
-"""Who owns a process: /proc, the password file and the shims' registry.
+"""Who owns a process: the shims' registry, login slices, containers' labels, uids.
 
 Runs in the sampling child: no Django, no Celery. Answers are kept per process,
 known by pid *and* start time, because pids are used again. A process that is
@@ -9,6 +9,9 @@ The registry is `<node_dir>/jobs/<job>-<attempt>/shim.json` with `pid` and
 group. A process belongs to a job when it, or one of its ancestors, is in that
 group or is that shim: `torchrun` puts its workers into sessions of their own,
 so the group alone is not enough.
+
+The login that is told goes by what started the process: the login session it runs
+in, or its container's label, or else its uid. The uid that is told is its own.
 """
 
 from __future__ import annotations
@@ -16,27 +19,24 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import queue
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from telemetry.answers import WAIT_SECONDS, Answer, Answers
+from telemetry.containers import ContainerUsers, read_place
 from telemetry.domain.sample import COMMAND_LENGTH, USER_LENGTH
 
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-NAME_WAIT_SECONDS = 0.05
-"""How long a sample waits for a login name; a directory server may be slow."""
 STAT_BYTES = 4096
 MOST_ANCESTORS = 32
 MOST_KEPT = 4096
 REGISTRY_EVERY_SECONDS = 2.0
 IDENTITY_EVERY_SECONDS = 10.0
 """A process may run another program or change its user under the same pid."""
-NAME_KEPT_SECONDS = 600.0
 _ENTRY = re.compile(r"(\d{1,18})-\d{1,9}")
 
 
@@ -120,6 +120,7 @@ class Owner:
 
     uid: int | None = None
     user: str | None = None
+    """Login it is attributed to; None: it cannot be told, or not yet."""
     command: str = ""
     started_at: float | None = None
     start_ticks: int | None = None
@@ -130,60 +131,31 @@ NOBODY = Owner()
 
 
 class UserNames:
-    """uid -> login name without ever stopping a sample.
+    """uid -> login name without ever stopping a sample."""
 
-    Names may come from a directory server that takes seconds; they are looked
-    up on a thread of their own, and who waited in vain is told the next time.
-    """
-
-    def __init__(self, wait_seconds: float = NAME_WAIT_SECONDS) -> None:
-        self._wait_seconds = wait_seconds
-        self._names: dict[int, str | None] = {}
-        self._forget_at = 0.0
-        self._asked: dict[int, threading.Event] = {}
-        self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+    def __init__(self, wait_seconds: float = WAIT_SECONDS) -> None:
+        self._answers = Answers[int](
+            _login_name, name="user-names", wait_seconds=wait_seconds
+        )
 
     def name(self, uid: int) -> str | None:
         """Login name, or None while it is not known (yet)."""
-        if uid in self._names:
-            return self._names[uid]
-        with self._lock:
-            done = self._asked.get(uid)
-            first = done is None
-            if done is None:
-                done = self._asked[uid] = threading.Event()
-                self._queue.put(uid)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._look_up, name="user-names", daemon=True
-                )
-                self._thread.start()
-        if first:
-            done.wait(self._wait_seconds)
-        return self._names.get(uid)
+        return self.answer(uid).value
+
+    def answer(self, uid: int) -> Answer:
+        """The same, and whether it is known by now."""
+        return self._answers.get(uid)
 
     def refresh(self, at: float) -> None:
         """Forget all names now and then: accounts are made and renamed."""
-        if at >= self._forget_at:
-            self._forget_at = at + NAME_KEPT_SECONDS
-            with self._lock:
-                self._names = {}
-                self._asked = {}
+        self._answers.refresh(at)
 
-    def _look_up(self) -> None:
-        while True:
-            uid = self._queue.get()
-            try:
-                name: str | None = printable(pwd.getpwuid(uid).pw_name)[:USER_LENGTH]
-            except KeyError:
-                name = None
-            with self._lock:
-                self._names[uid] = name
-                asked = self._asked.get(uid)
-            if asked is not None:
-                asked.set()
+
+def _login_name(uid: int) -> str | None:
+    try:
+        return printable(pwd.getpwuid(uid).pw_name)[:USER_LENGTH]
+    except KeyError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +260,8 @@ class _Kept:
     start_ticks: int
     identity_at: float
     registry_version: int
+    settled: bool
+    """False: a name is still being looked up, or the process was just ending."""
 
 
 class Owners:
@@ -296,6 +270,9 @@ class Owners:
     def __init__(self, node_dir: Path | None = None, proc: Path = PROC) -> None:
         self._proc = proc
         self._names = UserNames()
+        self._containers = ContainerUsers()
+        # A node that runs in a container itself sees a machine in it.
+        self._own_container = read_place(os.getpid(), proc).container
         self._registry = JobRegistry(node_dir)
         self._kept: dict[int, _Kept] = {}
         self._boot_at = boot_at(proc)
@@ -306,6 +283,7 @@ class Owners:
         self._now = at
         self._registry.refresh(at)
         self._names.refresh(at)
+        self._containers.refresh(at)
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
 
@@ -322,23 +300,32 @@ class Owners:
             and kept.start_ticks == stat.start_ticks
             and kept.registry_version == version
             and self._now - kept.identity_at < IDENTITY_EVERY_SECONDS
-            and kept.owner.user is not None
+            and kept.settled
         ):
             return kept.owner
-        owner = self._look_up(pid, stat)
-        self._kept[pid] = _Kept(owner, stat.start_ticks, self._now, version)
-        return owner
-
-    def _look_up(self, pid: int, stat: ProcStat) -> Owner:
         uid, command = self._identity(pid, stat)
-        return Owner(
+        login = self._login(pid, uid)
+        owner = Owner(
             uid=uid,
-            user=None if uid is None else self._names.name(uid),
+            user=login.value,
             command=command,
             started_at=self._boot_at + stat.start_ticks / TICKS_PER_SECOND,
             start_ticks=stat.start_ticks,
             job=self._registry.job_of(pid, stat, self._proc),
         )
+        self._kept[pid] = _Kept(
+            owner, stat.start_ticks, self._now, version, settled=login.known
+        )
+        return owner
+
+    def _login(self, pid: int, uid: int | None) -> Answer:
+        """Whose it is: by its login session, its container's label, its uid."""
+        place = read_place(pid, self._proc)
+        if place.slice_uid is not None:
+            return self._names.answer(place.slice_uid)
+        if place.container not in (None, self._own_container):
+            return self._containers.user(place.container or "")
+        return Answer(known=False) if uid is None else self._names.answer(uid)
 
     def _identity(self, pid: int, stat: ProcStat) -> tuple[int | None, str]:
         folder = self._proc / str(pid)
