@@ -46,8 +46,20 @@ IGNORED = (
 
 def built(config: Mapping[str, Any]) -> torch.nn.Module:
     """The module of a config.json on the meta device. Raises SpecInvalid."""
+    architecture, parsed = class_and_config(config)
+    try:
+        with torch.device("meta"):
+            return architecture._from_config(parsed)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise _refused(error) from error
+
+
+def class_and_config(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """transformers' class for a config.json, and its config. Raises SpecInvalid."""
     check_size(config)
-    _check_numbers(config)
+    check_numbers(config)
     family = config.get("model_type")
     if not isinstance(family, str):
         raise SpecInvalid({"model_type": "is missing"})
@@ -56,18 +68,18 @@ def built(config: Mapping[str, Any]) -> torch.nn.Module:
     plain = {key: value for key, value in config.items() if key not in IGNORED}
     try:
         parsed = CONFIG_MAPPING[family].from_dict(plain)
-        architecture = _architecture(config, parsed)
-        with torch.device("meta"):
-            return architecture(parsed)
-    except (MemoryError, RecursionError):
-        raise
-    except SpecInvalid:
+        return _architecture(config, parsed), parsed
+    except (MemoryError, RecursionError, SpecInvalid):
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        raise SpecInvalid(
-            {"config": f"transformers {transformers.__version__} refuses it: {text}"}
-        ) from error
+        raise _refused(error) from error
+
+
+def _refused(error: Exception) -> SpecInvalid:
+    text = " ".join(str(error).split())[:300]
+    return SpecInvalid(
+        {"config": f"transformers {transformers.__version__} refuses it: {text}"}
+    )
 
 
 def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
@@ -80,19 +92,19 @@ def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
     if isinstance(name, str) and name.isidentifier():
         known = getattr(transformers, name, None)
         if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
-            return known._from_config
+            return known
     first = TWO_STACKS if getattr(parsed, "is_encoder_decoder", False) else ()
     for auto in (*first, *AUTO_CLASSES):
         mapping = getattr(transformers, auto)._model_mapping
         if type(parsed) in mapping:
             chosen = mapping[type(parsed)]
-            return (chosen[0] if isinstance(chosen, tuple) else chosen)._from_config
+            return chosen[0] if isinstance(chosen, tuple) else chosen
     raise SpecInvalid(
         {"model_type": f"'{config['model_type'][:80]}' has no model class"}
     )
 
 
-def _check_numbers(config: Mapping[str, Any]) -> None:
+def check_numbers(config: Mapping[str, Any]) -> None:
     """Refuse numbers that no size can have, before anything is built of them."""
     todo: list[tuple[str, Any]] = [(str(key), value) for key, value in config.items()]
     while todo:

@@ -23,9 +23,10 @@ def test_the_import_contracts_hold():
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_only_the_runtime_imports_torch():
+def test_only_the_runtime_and_the_symbolic_estimate_import_torch():
     found = {short(p) for p in python_files(*APPS) if "torch" in imports(p)}
-    assert {p for p in found if not p.startswith("placement/runtime/")} == set()
+    rooms = ("placement/runtime/", "placement/symbolic/")
+    assert {p for p in found if not p.startswith(rooms)} == set()
 
 
 def test_only_the_probe_imports_nvml():

@@ -1,0 +1,63 @@
+"""Tensors with sizes, strides and storages, but without memory.
+
+A phantom is an ordinary CPU tensor. Its storage says how many bytes it has, but
+points at one region of zeros that all phantoms share and that nobody may write. So
+whatever looks at devices, types and shapes (autocast, the choice of the attention
+kernel, autograd, optimizers) does what it does on real CPU tensors, while 8 billion
+parameters take no memory. Every operator must be answered by ``mode.StepMode``: a
+kernel that wrote to a phantom would end the process.
+"""
+
+import math
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+REGION_BYTES = 64 * 2**20
+"""Readable zeros behind every phantom, for code that reads without an operator."""
+_CPU = torch.device("cpu")
+_region = mmap.mmap(
+    -1, REGION_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ
+)
+_START = int(np.frombuffer(_region, dtype=np.uint8).ctypes.data)
+_EMPTY = torch.empty(0)
+_empties: dict[torch.dtype, torch.Tensor] = {}
+
+
+def make(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """A phantom; its storage is as large as a CPU tensor's of this layout."""
+    # Without a dispatch mode: the caller is the mode, or switched it off.
+    reach = 1
+    for size, step in zip(shape, stride, strict=True):
+        if size == 0:
+            reach = 0
+            break
+        reach += (size - 1) * step
+    storage = torch._C._construct_storage_from_data_pointer(
+        _START, _CPU, reach * dtype.itemsize
+    )
+    tensor = torch.empty(0, dtype=dtype)
+    tensor.set_(storage, 0, tuple(shape), tuple(stride))
+    return tensor
+
+
+def dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous phantom."""
+    stride = [1] * len(shape)
+    for place in range(len(shape) - 2, -1, -1):
+        stride[place] = stride[place + 1] * max(1, shape[place + 1])
+    return make(shape, stride, dtype)
+
+
+def is_phantom(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory of its own."""
+    return tensor.untyped_storage().data_ptr() == _START
+
+
+def numel(shape: Sequence[int]) -> int:
+    """Elements of a shape."""
+    return math.prod(shape)

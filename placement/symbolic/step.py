@@ -1,0 +1,191 @@
+"""The training step itself, twice, and what it took.
+
+The second step is the steady state: optimizer states exist and gradients are gone.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from placement.symbolic import phantom
+from placement.symbolic.case import Case
+from placement.symbolic.kernels import CudaKernels, attention_context
+from placement.symbolic.mode import StepMode
+from placement.symbolic.models import Built, build, class_of
+from placement.symbolic.optimizers import optimizer
+from placement.symbolic.routing import Router
+from placement.symbolic.summing import Summing
+from placement.symbolic.tracker import PHASES, Tracker, storage_bytes
+from placement.symbolic.workspaces import Workspaces
+
+STEPS = 2
+CUDA_BLOCK_BYTES = 512
+"""torch's caching allocator hands out blocks of whole 512 bytes."""
+AUTOCAST = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
+Progress = Callable[[str, float], None]
+
+
+def follow(
+    case: Case, progress: Progress = lambda _what, _share: None
+) -> dict[str, Any]:
+    """What one case takes, keys as issue 5 names them.
+
+    `progress` is told what runs and the share of the whole that is behind it.
+    `seconds` is processor time without imports.
+
+    Raises:
+        SpecInvalid: what cannot be built.
+        Unsupported: an operator that cannot be answered.
+    """
+    progress("reading the model's class", 0.05)
+    known = class_of(case)
+    started = time.process_time()
+    tracker = Tracker(CUDA_BLOCK_BYTES if case.accelerator == "cuda" else 1)
+    mode = StepMode(tracker)
+    Router(mode)
+    Workspaces(mode, case.accelerator)
+    summing = Summing(mode)
+    summing.learn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with mode, _functions(case, tracker), _random_states(tracker):
+            progress("building the model", 0.1)
+            built = build(case, known)
+            answer = _Run(case, built, tracker).steps(progress)
+    answer["method"] = "symbolic"
+    answer["seconds"] = round(time.process_time() - started, 4)
+    if case.ignored:
+        answer["ignored"] = list(case.ignored)
+    return answer
+
+
+class _Run:
+    """One built case."""
+
+    def __init__(self, case: Case, built: Built, tracker: Tracker) -> None:
+        self.case, self.built, self.tracker = case, built, tracker
+        self.trained = [one for one in built.model.parameters() if one.requires_grad]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.activation_bytes = 0
+        self.grad_bytes = 0
+
+    def steps(self, progress: Progress) -> dict[str, Any]:
+        """Run all steps; answer for the last."""
+        if self.case.trains and not self.trained:
+            return self.inference(progress)
+        if not self.case.trains:
+            return self.inference(progress)
+        buckets = self.buckets()
+        self.optimizer = optimizer(self.case, self.trained)
+        for number in range(STEPS):
+            self.tracker.forget_peaks()
+            self.step(
+                lambda what, share, n=number: progress(what, 0.2 + 0.4 * (n + share))
+            )
+        del buckets
+        return self.answer()
+
+    def step(self, progress: Progress) -> None:
+        """Forward and backward of every microbatch, then the optimizer."""
+        assert self.optimizer is not None
+        count = self.case.accumulation
+        for number in range(count):
+            progress("forward", number / (count + 1))
+            self.tracker.enter("fwd")
+            before = self.tracker.live_bytes
+            with (
+                self.autocast(),
+                attention_context(self.case.accelerator, self.case.attention),
+            ):
+                loss = self.built.loss()
+            if count > 1:
+                loss = loss / count
+            self.activation_bytes = self.tracker.live_bytes - before
+            progress("backward", (number + 0.4) / (count + 1))
+            self.tracker.enter("bwd")
+            loss.backward()
+            del loss
+        progress("optimizer", count / (count + 1))
+        self.tracker.enter("opt")
+        grads = [one.grad for one in self.trained if one.grad is not None]
+        self.grad_bytes = storage_bytes(grads)
+        del grads
+        self.optimizer.step()
+        self.tracker.enter("zero")
+        self.optimizer.zero_grad(set_to_none=self.case.set_to_none)
+        self.tracker.note()
+
+    def inference(self, progress: Progress) -> dict[str, Any]:
+        """One forward without gradients."""
+        progress("forward", 0.3)
+        self.tracker.forget_peaks()
+        self.tracker.enter("fwd")
+        before = self.tracker.live_bytes
+        with torch.no_grad(), self.autocast():
+            loss = self.built.loss()
+        self.activation_bytes = self.tracker.live_bytes - before
+        del loss
+        self.tracker.note()
+        return self.answer()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision, with its cache of 16-bit weights."""
+        kind = AUTOCAST.get(self.case.precision)
+        if kind is None:
+            return nullcontext()
+        return torch.autocast("cpu", kind)
+
+    def buckets(self) -> list[torch.Tensor]:
+        """What DistributedDataParallel copies gradients into before it sends them."""
+        made = []
+        if self.case.ranks > 1:
+            for kind in sorted({one.dtype for one in self.trained}, key=str):
+                count = sum(one.numel() for one in self.trained if one.dtype == kind)
+                made.append(phantom.dense((count,), kind))
+                self.tracker.born(made[-1])
+        return made
+
+    def answer(self) -> dict[str, Any]:
+        """The numbers."""
+        states = self.optimizer.state.values() if self.optimizer else ()
+        kept = [one for state in states for one in state.values() if _is_tensor(one)]
+        phases = self.tracker.phase_peak_bytes
+        return {
+            "peak_bytes": max(phases.values()),
+            "param_bytes": storage_bytes(self.built.model.parameters()),
+            "grad_bytes": self.grad_bytes,
+            "opt_state_bytes": storage_bytes(kept),
+            "activation_bytes": self.activation_bytes,
+            "phase_peak_bytes": {one: phases[one] for one in PHASES if one in phases},
+        }
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _functions(case: Case, tracker: Tracker) -> AbstractContextManager[Any]:
+    if case.accelerator == "cpu":
+        return nullcontext()
+    return CudaKernels(tracker, case.attention)
+
+
+@contextmanager
+def _random_states(tracker: Tracker) -> Iterator[None]:
+    """Checkpoints keep the generator's state, which no operator makes."""
+    original = torch.get_rng_state
+
+    def counted() -> torch.Tensor:
+        state = original()
+        tracker.born(state)
+        return state
+
+    torch.get_rng_state = counted
+    try:
+        yield
+    finally:
+        torch.get_rng_state = original
