@@ -18,10 +18,40 @@ def test_the_tree_is_printed_as_sshare_prints_it(lab, alice, carol) -> None:
     call_command("fairshare", stdout=out)
     lines = out.getvalue().splitlines()
     assert lines[0].split()[0] == "Account"
-    names = [line.split()[0] for line in lines[1:]]
-    assert names == ["institute", "nlp", "carol", "vision", "alice"]
+    names = [line.split()[:2] for line in lines[1:]]
+    assert [first for first, _ in names] == [
+        "institute", "nlp", "nlp", "vision", "vision"
+    ]  # fmt: skip
+    assert (names[2][1], names[4][1]) == ("carol", "alice")
     assert lines[3].split()[-1] == "1.000000"
     assert lines[5].split()[-1] == "0.500000"
+
+
+def test_the_tree_of_a_file_is_ranked_without_a_database(tmp_path) -> None:
+    rows = [
+        {"account": "root", "user": None, "parent": None, "raw_shares": None},
+        {"account": "root", "user": "alice", "raw_shares": 1, "raw_usage": 30},
+        {"account": "root", "user": "bob", "raw_shares": 1, "raw_usage": 10},
+    ]
+    file = tmp_path / "tree.json"
+    file.write_text(json.dumps({"rows": rows}))
+    out = StringIO()
+    call_command("fairshare", "--from", str(file), "--json", stdout=out)
+    told = json.loads(out.getvalue())["rows"]
+    assert [row["fairshare"] for row in told] == [None, 0.5, 1.0]
+    assert told[1]["level_fs"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2", '{"rows": 3}', "[" * 100_000, '[{"account": "a"}, 5]']
+)
+def test_a_file_that_is_no_tree_is_one_line_and_status_two(tmp_path, text) -> None:
+    file = tmp_path / "tree.json"
+    file.write_text(text)
+    with pytest.raises(CommandError, match=r"tree\.json: ") as caught:
+        call_command("fairshare", "--from", str(file))
+    assert caught.value.returncode == 2
+    assert "\n" not in str(caught.value)
 
 
 def test_an_empty_site_has_no_tree(db) -> None:

@@ -1,77 +1,127 @@
 """`manage.py fairshare`: the tree as Slurm's `sshare -l` prints it."""
 
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from reservations.domain.errors import hours_text
 from reservations.domain.fairshare import Level, Ranking, decayed_gpu_seconds
 from reservations.domain.policy import Policy
+from reservations.domain.sshare import (
+    PARENT,
+    RowsInvalid,
+    ShareRow,
+    rank_rows,
+    share_row,
+    table,
+)
 from reservations.domain.window import unix
 from reservations.models import Account, Membership
 from reservations.snapshots import ranking, site_policy
 
-COLUMNS = "{:<32}{:>8}{:>12}{:>14}{:>12}{:>11}{:>11}"
+BAD_INPUT = 2
+MOST_FILE_BYTES = 128 * 2**20
 
 
 class Command(BaseCommand):
-    """Prints; changes nothing."""
+    """Prints; changes nothing. With --from it needs no database."""
 
     help = "Print shares, usage, level_fs and fairshare of every account and member."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Where the tree comes from, and how it is printed."""
+        parser.add_argument(
+            "--from", dest="source", metavar="FILE.json",
+            help="rank the rows of a file (account, user, parent, raw_shares, "
+            "raw_usage) instead of the live site's",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Rank now, print from the root down."""
-        policy, now = site_policy(), timezone.now()
-        ranks = ranking(now, policy)
-        if ranks is None:
-            raise CommandError("There is no account yet.")
-        self.stdout.write(
-            COLUMNS.format(
-                "Account / User", "Shares", "NormShares", "Usage GPU-h", "EffUsage",
-                "LevelFS", "FairShare",
-            )
-        )  # fmt: skip
-        children: dict[int | None, list[Account]] = {}
-        for account in Account.objects.order_by("name"):
-            children.setdefault(account.parent_id, []).append(account)
-        members: dict[int, list[Membership]] = {}
-        for member in Membership.objects.filter(active=True).select_related("user"):
-            members.setdefault(member.account_id, []).append(member)
-        todo = [(account, 0) for account in reversed(children.get(None, []))]
-        while todo:
-            account, depth = todo.pop()
-            level = ranks.account_level(account.pk)
-            self._line(account.name, depth, account.shares, level, None, now, policy)
-            for member in members.get(account.pk, []):
-                self._line(
-                    member.user.username, depth + 1, member.shares,
-                    ranks.member_level(member.pk), (ranks, member.pk), now, policy,
-                )  # fmt: skip
-            below = children.get(account.pk, [])
-            todo += [(child, depth + 1) for child in reversed(below)]
+        """Rank and print; one line and exit 2 for a file that is no tree."""
+        if options["source"]:
+            try:
+                rows = rank_rows(_rows_of(Path(options["source"])))
+            except (RowsInvalid, OSError) as error:
+                text = f"{options['source']}: {getattr(error, 'strerror', '') or error}"
+                raise CommandError(
+                    " ".join(text.split())[:500], returncode=BAD_INPUT
+                ) from error
+        else:
+            rows = live_rows(timezone.now())
+        if options["json"]:
+            self.stdout.write(json.dumps({"rows": [asdict(row) for row in rows]}))
+        else:
+            self.stdout.write(table(rows))
 
-    def _line(
-        self,
-        name: str,
-        depth: int,
-        shares: int,
-        level: Level,
-        rank: tuple[Ranking, int] | None,
-        now: Any,
-        policy: Policy,
-    ) -> None:
-        used = decayed_gpu_seconds(
-            level.usage,
-            unix_seconds=unix(now),
-            half_life_seconds=policy.half_life_seconds,
+
+def _rows_of(path: Path) -> list[Any]:
+    if path.stat().st_size > MOST_FILE_BYTES:
+        raise RowsInvalid(f"larger than {MOST_FILE_BYTES >> 20} MiB")
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RowsInvalid(f"is not JSON: {str(error)[:120]}") from error
+    rows = data.get("rows") if isinstance(data, dict) else data
+    if not isinstance(rows, list):
+        raise RowsInvalid('has no list "rows"')
+    return rows
+
+
+def live_rows(now: datetime) -> list[ShareRow]:
+    """Rank the site's own tree, from the root down.
+
+    Raises:
+        CommandError: there is no account yet.
+    """
+    policy = site_policy()
+    ranks = ranking(now, policy)
+    if ranks is None:
+        raise CommandError("There is no account yet.")
+    return list(_walk(ranks, now, policy))
+
+
+def _walk(ranks: Ranking, now: datetime, policy: Policy) -> Iterator[ShareRow]:
+    def gpu_seconds(level: Level) -> int:
+        return round(
+            decayed_gpu_seconds(
+                level.usage,
+                unix_seconds=unix(now),
+                half_life_seconds=policy.half_life_seconds,
+            )
         )
-        level_fs = "inf" if level.level_fs is None else f"{float(level.level_fs):.6f}"
-        fairshare = f"{float(rank[0].ranks[rank[1]].fairshare):.6f}" if rank else ""
-        self.stdout.write(
-            COLUMNS.format(
-                " " * depth + name, shares, f"{float(level.norm_shares):.6f}",
-                hours_text(round(used)), f"{float(level.effective_usage):.6f}",
-                level_fs, fairshare,
-            ).rstrip()
+
+    children: dict[int | None, list[Account]] = {}
+    for account in Account.objects.order_by("name"):
+        children.setdefault(account.parent_id, []).append(account)
+    members: dict[int, list[Membership]] = {}
+    for member in Membership.objects.filter(active=True).select_related("user"):
+        members.setdefault(member.account_id, []).append(member)
+    names = {account.pk: account.name for own in children.values() for account in own}
+    todo = list(reversed(children.get(None, [])))
+    while todo:
+        account = todo.pop()
+        level = ranks.account_level(account.pk)
+        yield share_row(
+            account=account.name, user=None,
+            parent=names.get(account.parent_id or 0), raw_shares=_shares(account),
+            raw_usage=gpu_seconds(level), level=level, fairshare=None,
         )  # fmt: skip
+        for member in members.get(account.pk, []):
+            level = ranks.member_level(member.pk)
+            yield share_row(
+                account=account.name, user=member.user.username, parent=None,
+                raw_shares=_shares(member), raw_usage=gpu_seconds(level), level=level,
+                fairshare=ranks.ranks[member.pk].fairshare,
+            )  # fmt: skip
+        todo += reversed(children.get(account.pk, []))
+
+
+def _shares(row: Account | Membership) -> Any:
+    return PARENT if row.shares is None else row.shares
