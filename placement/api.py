@@ -55,6 +55,11 @@ class NewPlan(Schema):
     """A config.json."""
     model_id: int | None = None
     """What POST /models answered."""
+    weights: str = "full"
+    """Or int8, nf4: the blocks' linear layers quantized and frozen."""
+    lora_rank: int = 0
+    lora_targets: list[str] = []
+    """Linear layers, as the family calls them, beside which adapters are trained."""
     workload: dict[str, Any] = {}
     at: datetime | None = None
     hours: float = 4
@@ -163,9 +168,10 @@ def job_stop(
 
 @router.post("/models", response={201: dict[str, Any]})
 def model_upload(
-    request: HttpRequest, file: File[UploadedFile]
+    request: HttpRequest, file: File[list[UploadedFile]]
 ) -> Status[dict[str, Any]]:
-    """Read a config.json, .safetensors (its header will do) or ONNX; keep its sizes."""
+    """Read a config.json, .safetensors (its header will do, also as .json), ONNX, or
+    several files `file`: an index with its shards' headers. Keep the sizes only."""
     now = timezone.now()
     user = _user(request)
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
@@ -188,7 +194,12 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
         now=now,
         reservation_id=body.reservation,
     )
-    spec = _chosen(user, body, now)
+    spec = services.adapted(
+        _chosen(user, body, now),
+        weights=body.weights,
+        lora_rank=body.lora_rank,
+        lora_targets=body.lora_targets,
+    )
     if body.max_gpus is not None and body.max_gpus < 1:
         raise BadInput({"max_gpus": "must be at least 1"})
     found = services.make_plans(
@@ -211,7 +222,14 @@ def _spec_facts(spec: ModelSpec) -> dict[str, Any]:
         "family": spec.family,
         "parameter_count": spec.parameter_count,
         "layers": len(spec.layers),
+        "trainable_count": spec.trainable_count,
+        "stored_bytes": spec.stored_bytes,
+        "dtype": spec.dtype,
+        "source": spec.source,
+        "quantized": spec.is_quantized,
+        "tied_groups": [list(group) for group in spec.tied_groups],
         "activations_are_a_guess": spec.activations_are_a_guess,
+        "notes": list(spec.notes),
     }
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django import forms
 from django.utils import timezone
@@ -153,6 +154,28 @@ def _number(text: str, setting: Setting) -> object:
     return value if math.isfinite(value) else text
 
 
+class FilesInput(forms.ClearableFileInput):
+    """A choice of several files at once: an index and its shards."""
+
+    allow_multiple_selected = True
+
+
+class FilesField(forms.FileField):
+    """Several files; none where the field is left empty."""
+
+    widget = FilesInput
+
+    def clean(self, data: Any, initial: Any = None) -> list[Any]:
+        """Check every file as Django checks one.
+
+        Raises:
+            ValidationError: one of them is empty, or has a name too long.
+        """
+        given = data if isinstance(data, list | tuple) else [data]
+        cleaned = [super(FilesField, self).clean(one, initial) for one in given]
+        return [one for one in cleaned if one]
+
+
 class PlanForm(forms.Form):
     """A model and how to run it, when, for how long, on how many Gpus."""
 
@@ -165,7 +188,7 @@ class PlanForm(forms.Form):
         initial="gpt2",
     )
     model = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    upload = forms.FileField(label="File", required=False, allow_empty_file=False)
+    upload = FilesField(label="File", required=False, allow_empty_file=False)
     task = forms.ChoiceField(
         choices=[("train", "Train"), ("infer", "Infer")], initial="train"
     )

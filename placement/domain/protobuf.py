@@ -105,4 +105,6 @@ class Wire:
 
 
 def _broken(at: int) -> SpecInvalid:
-    return SpecInvalid({"file": f"is not protobuf, or is damaged, at byte {at:,}"})
+    return SpecInvalid(
+        {"file": f"is no ONNX (protobuf), or is damaged, at byte {at:,}"}
+    )

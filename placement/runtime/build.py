@@ -10,6 +10,7 @@ no hub, no code of the model's author. The limits are set before the file is rea
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from placement.domain.errors import BadInput
 from placement.domain.quantization import read_quantization
@@ -24,7 +25,13 @@ from placement.runtime.jail import (
     problem,
     say,
 )
-from placement.runtime.parse import CONFIG_MAX_BYTES, Opened, opened, read_json
+from placement.runtime.parse import (
+    CONFIG_MAX_BYTES,
+    Opened,
+    opened,
+    read_json,
+    with_config,
+)
 
 CPU_SECONDS = 30
 ADDRESS_BYTES = 2**30
@@ -39,7 +46,8 @@ def main(arguments: list[str]) -> int:
             raise Refused("usage", "path", "PATH [NAME]")
         one = opened(Path(arguments[0]))
         name = arguments[1] if len(arguments) == 2 else ""
-        return say(answers, read(one, name[:120]).to_json(), 0)
+        spec, config = read(one, name[:120])
+        return say(answers, with_config(spec, config), 0)
     except Refused as refused:
         told = problem(refused.code, refused.field, refused.detail)
     except BadInput as error:
@@ -51,8 +59,11 @@ def main(arguments: list[str]) -> int:
     return say(answers, told, EXIT_REFUSED)
 
 
-def read(one: Opened, name: str) -> ModelSpec:
-    """The ModelSpec of an open config.json. Raises Refused or BadInput."""
+def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
+    """(the ModelSpec of an open config.json, the config.json).
+
+    Raises Refused or BadInput.
+    """
     try:
         import torch
         import transformers
@@ -86,7 +97,7 @@ def read(one: Opened, name: str) -> ModelSpec:
         notes=[note],
     )
     scheme = read_quantization(config)
-    return spec if scheme is None else quantized(spec, scheme)
+    return (spec if scheme is None else quantized(spec, scheme)), config
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 Prints one line of JSON. Exit 0: a ModelSpec (domain.spec.ModelSpec.to_json). Exit 2:
 {"error": code, "field": field, "detail": text}. Any other exit is a crash or a limit.
+Beside the ModelSpec of a config.json stands "config", the file itself.
 The files are data: nothing in them is executed, no weights are read, no external data
 is opened, no pickle, nothing is unpacked. Limits: see placement.runtime.jail; the files
 are opened before them, so nothing else can be. The caller gives a clean environment and
@@ -75,7 +76,8 @@ class Opened:
 def main(arguments: list[str]) -> int:
     """Parse one file, or a set of them; print the answer; 0 or EXIT_REFUSED."""
     try:
-        print(json.dumps(parsed(arguments).to_json()))
+        spec, config = parsed(arguments)
+        print(json.dumps(with_config(spec, config)))
         return 0
     except Refused as refused:
         return refuse(refused.code, refused.field, refused.detail)
@@ -87,8 +89,16 @@ def main(arguments: list[str]) -> int:
         return refuse("too_deep", "file", "is nested too deep")
 
 
-def parsed(arguments: Sequence[str]) -> ModelSpec:
-    """The ModelSpec that the arguments ask for. Raises Refused or BadInput."""
+def with_config(spec: ModelSpec, config: Any) -> dict[str, Any]:
+    """A ModelSpec as it is printed, with the config.json it came from, if any."""
+    return spec.to_json() | ({"config": config} if config is not None else {})
+
+
+def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
+    """(the ModelSpec that the arguments ask for, its config.json or None).
+
+    Raises Refused or BadInput.
+    """
     if len(arguments) in (2, 3) and arguments[0] in KINDS:
         kind, path = arguments[0], Path(arguments[1])
         one = opened(path)
@@ -100,7 +110,7 @@ def parsed(arguments: Sequence[str]) -> ModelSpec:
             raise Refused("too_large", "files", f"more than {FILES_MOST}")
         files = [opened(Path(one)) for one in arguments[2:]]
         limit_process("set", files)
-        return read_set(files, arguments[1][:120])
+        return read_set(files, arguments[1][:120]), None
     usage = f"KIND PATH [NAME], KIND one of {', '.join(KINDS)}; or set NAME PATH..."
     raise Refused("usage", "kind", usage)
 
@@ -136,16 +146,16 @@ def bytes_to_read(kind: str) -> int:
     return MAX_HEADER_BYTES + 8 if kind in ("safetensors", "set") else JSON_MAX_BYTES
 
 
-def read(kind: str, one: Opened, name: str) -> ModelSpec:
-    """The ModelSpec of an open file."""
+def read(kind: str, one: Opened, name: str) -> tuple[ModelSpec, Any]:
+    """(the ModelSpec of an open file, its config.json or None)."""
     refuse_archive(one)
     if kind == "safetensors":
-        return spec_of_tensors(read_header(one), name=name)
+        return spec_of_tensors(read_header(one), name=name), None
     most = bytes_to_read(kind)
     if one.size > most:
         raise Refused("too_large", "file", f"{one.size:,} bytes; at most {most:,}")
     if kind == "onnx":
-        return parse_onnx(one.file, one.size, name=name)
+        return parse_onnx(one.file, one.size, name=name), None
     data = read_json(one.file.read())
     if kind == "json":
         kind = kind_of_json(data)
@@ -153,9 +163,9 @@ def read(kind: str, one: Opened, name: str) -> ModelSpec:
             detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,} of a config"
             raise Refused("too_large", "file", detail)
     if kind == "config":
-        return parse_config(data, name=name if name != "config" else "")
+        return parse_config(data, name=name if name != "config" else ""), data
     if kind == "header":
-        return spec_of_tensors(safetensors_tensors(data), name=name)
+        return spec_of_tensors(safetensors_tensors(data), name=name), None
     raise index_alone(data)
 
 

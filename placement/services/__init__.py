@@ -2,14 +2,20 @@
 
 from placement.services.facts import record_fact
 from placement.services.jobs import launch, stop
-from placement.services.models import chosen_spec, parse_model
+from placement.services.looking import look_again
+from placement.services.models import adapted, chosen_spec, parse_model
 from placement.services.planning import keep_plan, make_plans, offered
+from placement.services.relocating import allow_moves, decide
 from placement.services.ticking import tick
 
 __all__ = [
+    "adapted",
+    "allow_moves",
     "chosen_spec",
+    "decide",
     "keep_plan",
     "launch",
+    "look_again",
     "make_plans",
     "offered",
     "parse_model",

@@ -1,8 +1,9 @@
-"""Registered models: an uploaded file becomes a stored ModelSpec.
+"""Registered models: uploaded files become a stored ModelSpec.
 
-The file is parsed in a process of its own, without our environment, secrets or
-working folder; only the JSON it prints comes back, and that is read again with
-the same checks.
+Files are parsed in a process of their own, without our environment, secrets, network
+or working folder; only the JSON it prints comes back, and that is read again with the
+same checks. A config.json of a family that is not known here is built on meta by the
+pinned transformers in such a process too.
 """
 
 import hashlib
@@ -12,14 +13,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import IO, Any
 
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
+from placement.domain.adapt import with_lora, with_quantized
+from placement.domain.entry import EntryPoint
 from placement.domain.errors import SpecInvalid
 from placement.domain.spec import ModelSpec
 from placement.domain.well_known import well_known_spec
@@ -27,76 +32,139 @@ from placement.models import RegisteredModel
 from reservations.models import User
 
 MOST_UPLOAD_BYTES = 512 * 2**20
+MOST_FILES = 512
 PARSE_SECONDS = 30
+BUILD_SECONDS = 60
+MOST_ANSWER_BYTES = 24 * 2**20
+"""What is read of the parser's answer: ten times the largest ModelSpec met."""
 MODELS_PER_USER = 200
 MOST_PARSERS = 2
 """At once in one web process: each takes a core, up to 1 GiB and the thread that
 waits for it; more of them would keep everybody else's pages waiting."""
 PARSER_WAIT_SECONDS = 3.0
 _parsers = threading.BoundedSemaphore(MOST_PARSERS)
-KINDS = {".json": "config", ".safetensors": "safetensors", ".onnx": "onnx"}
+KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
+SOURCES = {"config.json": "config"}
+"""ModelSpec.source -> RegisteredModel.source, where they differ."""
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What the parser made of the files."""
+
+    spec: ModelSpec
+    config: Mapping[str, Any] | None
+    """The config.json itself, where it was one: symbolic estimates build it again."""
+
+
+class _Problem(Exception):
+    """The parser's own words."""
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        self.code, self.field, self.detail = code, field, detail
+        super().__init__(detail)
 
 
 def kind_of(name: str) -> str:
-    """Return what a file is by the end of its name.
+    """Return what a file is by the end of its name; json is told apart by content.
 
     Raises:
         SpecInvalid: none of the kinds that can be read.
     """
     lower = name.lower()
-    if lower.endswith(".safetensors.index.json"):
-        return "index"
     for end, kind in KINDS.items():
         if lower.endswith(end):
             return kind
     raise SpecInvalid(
         {
-            "upload": "the name must end in .json (config.json or a safetensors "
-            "index), .safetensors or .onnx"
+            "upload": "the name must end in .json (config.json, a safetensors index or "
+            "header), .safetensors or .onnx"
         }
     )
 
 
-def parse_model(*, user: User, upload: UploadedFile, now: datetime) -> RegisteredModel:
-    """Parse an uploaded file and keep its ModelSpec (not the file).
+def parse_model(
+    *, user: User, upload: UploadedFile | Sequence[UploadedFile], now: datetime
+) -> RegisteredModel:
+    """Parse uploaded files and keep their ModelSpec (not the files).
 
     Args:
         user: who it belongs to; nobody else sees it.
-        upload: config.json, .safetensors (or only its header), an index, ONNX.
+        upload: config.json, .safetensors (or only its header, also as .json), ONNX; or
+            several files: an index with all its shards' headers, or the shards.
         now: aware UTC.
 
     Raises:
-        SpecInvalid: the file is not what it says, or too large; by field.
+        SpecInvalid: a file is not what it says, or too large; by field.
     """
-    name = Path(upload.name or "").name[:120]
-    kind = kind_of(name)
-    if (upload.size or 0) > MOST_UPLOAD_BYTES:
+    uploads = [upload] if isinstance(upload, UploadedFile) else list(upload)
+    names = [Path(one.name or "").name[:120] for one in uploads]
+    kinds = [kind_of(name) for name in names]
+    _check_sizes(uploads)
+    name = min(names, key=lambda one: (not one.endswith(".index.json"), one))
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory(prefix="gpuportal-parse-") as folder:
+        paths = []
+        for index, one in enumerate(uploads):
+            path = Path(folder) / f"{index:03d}{Path(names[index]).suffix.lower()}"
+            with path.open("wb") as file:
+                for chunk in one.chunks():
+                    digest.update(chunk)
+                    file.write(chunk)
+            paths.append(path)
+        understood = run_parser(kinds, paths, name=_title(name))
+    return _kept(user, name, digest.hexdigest(), understood, now)
+
+
+def _title(name: str) -> str:
+    """A model's name by its file's; "" for a bare config.json, which may tell it."""
+    for end in (".safetensors.index.json", ".safetensors", ".json", ".onnx"):
+        if name.lower().endswith(end):
+            name = name[: -len(end)]
+            break
+    return "" if name == "config" else name or "model"
+
+
+def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
+    """Refuse too many bytes or files before anything is written.
+
+    Raises:
+        SpecInvalid: with what would be enough.
+    """
+    total = sum(one.size or 0 for one in uploads)
+    if not uploads:
+        raise SpecInvalid({"upload": "no file came"})
+    if len(uploads) > MOST_FILES:
+        raise SpecInvalid({"upload": f"{len(uploads):,} files; at most {MOST_FILES}"})
+    if total > MOST_UPLOAD_BYTES:
         raise SpecInvalid(
             {
-                "upload": f"{upload.size:,} bytes; at most {MOST_UPLOAD_BYTES:,}. The "
+                "upload": f"{total:,} bytes; at most {MOST_UPLOAD_BYTES:,}. The "
                 "header of a .safetensors file is enough"
             }
         )
-    with tempfile.TemporaryDirectory(prefix="gpuportal-parse-") as folder:
-        path = Path(folder) / f"model{Path(name).suffix.lower()}"
-        digest = hashlib.sha256()
-        with path.open("wb") as file:
-            for chunk in upload.chunks():
-                digest.update(chunk)
-                file.write(chunk)
-        spec = run_parser(kind, path, name=Path(name).stem)
+
+
+def _kept(
+    user: User, name: str, digest: str, understood: Understood, now: datetime
+) -> RegisteredModel:
+    spec = understood.spec
+    source = SOURCES.get(spec.source, spec.source)[:40]
+    stored = spec.to_json()
+    if understood.config is not None:
+        stored["config"] = dict(understood.config)
     with transaction.atomic(durable=True):
         same = RegisteredModel.objects.filter(
-            owner=user, sha256=digest.hexdigest(), source=kind
+            owner=user, sha256=digest, source=source
         ).first()
         if same is not None:
             return same
         row = RegisteredModel.objects.create(
             owner=user,
             name=name,
-            source=kind,
-            sha256=digest.hexdigest(),
-            spec=spec.to_json(),
+            source=source,
+            sha256=digest,
+            spec=stored,
             created_at=now,
         )
         old = RegisteredModel.objects.filter(owner=user)[MODELS_PER_USER:]
@@ -104,7 +172,7 @@ def parse_model(*, user: User, upload: UploadedFile, now: datetime) -> Registere
     return row
 
 
-def run_parser(kind: str, path: Path, *, name: str) -> ModelSpec:
+def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Understood:
     """Run the parser's process and return what it understood.
 
     Raises:
@@ -116,26 +184,62 @@ def run_parser(kind: str, path: Path, *, name: str) -> ModelSpec:
             {"upload": "other people's files are being read just now; try again soon"}
         )
     try:
-        done = _run(kind, path)
+        answer = _answer(kinds, paths)
+    except _Problem as problem:
+        raise SpecInvalid({problem.field: problem.detail}) from None
     finally:
         _parsers.release()
+    config = answer.get("config")
+    spec = ModelSpec.from_json(answer)
+    # The parser saw a neutral file name; people know theirs.
+    if name:
+        spec = replace(spec, name=name)
+    return Understood(spec, config if isinstance(config, dict) else None)
+
+
+def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:
+    """What a parser's process printed. Raises _Problem or SpecInvalid."""
+    if len(paths) > 1:
+        command = ["placement.runtime.parse", "set", "model", *map(str, paths)]
+        return _printed(command, PARSE_SECONDS)
     try:
-        answer = json.loads(done.stdout)
+        command = ["placement.runtime.parse", kinds[0], str(paths[0]), "config"]
+        return _printed(command, PARSE_SECONDS)
+    except _Problem as problem:
+        if problem.code != "unknown_family":
+            raise
+    return _printed(["placement.runtime.build", str(paths[0])], BUILD_SECONDS)
+
+
+def _printed(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The one line of JSON of a child process. Raises _Problem or SpecInvalid."""
+    with tempfile.TemporaryFile() as output:
+        done = _run(command, output, seconds)
+        output.seek(0)
+        text = output.read(MOST_ANSWER_BYTES + 1)
+    try:
+        if len(text) > MOST_ANSWER_BYTES:
+            raise ValueError
+        answer = json.loads(text)
     except ValueError:
         raise SpecInvalid(
             {"upload": "the file could not be read within the parser's memory"}
         ) from None
     if done.returncode != 0 or "error" in answer:
-        field = str(answer.get("field") or "upload")[:80]
-        raise SpecInvalid({field: str(answer.get("detail") or "cannot be read")[:400]})
-    # The parser saw a neutral file name; people know theirs.
-    return replace(ModelSpec.from_json(answer), name=name)
+        raise _Problem(
+            str(answer.get("error") or ""),
+            str(answer.get("field") or "upload")[:80],
+            str(answer.get("detail") or "cannot be read")[:400],
+        )
+    return dict(answer)
 
 
-def _run(kind: str, path: Path) -> subprocess.CompletedProcess[bytes]:
+def _run(
+    command: Sequence[str], output: IO[bytes], seconds: float
+) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
-            [sys.executable, "-m", "placement.runtime.parse", kind, str(path)],
+            [sys.executable, "-m", *command],
             cwd=settings.BASE_DIR,
             env={
                 "PATH": os.defpath,
@@ -143,14 +247,36 @@ def _run(kind: str, path: Path) -> subprocess.CompletedProcess[bytes]:
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PARSE_SECONDS,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise SpecInvalid(
-            {"upload": f"reading it took more than {PARSE_SECONDS} s"}
+            {"upload": f"reading it took more than {seconds} s"}
         ) from None
+
+
+def adapted(
+    spec: ModelSpec,
+    *,
+    weights: str = "full",
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
+) -> ModelSpec:
+    """Return the model with quantized weights, adapters, or both (QLoRA).
+
+    Raises:
+        SpecInvalid: by field.
+    """
+    if weights != "full":
+        spec = with_quantized(spec, weights)  # type: ignore[arg-type]
+    if lora_rank:
+        targets = lora_targets or ("q_proj", "v_proj")
+        spec = with_lora(spec, rank=lora_rank, targets=targets)
+    return spec
 
 
 def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSpec:
@@ -164,4 +290,12 @@ def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSp
         if row is None:
             raise SpecInvalid({"upload": "that upload is gone: upload it again"})
         return ModelSpec.from_json(row.spec)
+    if ":" in well_known:
+        entry = EntryPoint.read(well_known)
+        raise SpecInvalid(
+            {
+                "model": f"{entry} runs code, which the portal never does by itself: "
+                f"run `python -m placement.runtime.entry {entry}` as a Job"
+            }
+        )
     return well_known_spec(well_known)

@@ -124,7 +124,7 @@ def _spec(request: HttpRequest, form: PlanForm) -> ModelSpec:
         return services.chosen_spec(
             user=reader(request), well_known=data["known"], model_id=None
         )
-    if data["upload"] is not None:
+    if data["upload"]:
         data["model"] = _parsed(request, form)
     if data["model"] is None:
         raise BadInput(

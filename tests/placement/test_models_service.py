@@ -82,7 +82,7 @@ def test_a_parser_that_hangs_is_given_up(alice, monkeypatch):
 
 
 def test_a_parser_that_dies_is_a_sentence_and_no_crash(alice, monkeypatch):
-    dead = subprocess.CompletedProcess([], -9, b"", b"")
+    dead = subprocess.CompletedProcess([], -9)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: dead)
     assert "memory" in refused(alice, "config.json", GPT2)["upload"]
 

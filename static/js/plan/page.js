@@ -44,14 +44,14 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   again();
 });
-// Before htmx hears of it: a file of many GB goes out as its header alone.
+// Before htmx hears of it: files of many GB go out as their headers alone.
+const isLong = (file) => file.size > 2 ** 20 && file.name.toLowerCase().endsWith(".safetensors");
 upload.addEventListener("input", async (event) => {
-  const [file] = upload.files;
-  if (!file || file.size <= 2 ** 20 || !file.name.toLowerCase().endsWith(".safetensors")) return;
+  const files = [...upload.files];
+  if (!files.some(isLong)) return;
   event.stopPropagation();
-  const short = await headerOnly(file);
   const holder = new DataTransfer();
-  holder.items.add(short ?? file);
+  for (const file of files) holder.items.add((isLong(file) && (await headerOnly(file))) || file);
   upload.files = holder.files;
   again();
 });
