@@ -14,12 +14,14 @@ from telemetry.models import Gpu, Node
 
 PER_KIND = 6
 LONGEST_QUERY = 80
+MORE_PAGES = (("me", "Settings"), ("free-hours", "When is it free?"))
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
     "calendar": "book reserve reservation free week day",
     "plan": "model memory estimate fit parallel split",
     "jobs": "run train log stop script recipe",
     "standing": "quota rank fair share ledger usage hours",
+    "free-hours": "heat map week history busy free hours",
     "me": "settings theme api tokens password account",
 }
 
@@ -56,7 +58,7 @@ def as_json(hits: Iterable[Hit]) -> list[dict[str, str]]:
 
 def _pages(query: str) -> Iterator[Hit]:
     word = query.lower()
-    for name, label in (*MAIN_PAGES, ("me", "Settings")):
+    for name, label in (*MAIN_PAGES, *MORE_PAGES):
         words = f"{label.lower()} {PAGE_WORDS[name]}".split()
         if any(each.startswith(word) for each in words):
             yield Hit("page", label, "page", reverse(name))

@@ -6,12 +6,14 @@ from django.urls import include, path
 
 from gpuportal import views
 from gpuportal.api import api
+from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz
 from gpuportal.metrics import metrics
 
 urlpatterns = [
     path("", views.board, name="board"),
     path("board/minute", views.board_minute, name="board-minute"),
+    path("free/", free_hours, name="free-hours"),
     path("search", views.search, name="search"),
     path("me/", views.me, name="me"),
     path("me/tokens/", views.token_create, name="token-create"),
