@@ -153,6 +153,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 1.0,
         "options": {"expires": 5},
     },
+    # Which Jobs are due is in the database: see placement's policy.
+    "moves": {
+        "task": "placement.tasks.look_again",
+        "schedule": 5.0,
+        "options": {"expires": 5},
+    },
     "telemetry": {
         "task": "telemetry.tasks.tick",
         "schedule": 60.0,

@@ -10,3 +10,9 @@ from placement import services
 def tick() -> dict[str, int]:
     """Run the tick of Jobs (see ``services.ticking`` for its steps)."""
     return services.tick(timezone.now())
+
+
+@shared_task(name="placement.tasks.look_again")
+def look_again() -> dict[str, int]:
+    """Look again at running Jobs (see ``services.looking`` for its steps)."""
+    return services.look_again(timezone.now())

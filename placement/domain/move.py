@@ -49,12 +49,13 @@ def decide_move(
     seconds_since_last_move: float | None = None,
     last_move_cost_seconds: float = 0.0,
     margin_ratio: float = MARGIN_RATIO,
+    hold_down_factor: float = HOLD_DOWN_FACTOR,
 ) -> MoveDecision:
     """Should a Job move at its next step boundary?
 
     `steps_left` None: unknown; then `regret_seconds` is what staying has already lost.
     """
-    hold = HOLD_DOWN_FACTOR * last_move_cost_seconds
+    hold = hold_down_factor * last_move_cost_seconds
     known = steps_left is not None
     gain = (
         (step_seconds_now - step_seconds_new) * steps_left
@@ -77,6 +78,56 @@ def decide_move(
     return MoveDecision(
         move=move, gain_seconds=gain, cost_seconds=cost_seconds, reason=reason
     )
+
+
+def restart_cost_seconds(
+    *,
+    pause_seconds: float,
+    steps_done: int | None,
+    step_seconds_new: float,
+    from_start: bool,
+    bytes_moved: float = 0.0,
+    bytes_per_second: float = 1.0,
+) -> float:
+    """What stopping a Job and starting it elsewhere costs.
+
+    From the start: the steps that were done are done again, at the new pace. From its
+    own checkpoint: its state is read again.
+
+    >>> restart_cost_seconds(
+    ...     pause_seconds=30, steps_done=100, step_seconds_new=0.5, from_start=True
+    ... )
+    80.0
+    """
+    if from_start:
+        return pause_seconds + (steps_done or 0) * step_seconds_new
+    return move_cost_seconds(
+        bytes_moved=bytes_moved,
+        bytes_per_second=bytes_per_second,
+        pause_seconds=pause_seconds,
+    )
+
+
+def regret_after(
+    regret_seconds: float,
+    *,
+    elapsed_seconds: float,
+    step_seconds_now: float,
+    step_seconds_new: float,
+) -> float:
+    """What staying has lost by now: the time that the same steps would have saved.
+
+    Without a better Plan nothing is lost, and what was lost before is forgotten: the
+    better Plan of then is gone.
+
+    >>> regret_after(
+    ...     10, elapsed_seconds=60, step_seconds_now=1.0, step_seconds_new=0.5
+    ... )
+    40.0
+    """
+    if step_seconds_new >= step_seconds_now:
+        return 0.0
+    return regret_seconds + elapsed_seconds * (1 - step_seconds_new / step_seconds_now)
 
 
 def bytes_changing_owner(

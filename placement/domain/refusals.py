@@ -150,3 +150,32 @@ class JobOver(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return f"Job #{self.job} is {self.state} already."
+
+
+@dataclass(eq=False)
+class MoveGone(JobRefusal):
+    """A proposal to move a Job that does not stand any more."""
+
+    code: ClassVar[str] = "move-gone"
+    title: ClassVar[str] = "The proposal does not stand any more"
+    move: int
+    state: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"Nothing was moved: {self.state}. Things may look different by now."
+
+
+@dataclass(eq=False)
+class RestartNotAllowed(JobRefusal):
+    """A move stops a Job and starts it again; that must be allowed first."""
+
+    code: ClassVar[str] = "restart-not-allowed"
+    title: ClassVar[str] = "Say first how it may be started again"
+    job: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"A move stops job #{self.job} and starts it again; the portal does not "
+            "carry its state over. Say first whether it starts from its beginning or "
+            "resumes from a checkpoint of its own."
+        )

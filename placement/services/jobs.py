@@ -15,6 +15,7 @@ from django.db import transaction
 from placement import live
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
+from placement.domain.look import Restart
 from placement.domain.recipes import (
     RUNNABLE_STRATEGIES,
     TINY_TRANSFORMER,
@@ -43,8 +44,7 @@ MOST_LIVE_JOBS = 8
 """Jobs that wait or run in one Reservation."""
 
 
-@transaction.atomic(durable=True)
-def launch(
+def launch_in(
     *,
     user: User,
     reservation_id: int,
@@ -56,12 +56,18 @@ def launch(
     arguments: Sequence[str] = (),
     plan_id: int | None = None,
     node: str = "",
+    may_move: bool = False,
+    restart: str = "",
     now: datetime,
 ) -> Job:
     """Put a Job into one's own Reservation; it begins when that does.
 
+    To be called in a transaction.
+
     Args:
         node: which node, where the Reservation has Gpus on several.
+        may_move: look again whether it would run faster elsewhere.
+        restart: how it may be started again (``domain.look.Restart``); "": not.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
@@ -71,6 +77,9 @@ def launch(
     checked = _checked_form(
         name, kind, recipe, recipe_settings or {}, script, arguments
     )
+    if restart not in list(Restart):
+        ways = ", ".join(repr(way.value) for way in Restart)
+        raise LaunchInvalid({"restart": f"must be one of {ways}"})
     reservation = _locked_reservation(user, reservation_id, now)
     where = _node_of(reservation, node)
     if kind == Job.Kind.SCRIPT:
@@ -88,6 +97,8 @@ def launch(
         owner=user,
         plan=plan,
         node=where,
+        may_move=may_move,
+        restart=restart,
         created_at=now,
         **checked,
     )
@@ -96,6 +107,10 @@ def launch(
     )
     live.publish_job(job.pk)
     return job
+
+
+launch = transaction.atomic(durable=True)(launch_in)
+"""``launch_in`` in a transaction of its own."""
 
 
 @transaction.atomic(durable=True)

@@ -21,6 +21,7 @@ from placement.domain.plan import Plan, PlanSet
 from placement.domain.planner import plan as make_plan_set
 from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
+from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
 from placement.models import StoredPlan
 from reservations.domain.calendar import window_from
@@ -172,9 +173,12 @@ def make_plans(
     offers: Sequence[GpuOffer],
     max_gpus: int | None = None,
     limits: Limits | None = None,
+    wish: Wish | None = None,
 ) -> PlanSet:
     """Return ranked Plans and what lost, each with its reason."""
-    return make_plan_set(spec, workload, offers, max_gpus=max_gpus, limits=limits)
+    return make_plan_set(
+        spec, workload, offers, max_gpus=max_gpus, limits=limits, wish=wish
+    )
 
 
 def keep_plan(*, user: User, spec: ModelSpec, plan: Plan, now: datetime) -> StoredPlan:

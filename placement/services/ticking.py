@@ -122,7 +122,10 @@ def _order(job: Job, now: datetime) -> bool:
 
 
 def _other_on_gpus(job: Job) -> int | None:
-    """Return a Job of somebody else's Reservation that is still on the Gpus."""
+    """Return a Job that is still on the Gpus, or that this one was moved from."""
+    before = Job.objects.filter(moves__next_job=job, state__in=_ON_NODE).first()
+    if before is not None:
+        return before.pk
     gpus = job.reservation.allocations.filter(
         live=True, gpu__node_id=job.node_id
     ).values("gpu_id")

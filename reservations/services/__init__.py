@@ -13,6 +13,7 @@ from reservations.services.giving import (
     release,
     undo_cancel,
 )
+from reservations.services.moving import move_rest
 from reservations.services.presence import check_in, keep
 from reservations.services.search import find_slots
 from reservations.services.standing import Standing, standing
@@ -29,6 +30,7 @@ __all__ = [
     "create_token",
     "find_slots",
     "keep",
+    "move_rest",
     "preview",
     "release",
     "revoke_token",

@@ -126,7 +126,7 @@ def _write(
     locked: locking.Locked,
     *,
     purpose: str,
-    actor: User,
+    actor: User | None,
     policy: Policy,
 ) -> Reservation:
     """Insert Reservation, Allocations, HOLD and audit row; tell on commit."""

@@ -1,0 +1,236 @@
+"""One look at a running Job: stay, propose a move, or move it. A pure decision.
+
+PLACEMENT.md section 4. Two questions. Is one of its Gpus in trouble (a stranger on it,
+or broken)? Then the Plan that keeps the Job alive is what matters. Otherwise, and only
+where the Job allows it: does a better Plan pay for itself (`move.decide_move`)? What
+may be done about a yes is the site's policy: never, propose, do; and nothing is done to
+a Job that has not said how it may be started again.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from placement.domain.move import (
+    HOLD_DOWN_FACTOR,
+    MARGIN_RATIO,
+    decide_move,
+    regret_after,
+)
+
+SAME_RATIO = 1e-9
+"""Step times that differ by less are the same."""
+
+
+class Act(StrEnum):
+    """What a policy allows, and what a look ends in."""
+
+    NEVER = "never"
+    PROPOSE = "propose"
+    DO = "do"
+
+    @property
+    def label(self) -> str:
+        """Words of the policy's form."""
+        return {"never": "never", "propose": "propose it", "do": "do it"}[self.value]
+
+
+class Restart(StrEnum):
+    """How a Job may be started again, as its owner says."""
+
+    NOT = ""
+    FRESH = "fresh"
+    RESUMES = "resumes"
+
+    @property
+    def label(self) -> str:
+        """Words of the Job's form."""
+        return {
+            "": "no: it runs where it is",
+            "fresh": "yes, from its beginning",
+            "resumes": "yes, it resumes from a checkpoint of its own",
+        }[self.value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The site's policy, as a look needs it."""
+
+    when_faster: Act = Act.PROPOSE
+    when_in_trouble: Act = Act.PROPOSE
+    margin_ratio: float = MARGIN_RATIO
+    hold_down_factor: float = HOLD_DOWN_FACTOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What is wrong with a Gpu of the Job."""
+
+    rule: str
+    """The Alert's rule."""
+    gpu_label: str
+    breaks: bool
+    """Nobody can count on the Gpu; False: a stranger shares it."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.breaks:
+            return f"{self.gpu_label} cannot be counted on ({self.rule})"
+        return f"somebody else runs on {self.gpu_label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look saw. Seconds."""
+
+    rules: Rules
+    may_move: bool
+    restart: Restart
+    trouble: Trouble | None = None
+    step_seconds_now: float | None
+    """A step where the Job is, as things are; None: it cannot go on there."""
+    step_seconds_new: float | None
+    """A step under the best other Plan; None: there is none."""
+    no_plan: str = ""
+    """Why there is none."""
+    places: str = ""
+    """Where the other Plan would run, for people."""
+    steps_left: int | None = None
+    window_seconds: float
+    """What is left of the Reservation."""
+    cost_seconds: float = 0.0
+    regret_seconds: float = 0.0
+    """Up to the last look."""
+    elapsed_seconds: float = 0.0
+    """Since the last look."""
+    seconds_since_last_move: float | None = None
+    last_move_cost_seconds: float = 0.0
+    dearer: bool = False
+    """The other Gpus cost more quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a look ends in, with the numbers behind it."""
+
+    act: Act
+    reason: str
+    gain_seconds: float | None = None
+    cost_seconds: float | None = None
+    regret_seconds: float = 0.0
+
+
+def judge_look(look: Look) -> Verdict:
+    """Decide. Deterministic; every branch says why in words."""
+    if look.trouble is not None:
+        return _in_trouble(look, look.trouble)
+    if not look.may_move:
+        return _stay("the job does not ask to be moved")
+    now, new = look.step_seconds_now, look.step_seconds_new
+    if now is None:
+        return _stay("what its plan would take now is not known")
+    if new is None or new >= now * (1 - SAME_RATIO):
+        why = look.no_plan if new is None else "no other plan is faster"
+        return _stay(f"{why}: {now:.3g} s a step where it is")
+    return _if_it_pays(look, now, new)
+
+
+def _stay(reason: str) -> Verdict:
+    return Verdict(act=Act.NEVER, reason=f"Stays: {reason}.")
+
+
+def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
+    """The rule of section 4, for a better Plan."""
+    regret = regret_after(
+        look.regret_seconds,
+        elapsed_seconds=look.elapsed_seconds,
+        step_seconds_now=now,
+        step_seconds_new=new,
+    )
+    within = int(look.window_seconds / now) if now > 0 else 0
+    left = None if look.steps_left is None else min(look.steps_left, within)
+    made = decide_move(
+        step_seconds_now=now,
+        step_seconds_new=new,
+        steps_left=left,
+        cost_seconds=look.cost_seconds,
+        regret_seconds=regret,
+        seconds_since_last_move=look.seconds_since_last_move,
+        last_move_cost_seconds=look.last_move_cost_seconds,
+        margin_ratio=look.rules.margin_ratio,
+        hold_down_factor=look.rules.hold_down_factor,
+    )
+    pace = f"{look.places}: {new:.3g} s a step instead of {now:.3g} s; {made.reason}"
+    move = made.move
+    if move and look.window_seconds <= look.cost_seconds:
+        pace, move = f"{pace}, and the reservation ends before that", False
+    act = _allowed(look.rules.when_faster, look) if move else Act.NEVER
+    if act is Act.NEVER:
+        why = " The site's policy is never to move for speed." if move else ""
+        reason = f"Stays, though there is {pace}.{why}"
+    else:
+        reason = f"Moves to {pace}.{_why_not_done(look.rules.when_faster, look)}"
+    return Verdict(
+        act=act,
+        reason=reason,
+        gain_seconds=made.gain_seconds,
+        cost_seconds=made.cost_seconds,
+        regret_seconds=regret,
+    )
+
+
+def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
+    """Keep the Job alive: elsewhere, if there is a place and time for it."""
+    words = trouble.words[:1].upper() + trouble.words[1:]
+    policy = look.rules.when_in_trouble
+    if look.step_seconds_new is None:
+        return Verdict(
+            act=Act.NEVER, reason=f"{words}; there is nowhere to go: {look.no_plan}."
+        )
+    if look.window_seconds <= look.cost_seconds:
+        return Verdict(
+            act=Act.NEVER,
+            reason=f"{words}; the reservation ends before a move would have paid.",
+            cost_seconds=look.cost_seconds,
+        )
+    gain, must = None, trouble.breaks or look.step_seconds_now is None
+    if look.step_seconds_now is not None:
+        known = look.steps_left is not None
+        within = int(look.window_seconds / max(look.step_seconds_now, 1e-9))
+        steps = min(look.steps_left, within) if look.steps_left is not None else within
+        gain = (look.step_seconds_now - look.step_seconds_new) * steps
+        enough = look.cost_seconds * (1 + look.rules.margin_ratio)
+        must = must or (known and gain > enough)
+    act = _allowed(policy, look)
+    if act is Act.DO and not must:
+        act = Act.PROPOSE
+    where = f"{look.places} would do, at {look.step_seconds_new:.3g} s a step"
+    tail = {
+        Act.NEVER: " The site's policy is to leave it.",
+        Act.PROPOSE: _why_not_done(policy, look),
+        Act.DO: "",
+    }[act]
+    return Verdict(
+        act=act,
+        reason=f"{words}; {where}.{tail}",
+        gain_seconds=gain,
+        cost_seconds=look.cost_seconds,
+    )
+
+
+def _allowed(policy: Act, look: Look) -> Act:
+    """What the policy comes to for this Job."""
+    if policy is Act.DO and (look.restart is Restart.NOT or look.dearer):
+        return Act.PROPOSE
+    return policy
+
+
+def _why_not_done(policy: Act, look: Look) -> str:
+    """Why what the policy would do is only proposed."""
+    if policy is not Act.DO:
+        return ""
+    if look.restart is Restart.NOT:
+        return " Not done by itself: the job has not said how it may be started again."
+    if look.dearer:
+        return " Not done by itself: those GPUs cost more quota."
+    return ""

@@ -1,0 +1,245 @@
+"""The tick of looking again: what running Jobs would do better, and what came of it.
+
+1. follow what moves: it has begun elsewhere, or it could not
+2. carry out what was accepted, one move at a time over the whole site
+3. look at each Job that is due: its Plan where it is, the best Plan elsewhere, the
+   rule of PLACEMENT.md section 4 (`domain/look.py`), and a row that says why
+4. withdraw proposals of Jobs that have ended
+
+A Job is due when it asks to be looked at and its turn has come, or when an Alert on
+one of its Gpus is newer than its last look. Safe to run twice and at the same time: a
+look is taken by compare-and-set before anything is decided.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Q
+
+from placement import live
+from placement.domain.errors import PlacementError
+from placement.domain.lifecycle import JobState
+from placement.domain.look import Act, Trouble, judge_look
+from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.services import relocating, weighing
+from placement.services.progress import measure
+from reservations.domain.errors import BookingError
+from reservations.domain.lifecycle import State
+from telemetry.domain.rules import BREAKS, INTRUDER
+from telemetry.models import Alert
+
+TROUBLE_SECONDS = 60
+"""Between two looks at a Job in trouble where the site looks at nothing else."""
+REVIVE_SECONDS = 600
+"""A Job that a broken Gpu ended is worth moving for so long."""
+MOST_LOOKS = 20
+"""In one tick; the next tick takes the next ones."""
+_ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+_ERRORS = (
+    DatabaseError,
+    PlacementError,
+    BookingError,
+    ArithmeticError,
+    LookupError,
+    ValueError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def look_again(now: datetime) -> dict[str, int]:
+    """Run every step once; how many rows each one moved."""
+    policy = PlacementPolicy.current()
+    troubles = _troubles()
+    return {
+        "followed": _each(relocating.in_flight(), relocating.follow, now),
+        "carried_out": _each(relocating.next_accepted(), relocating.carry_out, now),
+        "looked": sum(
+            _look(job, troubles.get(job.pk), policy, now)
+            for job in _due(policy, troubles, now)
+        ),
+        "withdrawn": _each(_of_ended_jobs(now), _withdraw_ended, now),
+    }
+
+
+def _each(
+    rows: Iterable[MoveDecision],
+    step: Callable[[MoveDecision, datetime], bool],
+    now: datetime,
+) -> int:
+    done = 0
+    for row in rows:
+        try:
+            done += step(row, now)
+        except _ERRORS:
+            logger.exception("move %s: %s failed", row.pk, step.__name__)
+    return done
+
+
+# --- which Jobs -------------------------------------------------------------------
+
+
+def _troubles() -> dict[int, tuple[Trouble, datetime]]:
+    """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
+    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS]).exclude(gpu=None)
+    by_uuid: dict[str, list[Alert]] = {}
+    for alert in alerts.select_related("gpu__node").order_by("opened_at", "pk"):
+        if alert.gpu is not None:
+            by_uuid.setdefault(alert.gpu.uuid, []).append(alert)
+    if not by_uuid:
+        return {}
+    found = {}
+    for job in _planned().filter(
+        Q(state=JobState.RUNNING) | Q(state__in=_ENDED_BADLY),
+        reservation__allocations__gpu__uuid__in=list(by_uuid),
+    ):
+        own = [
+            alert for uuid in weighing.uuids_of(job) for alert in by_uuid.get(uuid, ())
+        ]
+        own.sort(key=lambda alert: alert.rule not in BREAKS)
+        if own:
+            first = own[0]
+            trouble = Trouble(
+                rule=first.rule, gpu_label=str(first.gpu), breaks=first.rule in BREAKS
+            )
+            found[job.pk] = (trouble, max(alert.opened_at for alert in own))
+    return found
+
+
+def _planned():  # type: ignore[no-untyped-def]
+    """Jobs with a Plan whose Reservation runs."""
+    return (
+        Job.objects.filter(reservation__state=State.ACTIVE)
+        .exclude(plan=None)
+        .select_related("plan", "owner", "node", "reservation__membership")
+        .order_by("looked_at", "pk")
+        .distinct()
+    )
+
+
+def _due(
+    policy: PlacementPolicy,
+    troubles: dict[int, tuple[Trouble, datetime]],
+    now: datetime,
+) -> list[Job]:
+    seconds = policy.look_again_seconds
+    turn = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=seconds))
+    asking = Q(pk__in=[])
+    if seconds:
+        asking = Q(state=JobState.RUNNING) & turn & (Q(may_move=True) | _unmeasured())
+    rows = _planned().filter(asking, reservation__end__gt=now)
+    due = {job.pk: job for job in rows[:MOST_LOOKS]}
+    again = now - timedelta(seconds=seconds or TROUBLE_SECONDS)
+    for job in _planned().filter(pk__in=list(troubles), reservation__end__gt=now):
+        new = job.looked_at is None or job.looked_at <= max(
+            again, min(now, troubles[job.pk][1])
+        )
+        alive = job.state == JobState.RUNNING or _may_live_again(job, now)
+        if new and alive:
+            due[job.pk] = job
+    return list(due.values())[:MOST_LOOKS]
+
+
+def _unmeasured() -> Q:
+    """Jobs that came by a move whose gain is not known yet."""
+    return Q(
+        came_by__state=MoveDecision.State.MOVED, came_by__realised_gain_seconds=None
+    )
+
+
+def _may_live_again(job: Job, now: datetime) -> bool:
+    """Whether a Job that has ended badly just now has not been moved already."""
+    if job.ended_at is None or now - job.ended_at > timedelta(seconds=REVIVE_SECONDS):
+        return False
+    settled = [MoveDecision.State.MOVED, MoveDecision.State.DECLINED]
+    return not job.moves.filter(state__in=settled).exists()
+
+
+# --- one look -----------------------------------------------------------------------
+
+
+def _look(
+    job: Job,
+    troubled: tuple[Trouble, datetime] | None,
+    policy: PlacementPolicy,
+    now: datetime,
+) -> bool:
+    """Look at one Job, unless another worker is doing so."""
+    before = job.looked_at
+    if not Job.objects.filter(pk=job.pk, looked_at=before).update(looked_at=now):
+        return False
+    try:
+        measure(job, now)
+        relocating.realise(job, now)
+        trouble = troubled[0] if troubled else None
+        if trouble is None and not job.may_move:
+            return True
+        if _settled(job):
+            return True
+        weighed = weighing.weigh(job, trouble, policy=policy, looked_at=before, now=now)
+        with transaction.atomic(durable=True):
+            _record(job, weighed, trouble, now)
+    except _ERRORS:
+        logger.exception("job %s: looking again failed", job.pk)
+        return False
+    return True
+
+
+def _settled(job: Job) -> bool:
+    """Whether a move of the Job is on its way already."""
+    on_its_way = [MoveDecision.State.ACCEPTED, MoveDecision.State.MOVING]
+    return job.moves.filter(state__in=on_its_way).exists()
+
+
+def _record(
+    job: Job, weighed: weighing.Weighed, trouble: Trouble | None, now: datetime
+) -> None:
+    """Write what a look came to; the same again only counts up."""
+    verdict = judge_look(weighed.look)
+    cause = trouble.rule if trouble else "look"
+    open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
+    if verdict.act is Act.NEVER:
+        if open_row is not None:
+            relocating.withdraw(open_row, now, reason=verdict.reason)
+        state = MoveDecision.State.STAYS
+    else:
+        if open_row is not None and relocating.same_offer(open_row, weighed, cause):
+            relocating.refresh(open_row, weighed, verdict, now)
+            return
+        if open_row is not None:
+            relocating.withdraw(open_row, now, reason="a better proposal came")
+        state = MoveDecision.State.PROPOSED
+        if relocating.declined_before(job, weighed, cause, now):
+            state = MoveDecision.State.STAYS
+            verdict = relocating.as_declined(verdict)
+        elif verdict.act is Act.DO:
+            state = MoveDecision.State.ACCEPTED
+    row = relocating.write(job, weighed, verdict, cause, state, now)
+    if row.state != MoveDecision.State.STAYS:
+        live.publish_job(job.pk)
+
+
+# --- 4. of Jobs that ended ------------------------------------------------------------
+
+
+def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
+    """Proposals and acceptances that nothing can come of any more."""
+    revivable = Q(
+        job__state__in=_ENDED_BADLY,
+        job__ended_at__gt=now - timedelta(seconds=REVIVE_SECONDS),
+        job__reservation__state=State.ACTIVE,
+    )
+    running = Q(job__state=JobState.RUNNING, job__reservation__state=State.ACTIVE)
+    waiting = [MoveDecision.State.PROPOSED, MoveDecision.State.ACCEPTED]
+    return (
+        MoveDecision.objects.filter(state__in=waiting)
+        .exclude(running)
+        .exclude(revivable)
+        .select_related("job")
+    )
+
+
+def _withdraw_ended(row: MoveDecision, now: datetime) -> bool:
+    return relocating.withdraw(row, now, reason=f"the job is {row.job.state}")
