@@ -1,6 +1,7 @@
 """Parameter counts are those of Hugging Face's own classes, to the element."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -168,6 +169,16 @@ def test_counts_are_those_of_hugging_face(config, parameters, tensors, largest):
 )
 def test_well_known_models_have_their_published_sizes(name, parameters):
     assert well_known_spec(name).parameter_count == parameters
+
+
+@pytest.mark.parametrize("known", WELL_KNOWN.values(), ids=WELL_KNOWN)
+def test_titles_tell_the_size_to_three_digits(known):
+    found = re.search(r", ([0-9.]+) ([MB])\b", known.title)
+    if found is None:
+        assert known.name in ("tiny-gpt", "opt-125m")
+        return
+    said = float(found[1]) * {"M": 1e6, "B": 1e9}[found[2]]
+    assert well_known_spec(known.name).parameter_count == pytest.approx(said, rel=0.01)
 
 
 def test_the_demo_model_has_about_ten_million_parameters():
