@@ -21,9 +21,15 @@ NODE = "node-a"
 class Child:
     """A running sampling child."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        stdin: int | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "telemetry.sampler", "--node", NODE, *arguments],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -47,6 +53,8 @@ class Child:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self.process.stdout.close()
         self.process.stderr.close()
 

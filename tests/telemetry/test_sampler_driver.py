@@ -1,5 +1,6 @@
 """The sampling child over the real pynvml, with drivers that misbehave."""
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,11 +10,18 @@ import redis
 
 from telemetry import sampling
 from telemetry.domain.hardware import Backend, NodeInfo
-from telemetry.domain.sample import GpuReading, NodeSample
+from telemetry.domain.sample import GpuReading, NodeSample, XidEvent, read_message
 from telemetry.sampler import EXIT_RESTART
 from telemetry.sampling import Restart, Sampler
 from telemetry.sender import Sender
-from tests.telemetry.children import NODE, samples, stream, troubles, wait_for
+from tests.telemetry.children import (
+    NODE,
+    samples,
+    simulated,
+    stream,
+    troubles,
+    wait_for,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -149,13 +157,15 @@ def sampler_of(open_probe: Callable[[], Any], url: str, beats: list[dict]) -> Sa
 
 
 def test_when_every_gpu_hangs_only_a_new_process_can_help(
-    hanging, valkey_url, monkeypatch
+    hanging, valkey_url, redis_client, monkeypatch
 ) -> None:
     monkeypatch.setattr(sampling, "ALL_HUNG_SECONDS", 1.0)
     beats: list[dict] = []
     with pytest.raises(Restart, match="all 2 GPUs hang"):
         sampler_of(lambda: hanging, valkey_url, beats).run()
     assert beats[-1]["hung"] == ["GPU-1", "GPU-2"]
+    assert wait_for(lambda: _told(redis_client, "hung"))[1] == "all 2 GPUs hang"
+    assert _told(redis_client, "ok") is None
 
 
 def test_a_driver_whose_start_hangs_is_given_up_and_the_heart_beats_on(
@@ -167,3 +177,108 @@ def test_a_driver_whose_start_hangs_is_given_up_and_the_heart_beats_on(
         sampler_of(hanging.open, valkey_url, beats).run()
     assert len(beats) >= 2
     assert {beat["state"] for beat in beats} == {"opening"}
+
+
+def test_link_rates_reach_the_stream_while_a_page_of_the_gpu_is_open(
+    start, make_sim, redis_client
+) -> None:
+    sim = make_sim(2, model="a100", pcie_tx="1GiB")
+    child = start("--backend", "nvml", env=sim.env())
+    child.beat_until(lambda beat: beat["sent"] >= 2)
+    first, second = (gpu.uuid for gpu in samples(redis_client)[0].gpus)
+    redis_client.set(f"telemetry.watched.{first}", 1, ex=3)
+    gpus = wait_for(lambda: _with_rates(redis_client))
+    assert gpus[first].pcie_tx_bytes_per_second == 2**30
+    assert gpus[second].pcie_tx_bytes_per_second is None
+    wait_for(lambda: not redis_client.exists(f"telemetry.watched.{first}"))
+    sent = len(samples(redis_client))
+    wait_for(lambda: len(samples(redis_client)) >= sent + 3)
+    assert samples(redis_client)[-1].gpus[0].pcie_tx_bytes_per_second is None
+
+
+def _with_rates(client: redis.Redis) -> dict[str, GpuReading] | None:
+    gpus = samples(client)[-1].gpus
+    told = any(gpu.pcie_tx_bytes_per_second for gpu in gpus)
+    return {gpu.uuid: gpu for gpu in gpus} if told else None
+
+
+def test_an_xid_reaches_the_stream_once(start, make_sim, redis_client) -> None:
+    sim = make_sim(2, model="a100")
+    child = start("--backend", "nvml", env=sim.env())
+    child.beat_until(lambda beat: beat["sent"] >= 2)
+    sim.add("gpu 1", "xid", "79")
+    sim.set("gpu 1", lost="yes")
+    wait_for(lambda: _xids(redis_client))
+    seq = samples(redis_client)[-1].seq
+    child.beat_until(lambda beat: beat["seq"] >= seq + 2)
+    ((gpu, event),) = _xids(redis_client)
+    assert (gpu.state.value, event.code) == ("lost", 79)
+
+
+def _xids(client: redis.Redis) -> list[tuple[GpuReading, Any]]:
+    gpus = [gpu for sample in samples(client) for gpu in sample.gpus]
+    return [(gpu, event) for gpu in gpus for event in gpu.xids]
+
+
+class OneXid(HangingProbe):
+    """A probe that answers at once and has one event to tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go.set()
+        self.events = [XidEvent(48, 5.0)]
+
+    def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
+        found, self.events = tuple(self.events), []
+        return found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_an_xid_of_a_sample_that_was_not_sent_comes_with_the_next(tmp_path) -> None:
+    beats: list[dict] = []
+    loop = sampler_of(lambda: OneXid(), f"unix://{tmp_path}/none.sock", beats)
+    told: list[tuple] = []
+    put = loop._sender.put
+
+    def remember(message: bytes, **more: Any) -> None:
+        parsed = read_message(message)
+        if isinstance(parsed, NodeSample):
+            told.append(tuple(x.code for gpu in parsed.gpus for x in gpu.xids))
+        put(message, **more)
+
+    loop._sender.put = remember
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        wait_for(lambda: [codes for codes in told if codes] == [(48,), (48,)])
+    finally:
+        loop._stop.set()
+        thread.join()
+
+
+def test_without_its_supervisors_pulse_it_sends_nothing_and_then_again(
+    start, tmp_path, redis_client
+) -> None:
+    child = start("--supervised", *simulated(tmp_path), stdin=subprocess.PIPE)
+    child.process.stdin.write(".")
+    child.process.stdin.flush()
+    child.beat_until(lambda beat: beat["sent"] >= 2)
+    child.beat_until(lambda beat: beat["state"] == "unsupervised")
+    sent = len(samples(redis_client))
+    for _ in range(2):
+        assert child.beat()["state"] == "unsupervised"
+    assert len(samples(redis_client)) == sent
+    child.process.stdin.write(".")
+    child.process.stdin.flush()
+    child.beat_until(lambda beat: beat["state"] == "ok")
+    wait_for(lambda: len(samples(redis_client)) > sent)
+
+
+def test_a_driver_that_is_not_there_is_told_to_the_portal(start, redis_client) -> None:
+    child = start("--backend", "simulated", "--state-dir", "/nonexistent")
+    child.beat_until(lambda beat: beat["state"] == "unavailable")
+    state, reason = wait_for(lambda: troubles(redis_client))[0]
+    assert state == "no_driver"
+    assert "no file" in reason

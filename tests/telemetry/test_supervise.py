@@ -20,6 +20,7 @@ from telemetry.supervise import (
     child_command,
     isolation_of,
 )
+from tests.telemetry.children import BASE_DIR, samples, troubles, wait_for
 from tests.telemetry.test_simulated import write
 
 pytestmark = pytest.mark.pure
@@ -102,6 +103,44 @@ def test_a_real_child_is_kept_sampling(
     assert watched.said[-1].state is ChildState.STOPPED
 
 
+NODE_MAIN = """
+import sys, threading
+from pathlib import Path
+from tests.telemetry.test_supervise import Facts
+from telemetry.supervise import SamplerSupervisor
+folder, url = sys.argv[1:]
+facts = Facts(Path(folder), redis_url=url, sim_dir=Path(folder))
+SamplerSupervisor(facts).start()
+threading.Event().wait()
+"""
+
+
+def test_a_node_whose_main_process_is_stopped_goes_silent_and_comes_back(
+    tmp_path, valkey_url, redis_client
+) -> None:
+    """The child lives on, and must not make Gpus look alive that take no orders."""
+    write(tmp_path)
+    main = subprocess.Popen(
+        [sys.executable, "-c", NODE_MAIN, str(tmp_path), valkey_url], cwd=BASE_DIR
+    )
+    try:
+        wait_for(lambda: len(samples(redis_client)) >= 2)
+        main.send_signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        sent = -1
+        while (now := len(samples(redis_client))) != sent:
+            sent = now
+            time.sleep(2.5)
+        assert time.monotonic() - stopped_at < 11
+        main.send_signal(signal.SIGCONT)
+        wait_for(lambda: len(samples(redis_client)) >= sent + 2)
+        seqs = [sample.seq for sample in samples(redis_client)]
+        assert seqs == sorted(set(seqs)), "the same child all the time"
+    finally:
+        main.kill()
+        main.wait()
+
+
 def test_a_child_that_dies_is_replaced(watch) -> None:
     watched = watch("import sys; print('{}'); sys.exit(75)")
     watched.wait_for(lambda x: x.state is ChildState.WAITING and x.restarts >= 2)
@@ -110,13 +149,18 @@ def test_a_child_that_dies_is_replaced(watch) -> None:
     assert waiting.why == "exit code 75"
 
 
-def test_a_child_that_falls_silent_is_killed_and_replaced(watch) -> None:
-    watched = watch(FALLS_SILENT, silence_seconds=1.0)
+def test_a_child_that_falls_silent_is_killed_and_replaced(
+    watch, tmp_path, valkey_url, redis_client
+) -> None:
+    facts = Facts(tmp_path, redis_url=valkey_url)
+    watched = watch(FALLS_SILENT, facts=facts, silence_seconds=1.0)
     status = watched.wait_for(lambda x: x.state is ChildState.WAITING)
     assert status.why == "killed: silent for 1 s"
     first = watched.pids()[0]
     assert read_stat(first) is None
     watched.wait_for(lambda x: x.pid not in (None, first))
+    told = wait_for(lambda: troubles(redis_client))
+    assert told[0] == ("hung", "the sampling child was silent for 1 s")
 
 
 def test_a_child_that_beats_is_left_alone(watch) -> None:
@@ -124,6 +168,20 @@ def test_a_child_that_beats_is_left_alone(watch) -> None:
     watched.wait_for(lambda x: x.state is ChildState.RUNNING)
     time.sleep(2.0)
     assert len(watched.pids()) == 1
+
+
+HEARS = (
+    "import sys, time\nheard = 0\n"
+    "while True:\n heard += len(sys.stdin.read(1))\n"
+    " print('{\"heard\":%d}' % heard)\n"
+)
+
+
+def test_a_child_hears_each_second_that_somebody_is_there(watch) -> None:
+    watched = watch(HEARS)
+    started = time.monotonic()
+    watched.wait_for(lambda x: x.heartbeat.get("heard", 0) >= 3)
+    assert 1.5 < time.monotonic() - started < 6
 
 
 def test_deaths_in_a_row_wait_longer_and_longer(watch) -> None:
@@ -149,7 +207,9 @@ class Unkillable(subprocess.Popen):
         """Do nothing."""
 
 
-def test_a_child_that_survives_sigkill_is_wedged_and_gets_no_company(watch) -> None:
+def test_a_child_that_survives_sigkill_is_wedged_and_gets_no_company(
+    watch, tmp_path, valkey_url, redis_client
+) -> None:
     children: list[subprocess.Popen] = []
 
     def popen(*arguments: Any, **options: Any) -> subprocess.Popen:
@@ -157,7 +217,9 @@ def test_a_child_that_survives_sigkill_is_wedged_and_gets_no_company(watch) -> N
         children.append(make(*arguments, **options))
         return children[-1]
 
-    watched = watch(FALLS_SILENT, popen=popen, kill_seconds=0.3, silence_seconds=1.0)
+    facts = Facts(tmp_path, redis_url=valkey_url)
+    quick = {"kill_seconds": 0.3, "silence_seconds": 1.0}
+    watched = watch(FALLS_SILENT, facts=facts, popen=popen, **quick)
     try:
         status = watched.wait_for(lambda x: x.state is ChildState.WEDGED)
         assert status.pid == children[0].pid
@@ -165,6 +227,9 @@ def test_a_child_that_survives_sigkill_is_wedged_and_gets_no_company(watch) -> N
         time.sleep(1.5)
         assert len(children) == 1, "no replacements in a loop"
         assert watched.supervisor.status.state is ChildState.WEDGED
+        states = [state for state, _ in troubles(redis_client)]
+        assert states == ["hung", "wedged"]
+        assert "survives SIGKILL" in troubles(redis_client)[-1][1]
     finally:
         # The driver lets go: the node recovers by itself.
         os.kill(children[0].pid, signal.SIGKILL)

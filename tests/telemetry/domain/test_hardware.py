@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -28,7 +29,13 @@ GPU = GpuInfo(
     memory_total_bytes=80 * 2**30,
     power_limit_watts=400.0,
     slowdown_celsius=89.0,
+    shutdown_celsius=92.0,
+    power_limit_min_watts=100.0,
+    power_limit_max_watts=400.0,
     sm_clock_max_mhz=1410,
+    memory_clock_max_mhz=1593,
+    pcie_gen_max=4,
+    pcie_width_max=16,
     pci_bus_id="00000000:07:00.0",
     serial="1",
     compute_capability="8.0",
@@ -60,6 +67,25 @@ def test_a_roster_reads_back_as_it_was_written() -> None:
     message = NODE.to_message(at=1.0)
     assert NodeInfo.from_message(message, node="node-a") == NODE
     assert NODE.fast_links == (("GPU-1", "GPU-2"),)
+
+
+def test_distances_read_back_and_an_older_node_has_none() -> None:
+    slow = replace(NODE, links=(Link("GPU-1", "GPU-2", LinkKind.PHB),))
+    assert NodeInfo.from_message(slow.to_message(at=1.0), node="node-a") == slow
+    told = json.loads(NODE.to_message(at=1.0))
+    assert told["links"] == []
+    del told["links"]
+    assert NodeInfo.from_message(json.dumps(told), node="node-a") == NODE
+
+
+def test_the_largest_node_sends_a_roster_that_a_reader_takes() -> None:
+    uuids = [f"GPU-{n:08x}-0000-0000-0000-{n:012x}" for n in range(MOST_GPUS)]
+    for kind in (LinkKind.NVLINK, LinkKind.SYS):
+        links = tuple(Link(a, b, kind) for a, b in combinations(uuids, 2))
+        gpus = tuple(replace(GPU, uuid=x, name="N" * 80) for x in uuids)
+        message = replace(NODE, gpus=gpus, links=links).to_message(at=1.0)
+        assert len(message) <= MESSAGE_MOST_BYTES
+        assert NodeInfo.from_message(message).links == links
 
 
 def test_the_node_of_a_roster_is_the_stream_and_not_what_it_says() -> None:
@@ -100,6 +126,13 @@ def test_what_the_card_cannot_say_stays_none() -> None:
         ({"fast_links": [["GPU-1", "GPU-1"]]}, "fast_links"),
         ({"fast_links": [["GPU-1"]]}, "fast_links"),
         ({"fast_links": [[["GPU-1"], {}]]}, "fast_links"),
+        ({"gpus": gpus(shutdown_celsius=5000)}, "gpus[0].shutdown_celsius"),
+        ({"gpus": gpus(pcie_gen_max=-1)}, "gpus[0].pcie_gen_max"),
+        ({"links": [["GPU-1", "GPU-9", "sys"]]}, "links"),
+        ({"links": [["GPU-1", "GPU-2"]]}, "links"),
+        ({"links": [["GPU-1", "GPU-2", "warp"]]}, "links"),
+        ({"links": [["GPU-1", "GPU-2", {}]]}, "links"),
+        ({"links": {}}, "links"),
         ({"boot_id": "x" * 100}, "boot_id"),
     ],
 )

@@ -12,13 +12,18 @@ from telemetry.domain.sample import (
     COMMAND_LENGTH,
     MOST_PROCESSES,
     MOST_PROCESSES_PER_NODE,
+    MOST_XIDS,
     GpuReading,
     Health,
+    MigInstance,
     NodeSample,
+    NodeTrouble,
     ProcessReading,
     Throttle,
+    XidEvent,
     read_message,
 )
+from telemetry.domain.trouble import REASON_LENGTH, TroubleState
 
 pytestmark = pytest.mark.pure
 
@@ -51,6 +56,22 @@ GPU = GpuReading(
     ecc_uncorrected=0,
     remap_pending=False,
     remap_failure=False,
+    memory_temperature_celsius=80,
+    fan_pct=55,
+    encoder_pct=12,
+    decoder_pct=3,
+    row_remap_corrected=1,
+    row_remap_uncorrected=0,
+    retired_pages=2,
+    retired_pages_pending=True,
+    pcie_gen=4,
+    pcie_width=16,
+    pcie_tx_bytes_per_second=10**9,
+    pcie_rx_bytes_per_second=2 * 10**9,
+    nvlink_tx_bytes_per_second=3 * 10**11,
+    nvlink_rx_bytes_per_second=0,
+    xids=(XidEvent(79, 1_700_000_000.5), XidEvent(31, 1_700_000_000.7)),
+    mig_instances=(MigInstance("MIG-1", "1g.10gb", 10 * 2**30, None),),
     processes=(PROCESS,),
 )
 SAMPLE = NodeSample(
@@ -78,6 +99,47 @@ def test_every_key_of_the_contract_is_there_even_when_the_card_cannot_say() -> N
     for key in ("util_pct", "memory_used_bytes", "throttle", "processes"):
         assert told["gpus"][0][key] is None
     assert NodeSample.from_message(mute.to_message(), node="n") == mute
+
+
+def test_what_most_cards_lack_takes_no_room_where_it_is_missing() -> None:
+    told = json.loads(
+        NodeSample(node="n", at=1.0, gpus=(GpuReading(uuid="GPU-1"),)).to_message()
+    )["gpus"][0]
+    rare = {
+        "fan_pct",
+        "pcie_gen",
+        "nvlink_tx_bytes_per_second",
+        "xids",
+        "mig_instances",
+    }
+    assert rare.isdisjoint(told)
+
+
+def test_a_trouble_reads_back_and_a_long_reason_is_cut() -> None:
+    trouble = NodeTrouble("n", TroubleState.WEDGED, "child 7 survives SIGKILL", 5.0)
+    assert read_message(trouble.to_message(), node="n") == trouble
+    long = replace(trouble, reason="x\n" * 500)
+    told = read_message(long.to_message(), node="n")
+    assert len(told.reason) == REASON_LENGTH
+    assert "\n" not in told.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"state": "bored"}, "state"),
+        ({"state": None}, "state"),
+        ({"reason": 7}, "reason"),
+        ({"reason": "x" * 301}, "reason"),
+        ({"reason": "a\nb"}, "reason"),
+        ({"at": None}, "at"),
+    ],
+)
+def test_garbage_in_a_trouble_is_refused_with_the_field(changes, field) -> None:
+    told = NodeTrouble("n", TroubleState.HUNG, "", 5.0).to_dict() | changes
+    with pytest.raises(MessageRefused) as refused:
+        read_message(json.dumps(told))
+    assert refused.value.field == field
 
 
 def test_a_gpu_without_processes_is_not_a_gpu_that_cannot_say() -> None:
@@ -124,6 +186,19 @@ def test_unknown_keys_of_a_newer_node_are_ignored() -> None:
         ({"throttle": [{}]}, "throttle"),
         ({"ecc_uncorrected": -1}, "ecc_uncorrected"),
         ({"remap_pending": 1}, "remap_pending"),
+        ({"fan_pct": 101}, "fan_pct"),
+        ({"encoder_pct": -1}, "encoder_pct"),
+        ({"pcie_gen": 40}, "pcie_gen"),
+        ({"pcie_tx_bytes_per_second": 10**15}, "pcie_tx_bytes_per_second"),
+        ({"nvlink_rx_bytes_per_second": 1.5}, "nvlink_rx_bytes_per_second"),
+        ({"retired_pages": 10**9}, "retired_pages"),
+        ({"retired_pages_pending": "no"}, "retired_pages_pending"),
+        ({"xids": 79}, "xids"),
+        ({"xids": [{"code": 79, "at": 1}] * (MOST_XIDS + 1)}, "xids"),
+        ({"xids": [{"code": 0, "at": 1}]}, "xids[0].code"),
+        ({"xids": [{"code": 79}]}, "xids[0].at"),
+        ({"mig_instances": [{}]}, "mig_instances[0].uuid"),
+        ({"mig_instances": [{"uuid": "M"}] * 17}, "mig_instances"),
         ({"processes": {}}, "processes"),
         ({"processes": [1]}, "processes[0]"),
         ({"processes": [{"pid": 1}] * (MOST_PROCESSES + 1)}, "processes"),

@@ -10,9 +10,11 @@ from telemetry.domain.errors import MessageRefused
 from telemetry.domain.sample import (
     GpuReading,
     Health,
+    MigInstance,
     NodeSample,
     ProcessReading,
     Throttle,
+    XidEvent,
     read_message,
 )
 
@@ -30,7 +32,16 @@ JSON = st.recursive(
     max_leaves=8,
 )
 KEYS = st.sampled_from(
-    ["uuid", "state", "util_pct", "memory_used_bytes", "throttle", "processes", "pid"]
+    [
+        "uuid",
+        "state",
+        "util_pct",
+        "memory_used_bytes",
+        "throttle",
+        "processes",
+        "pid",
+        "xids",
+    ]
 )
 
 
@@ -61,6 +72,14 @@ READINGS = st.builds(
     power_watts=maybe(st.floats(0, 2000)),
     throttle=maybe(st.lists(st.sampled_from(Throttle), unique=True).map(tuple)),
     remap_failure=maybe(st.booleans()),
+    fan_pct=maybe(st.integers(0, 100)),
+    pcie_tx_bytes_per_second=maybe(st.integers(0, 10**11)),
+    xids=st.lists(
+        st.builds(XidEvent, code=st.integers(1, 200), at=st.floats(0, 4e9)), max_size=3
+    ).map(tuple),
+    mig_instances=st.lists(
+        st.builds(MigInstance, uuid=st.just("MIG-1"), name=TEXT), max_size=2
+    ).map(tuple),
     processes=maybe(st.lists(PROCESSES, max_size=4).map(tuple)),
 )
 SAMPLES = st.builds(
