@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
 from telemetry import services
-from telemetry.models import Alert, Gpu, Node, Pool
+from telemetry.domain import units
+from telemetry.models import Alert, Gpu, HourDue, Node, Pool, UsageSummary
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -84,6 +86,7 @@ class NodeAdmin(FactsAdmin):
         "driver_version",
         "cuda_version",
         "fast_links",
+        "links",
         "enrolled_at",
         "last_seen_at",
     ]
@@ -154,3 +157,72 @@ class AlertAdmin(FactsAdmin):
         for alert in chosen.filter(closed_at=None):
             services.close_alert(rule=alert.rule, gpu_id=alert.gpu_id, now=now)
             self.log_change(request, alert, "Closed.")
+
+
+class KeptAdmin(FactsAdmin):
+    """Rows that are only looked at: what was counted is not edited."""
+
+    list_per_page = 50
+    show_full_result_count = False
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: models.Model | None = None
+    ) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: models.Model | None = None
+    ) -> bool:
+        """Nobody; the tick deletes what is older than its tier is kept."""
+        return False
+
+
+@admin.register(UsageSummary)
+class UsageSummaryAdmin(KeptAdmin):
+    """What Reservations and Jobs came to."""
+
+    list_display = [
+        "__str__",
+        "gpu",
+        "from_at",
+        "to_at",
+        "mean",
+        "util_p95_pct",
+        "idle",
+        "memory",
+        "energy",
+        "next_at",
+    ]
+    list_filter = ["kind", ("next_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["gpu__node"]
+    search_fields = ["=reservation_id", "=job_id"]
+    date_hierarchy = "to_at"
+
+    @admin.display(description="Utilization")
+    def mean(self, row: UsageSummary) -> str:
+        """Mean utilization."""
+        return units.format_pct(services.usage_of(row).totals.util_mean_pct)
+
+    @admin.display(description="Idle")
+    def idle(self, row: UsageSummary) -> str:
+        """Share of samples under the idle threshold."""
+        return units.format_ratio(services.usage_of(row).totals.idle_ratio)
+
+    @admin.display(description="Memory, highest")
+    def memory(self, row: UsageSummary) -> str:
+        """Highest memory."""
+        return units.format_gib(row.memory_max_bytes)
+
+    @admin.display(description="Energy")
+    def energy(self, row: UsageSummary) -> str:
+        """Energy in kWh."""
+        return units.format_kwh(services.usage_of(row).energy_kwh)
+
+
+@admin.register(HourDue)
+class HourDueAdmin(KeptAdmin):
+    """Hours that wait to be rolled up; the running one always does."""
+
+    list_display = ["hour_at", "tier", "changed_at"]
+    list_filter = ["tier"]

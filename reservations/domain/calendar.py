@@ -224,7 +224,7 @@ def first_slots(
     found: list[Slot] = []
     over_at: dict[tuple[str, str, Kind], datetime] = {}
     asked = 0
-    for start in _starts(calendar, search):
+    for start in starts(calendar, search):
         window = window_from(
             start,
             duration_seconds=wish.duration_seconds,
@@ -250,7 +250,7 @@ def first_slots(
     return found
 
 
-def _starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
+def starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
     """Yield the instants worth trying, in order, on the grid but for the first."""
     grid = search.grid_seconds
     first, last = unix(search.earliest), unix(search.latest)

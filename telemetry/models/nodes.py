@@ -31,6 +31,11 @@ class Node(models.Model):
     fast_links = models.JSONField(
         default=list, blank=True, help_text="Pairs of UUIDs joined by NVLink."
     )
+    links = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="[UUID, UUID, distance] of the other pairs, as nvidia-smi topo says.",
+    )
     enrolled_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
 

@@ -13,7 +13,13 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from telemetry.domain.errors import NodeUnknown, RosterRefused
-from telemetry.domain.hardware import MOST_GPUS, Backend, GpuInfo, NodeInfo
+from telemetry.domain.hardware import (
+    MOST_GPUS,
+    Backend,
+    GpuInfo,
+    LinkKind,
+    NodeInfo,
+)
 from telemetry.domain.peak import default_weight, peak_flops_of
 from telemetry.domain.rules import CLAIMED_ELSEWHERE, MISSING
 from telemetry.models import Gpu, Node, Pool
@@ -163,6 +169,11 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
         "boot_id": info.boot_id,
         "isolation": info.isolation.value,
         "fast_links": [list(pair) for pair in info.fast_links],
+        "links": [
+            [link.a, link.b, link.kind.value]
+            for link in info.links
+            if link.kind is not LinkKind.NVLINK
+        ],
     }
     changed = [key for key, value in told.items() if getattr(node, key) != value]
     for key in changed:
