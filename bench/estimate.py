@@ -199,6 +199,8 @@ def net_cost(kind: str, elements: int, largest: int, made: LayerReplay) -> Layer
         gathered_bytes=4 * elements,
         forward_flops=0.0,
         recompute_flops=0.0,
+        trained_elements=elements,
+        moment_width=4.0,
     )
 
 

@@ -7,7 +7,7 @@ CPU process ran them (for-loop optimizer, SDPA's CPU kernels, no CUDA context).
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placement.domain.costs import LayerCost, new_tape
@@ -15,10 +15,12 @@ from placement.domain.errors import SpecInvalid
 from placement.domain.estimate import estimate
 from placement.domain.families import FAMILIES, parse_config
 from placement.domain.phases import rank_phases
-from placement.domain.plain import PlainNet, plain_net
-from placement.domain.sharding import SINGLE
-from placement.domain.spec import LayerSpec, ModelSpec, part
-from placement.domain.states import optimizer_bytes, widths
+from placement.domain.plain import plain_net
+from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET
+from placement.domain.residual import ResidualNet, net_cost, residual_costs
+from placement.domain.sharding import SINGLE, Sharding
+from placement.domain.spec import ModelSpec
+from placement.domain.states import widths
 from placement.domain.tape import replay
 from placement.domain.workload import Workload
 
@@ -61,6 +63,9 @@ def closed_case(spec_object: Mapping[str, Any]) -> dict[str, Any]:
     Raises SpecInvalid or WorkloadInvalid by field. Microseconds to milliseconds.
     """
     started = time.perf_counter()
+    if isinstance(spec_object, Mapping) and "world" in spec_object:
+        answer = _rank_answer(spec_object)
+        return {**answer, "method": "closed", "seconds": time.perf_counter() - started}
     case = read_case(spec_object)
     answer = _plain_answer(case) if case.spec is None else _family_answer(case)
     ignored = sorted(str(name)[:40] for name in spec_object if name not in READ)
@@ -193,6 +198,86 @@ def _family_answer(case: Case) -> dict[str, Any]:
     }
 
 
+SHARDINGS: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp", "bucket_view": False},
+    "fsdp2": {"strategy": "fsdp"},
+    "ds1": {"strategy": "zero1", "engine": "deepspeed"},
+    "ds2": {"strategy": "zero2"},
+    "ds3": {"strategy": "zero3"},
+}
+SEQUENCES_PER_RANK = 4
+"""The batch of the distributed cases."""
+
+
+def rank_case(
+    given: Mapping[str, Any],
+) -> tuple[list[LayerCost], Workload, Sharding]:
+    """A distributed case read: the residual net on one of `world` gloo ranks."""
+    kind, world = given.get("kind"), given.get("world")
+    if kind not in SHARDINGS:
+        raise SpecInvalid({"kind": f"must be one of {', '.join(SHARDINGS)}"})
+    if type(world) is not int or not 1 <= world <= 4096:
+        raise SpecInvalid({"world": "must be a whole number of ranks"})
+    bucket = given.get("bucket_elements")
+    changes = dict(SHARDINGS[kind])
+    if changes["strategy"].startswith("zero"):
+        default = DEEPSPEED_DEFAULT_BUCKET
+        changes["bucket_elements"] = bucket if isinstance(bucket, int) else default
+        changes["overlap"] = bool(given.get("overlap", False))
+    if "view" in given:
+        changes["bucket_view"] = bool(given["view"])
+    sharding = Sharding(data_degree=world, **changes)
+    pieces = given.get("accumulation", 1)
+    sequences = given.get("batch", SEQUENCES_PER_RANK)
+    precision = given.get("precision", "fp32")
+    workload = Workload(
+        batch=sequences * pieces * world,
+        accumulation=pieces,
+        precision=PRECISIONS.get(precision, precision),
+        optimizer_loop="forloop",
+        accelerator="cpu",
+    )
+    taped = workload
+    if sharding.stage == 3 and widths(workload).autocast:
+        taped = workload.but(precision="bf16")
+    net = ResidualNet(**given.get("sizes", {}))
+    costs = residual_costs(net, taped, sequences)
+    if taped is not workload:
+        whole = residual_costs(net, workload, sequences)
+        costs = [
+            replace(
+                cost,
+                parameter_bytes=own.parameter_bytes,
+                gradient_bytes=own.gradient_bytes,
+                optimizer_bytes=own.optimizer_bytes,
+                moment_width=own.moment_width,
+            )
+            for cost, own in zip(costs, whole, strict=True)
+        ]
+    return costs, workload, sharding
+
+
+PRECISIONS = {"mixed": "autocast_bf16"}
+"""FSDP2's MixedPrecisionPolicy(param_dtype=bfloat16) on fp32 weights."""
+
+
+def _rank_answer(given: Mapping[str, Any]) -> dict[str, Any]:
+    costs, workload, sharding = rank_case(given)
+    made = rank_phases(costs, workload, sharding)
+    return {
+        "peak_bytes": int(made.peak_bytes),
+        "param_bytes": made.parameter_bytes,
+        "grad_bytes": made.gradient_bytes,
+        "opt_state_bytes": made.optimizer_bytes,
+        "activation_bytes": int(sum(cost.kept_bytes for cost in costs)),
+        "phase_peak_bytes": {
+            "fwd": int(made.phase_bytes["forward"]),
+            "bwd": int(made.phase_bytes["backward"]),
+            "opt": int(made.phase_bytes["optimizer"]),
+        },
+    }
+
+
 def _plain_answer(case: Case) -> dict[str, Any]:
     """A plain net is one layer whose tape is the whole net."""
     workload = case.workload
@@ -204,7 +289,10 @@ def _plain_answer(case: Case) -> dict[str, Any]:
     )
     width = widths(workload)
     fixed = case.input_bytes + net.buffer_elements * width.parameter + 8 * net.counters
-    cost = plain_cost(net, workload)
+    walked = replay(
+        net.tape.ops, net.source, net.loss, accumulates=workload.accumulation > 1
+    )
+    cost = net_cost("other", net.shapes, walked, workload)
     made = rank_phases([cost], workload, SINGLE)
     phases = {
         "fwd": made.phase_bytes["forward"] + fixed,
@@ -222,36 +310,3 @@ def _plain_answer(case: Case) -> dict[str, Any]:
         "activation_bytes": cost.kept_bytes + 4,
         "phase_peak_bytes": whole,
     }
-
-
-def plain_cost(net: PlainNet, workload: Workload) -> LayerCost:
-    """A whole plain net as one layer."""
-    width = widths(workload)
-    tensors = part("other", net.shapes, element_bytes=4)
-    layer = LayerSpec("net", "other", (tensors,))
-    made = replay(
-        net.tape.ops,
-        net.source,
-        net.loss,
-        accumulates=workload.accumulation > 1,
-    )
-    elements = tensors.parameters
-    return LayerCost(
-        name="net",
-        kind="other",
-        elements=elements,
-        tied_elements=0,
-        largest=tensors.largest,
-        parameter_bytes=int(width.parameter * elements),
-        gradient_bytes=int(width.gradient * elements),
-        optimizer_bytes=optimizer_bytes(layer, workload),
-        kept_bytes=int(made.kept_bytes),
-        forward_peak_bytes=int(made.forward_peak_bytes),
-        backward_peak_bytes=int(made.backward_peak_bytes),
-        weight_copy_bytes=0,
-        output_bytes=4,
-        cache_bytes=0,
-        gathered_bytes=int(width.compute * elements),
-        forward_flops=0.0,
-        recompute_flops=0.0,
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from placement.domain.costs import LayerCost, layer_costs
-from placement.domain.phases import Phases, rank_phases
+from placement.domain.phases import Phases, rank_phases, stage_layers
 from placement.domain.sharding import SINGLE, Sharding
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
@@ -108,7 +108,7 @@ def interval(peak_bytes: float, workload: Workload) -> tuple[int, int, int]:
 
 def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
     """The Workload as a rank runs it: pipelines accumulate over microbatches."""
-    if sharding.strategy in ("pipeline", "gpipe") and sharding.microbatches > 1:
+    if sharding.microbatches > 1:
         pieces = workload.accumulation * sharding.microbatches
         return workload.but(accumulation=min(pieces, workload.batch))
     return workload
@@ -124,7 +124,9 @@ def rank_costs(
         lowered,
         microbatch=lowered.microbatch(sharding.data_degree),
         tensor_degree=sharding.tensor_degree,
-        gathered=sharding.strategy == "fsdp",
+        gathered=sharding.stage == 3,
+        expert_degree=sharding.expert_degree,
+        sequence_parallel=sharding.sequence_parallel,
     )
 
 
@@ -170,7 +172,7 @@ def estimate_from_costs(
                 cost.optimizer_bytes,
                 cost.kept_bytes + cost.cache_bytes,
             )
-            for cost in costs[sharding.first_layer : sharding.last_layer]
+            for cost in stage_layers(costs, sharding)
         ),
         notes=_notes(spec, workload, sharding, phases),
     )

@@ -2,19 +2,20 @@
 
 Every phase has a base (what is alive throughout) and, layer by layer, what earlier
 layers keep, what later layers' gradients hold and what the layer itself needs for a
-moment. ZeRO and FSDP change the base and add buckets or gathered layers.
+moment. Sharding changes the base (ranks.py) and adds gathered layers (gathers.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement.domain.costs import LayerCost
+from placement.domain.gathers import ENDS, Gathers, gathers_of
+from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET, Rank, rank_of
 from placement.domain.sharding import Sharding
 from placement.domain.states import optimizer_temporary_bytes, widths
 from placement.domain.workload import Workload
 
-DEEPSPEED_DEFAULT_BUCKET = 500_000_000
-"""DeepSpeed's reduce_bucket_size when nobody sizes it: 2 GB in fp32."""
+__all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +33,45 @@ class Phases:
 
 
 @dataclass(slots=True)
-class _Rank:
-    """Sums over the layers of one rank, before and after sharding; bytes."""
+class _Moment:
+    """What is alive at one moment of a phase beside the base."""
 
-    parameters: float
-    gradients: float
-    optimizer: float
-    tied: float
-    elements: int
-    largest: int
-    bucket: float = 0.0
-    """Communication buffers that live as long as the phase."""
-    held_gradients: bool = False
-    """Gradients are alive during forward too."""
-    gradient_share: float = 1.0
-    """Part of a layer's gradients that stays after its backward."""
-    gathers: bool = False
-    """FSDP: layers are gathered whole while they run."""
-    step_elements: float = 0.0
-    """Elements that this rank's optimizer steps."""
+    activations: float
+    transients: float
+    gradients: float = 0.0
+    logits: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.activations + self.transients + self.gradients + self.logits
 
 
 def rank_phases(
-    costs: Sequence[LayerCost], workload: Workload, sharding: Sharding
+    costs: Sequence[LayerCost],
+    workload: Workload,
+    sharding: Sharding,
+    *,
+    fixed_bytes: float = 0.0,
 ) -> Phases:
-    """Peaks of one rank. Linear in the number of layers."""
-    stage = costs[sharding.first_layer : sharding.last_layer]
-    rank = _rank(stage, costs, workload, sharding)
-    if not workload.trains:
-        return _inference(stage, rank)
-    phases = {
-        "forward": _forward(stage, rank, sharding),
-        "backward": _backward(stage, rank, sharding),
-        "optimizer": _optimizer(rank, workload, sharding),
-    }
+    """Peaks of one rank. Linear in the number of layers.
+
+    `fixed_bytes`: alive throughout and no part of the model: the batch, buffers.
+    """
+    stage = stage_layers(costs, sharding)
+    rank = rank_of(stage, costs, workload, sharding)
+    gloo = workload.accelerator == "cpu"
+    moving = gathers_of(stage, rank.gather, sharding.data_degree, gloo=gloo)
+    phases = {"forward": _forward(stage, rank, sharding, moving, workload)}
+    if workload.trains:
+        phases["backward"] = _backward(stage, rank, sharding, moving)
+        phases["optimizer"] = _optimizer(rank, workload)
+    for parts in phases.values():
+        if fixed_bytes:
+            parts["input"] = fixed_bytes
+        parts["total"] = sum(parts.values())
     name = max(phases, key=lambda phase: phases[phase]["total"])
-    parts = {k: int(v) for k, v in phases[name].items() if k != "total" and v >= 1}
+    parts = {part: size for part, size in phases[name].items() if part != "total"}
     return Phases(
         parameter_bytes=int(rank.parameters),
         gradient_bytes=int(rank.gradients * rank.gradient_share),
@@ -80,227 +84,153 @@ def rank_phases(
     )
 
 
-def _rounded(parts: dict[str, int], total: float) -> dict[str, int]:
+def stage_layers(costs: Sequence[LayerCost], sharding: Sharding) -> Sequence[LayerCost]:
+    """The layers of one rank, all its pieces in order."""
+    if sharding.chunks:
+        return [cost for first, last in sharding.chunks for cost in costs[first:last]]
+    return costs[sharding.first_layer : sharding.last_layer]
+
+
+def _rounded(parts: dict[str, float], total: float) -> dict[str, int]:
     """Whole bytes that add up to the whole total."""
-    rest = int(total) - sum(parts.values())
+    whole = {name: int(size) for name, size in parts.items() if size >= 1}
+    rest = int(total) - sum(whole.values())
     if rest:
-        parts["transients"] = parts.get("transients", 0) + rest
-    return parts
+        whole["transients"] = whole.get("transients", 0) + rest
+    return whole
 
 
-def _rank(
-    stage: Sequence[LayerCost],
-    costs: Sequence[LayerCost],
-    workload: Workload,
-    sharding: Sharding,
-) -> _Rank:
-    width = widths(workload)
-    rank = _Rank(
-        parameters=sum(cost.parameter_bytes for cost in stage),
-        gradients=sum(cost.gradient_bytes for cost in stage),
-        optimizer=sum(cost.optimizer_bytes for cost in stage),
-        tied=0.0,
-        elements=sum(cost.elements for cost in stage),
-        largest=max(cost.largest for cost in stage),
-    )
-    tied = sum(cost.tied_elements for cost in stage)
-    owner_here = sharding.first_layer == 0
-    if tied and not owner_here:
-        rank.parameters += width.parameter * tied
-        rank.elements += tied
-        if workload.trains:
-            owner = costs[0]
-            rank.gradients += width.gradient * tied
-            rank.optimizer += owner.optimizer_bytes * tied / max(1, owner.elements)
-    elif tied and workload.trains:
-        rank.tied = width.gradient * tied
-    rank.step_elements = rank.elements
-    rank.held_gradients = workload.accumulation > 1 or sharding.microbatches > 1
-    if workload.trains:
-        _shard(rank, stage, workload, sharding)
-    elif sharding.strategy == "fsdp":
-        rank.parameters /= sharding.data_degree
-        rank.gathers = True
-    return rank
-
-
-def _shard(
-    rank: _Rank, stage: Sequence[LayerCost], workload: Workload, sharding: Sharding
-) -> None:
-    degree = sharding.data_degree
-    share = sharding.share_ratio if sharding.share_ratio is not None else 1 / degree
-    if sharding.strategy in ("ddp", "zero1"):
-        if sharding.bucket_view:
-            rank.held_gradients = True
-        else:
-            rank.bucket = rank.gradients
-    if sharding.strategy == "zero1":
-        whole_tensor = rank.largest / max(1, rank.elements)
-        if sharding.share_ratio is None:
-            share = max(share, whole_tensor)
-        rank.optimizer *= share
-        rank.step_elements *= share
-    if sharding.strategy == "zero2":
-        if widths(workload).master == 0:
-            rank.optimizer += 4.0 * rank.elements
-        rank.optimizer /= degree
-        rank.step_elements /= degree
-        rank.largest = int(rank.step_elements)
-        rank.gradient_share = 1 / degree
-        wanted = sharding.bucket_elements
-        if wanted is None:
-            layer = max(cost.elements for cost in stage)
-            wanted = min(max(layer, rank.largest), DEEPSPEED_DEFAULT_BUCKET)
-        rank.bucket = widths(workload).gradient * wanted
-    if sharding.strategy == "fsdp":
-        rank.parameters /= degree
-        rank.optimizer /= degree
-        rank.step_elements /= degree
-        rank.largest = -(-rank.largest // degree)
-        rank.gradient_share = 1 / degree
-        rank.gathers = True
-    if sharding.offload_optimizer:
-        rank.optimizer = 0.0
-        rank.step_elements = 0.0
-        rank.largest = 0
-
-
-def _gathered(stage: Sequence[LayerCost]) -> list[float]:
-    """FSDP2: bytes of whole weights alive while each layer runs.
-
-    The root's own weights (both ends) stay; the running block is whole, and so is the
-    one before or after it that is fetched ahead.
-    """
-    sizes = [
-        0 if cost.kind in ("embedding", "head") else cost.gathered_bytes
-        for cost in stage
-    ]
-    ends = sum(cost.gathered_bytes for cost in stage) - sum(sizes)
-    last = len(sizes) - 1
-    return [
-        float(ends + size + max(sizes[max(0, i - 1)], sizes[min(last, i + 1)]))
-        for i, size in enumerate(sizes)
-    ]
-
-
-def _inference(stage: Sequence[LayerCost], rank: _Rank) -> Phases:
-    cache = sum(cost.cache_bytes for cost in stage)
-    gathered = _gathered(stage) if rank.gathers else [0.0] * len(stage)
-    moment = max(
-        cost.forward_peak_bytes + whole
-        for cost, whole in zip(stage, gathered, strict=True)
-    )
-    total = rank.parameters + cache + moment
-    parts = {
-        "parameters": int(rank.parameters),
-        "kv_cache": cache,
-        "transients": int(moment),
-    }
-    parts = {name: size for name, size in parts.items() if size}
-    return Phases(
-        parameter_bytes=int(rank.parameters),
-        gradient_bytes=0,
-        optimizer_bytes=0,
-        bucket_bytes=0,
-        phase_bytes={"forward": total},
-        peak_phase="forward",
-        peak_bytes=total,
-        components=_rounded(parts, total),
-    )
-
-
-def _base(rank: _Rank, gradients: float) -> dict[str, float]:
+def _base(rank: Rank, gradients: float, bucket: float) -> dict[str, float]:
     return {
         "parameters": rank.parameters,
         "gradients": gradients,
         "optimizer": rank.optimizer,
-        "buckets": rank.bucket,
+        "buckets": bucket,
     }
 
 
-def _with_total(parts: dict[str, float]) -> dict[str, float]:
-    parts["total"] = sum(parts.values())
-    return parts
+def _stays(rank: Rank) -> float:
+    """Gradients between a backward and the next forward."""
+    return rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
+
+
+def _earlier(kept: float, sharding: Sharding) -> float:
+    """Activations of the other microbatches in flight. With several pieces per rank a
+    microbatch in flight is one of one piece, and one walk has all pieces."""
+    pieces = max(1, sharding.virtual_stages)
+    return max(0, sharding.in_flight - pieces) * kept / pieces
 
 
 def _forward(
-    stage: Sequence[LayerCost], rank: _Rank, sharding: Sharding
+    stage: Sequence[LayerCost],
+    rank: Rank,
+    sharding: Sharding,
+    moving: Gathers,
+    workload: Workload,
 ) -> dict[str, float]:
-    kept = 0.0
-    copies = 0.0
-    best = (-1.0, 0.0, 0.0, 0.0)
-    gathered = _gathered(stage) if rank.gathers else [0.0] * len(stage)
-    for cost, whole in zip(stage, gathered, strict=True):
-        moment = cost.forward_peak_bytes + whole + copies
+    kept = copies = 0.0
+    best = _Moment(-1.0, 0.0)
+    for index, cost in enumerate(stage):
+        own = float(cost.forward_peak_bytes)
+        logits = own if cost.kind == "head" else 0.0
+        running = moving.forward[index] + copies + own - logits
+        coming = moving.fetching[index] + copies
+        for moment in (
+            _Moment(kept, running, logits=logits),
+            _Moment(kept, coming),
+        ):
+            best = max(best, moment, key=lambda one: one.total)
         copies += cost.weight_copy_bytes
-        if kept + moment > best[0]:
-            logits = cost.forward_peak_bytes if cost.kind == "head" else 0.0
-            best = (kept + moment, kept, logits, moment - logits)
         kept += cost.kept_bytes
-    held = rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
-    earlier = (sharding.in_flight - 1) * kept
-    parts = _base(rank, held)
-    parts["activations"] = best[1] + earlier
-    parts["logits"] = best[2]
-    parts["transients"] = best[3]
-    return _with_total(parts)
+    parts = _base(rank, _stays(rank), rank.bucket if rank.bucket_stays else 0.0)
+    parts["activations"] = best.activations + _earlier(kept, sharding)
+    parts["logits"] = best.logits
+    parts["transients"] = best.transients
+    if not workload.trains:
+        parts["kv_cache"] = float(sum(cost.cache_bytes for cost in stage))
+    return parts
 
 
 def _backward(
-    stage: Sequence[LayerCost], rank: _Rank, sharding: Sharding
+    stage: Sequence[LayerCost], rank: Rank, sharding: Sharding, moving: Gathers
 ) -> dict[str, float]:
     """Walk from the head to the embedding; see the module's docstring."""
-    all_kept = sum(cost.kept_bytes for cost in stage)
-    kept = float(all_kept)
-    gradients = 0.0
-    bucket_width = min(rank.bucket, rank.gradients) if rank.gradient_share < 1 else 0.0
-    best: tuple[float, dict[str, float]] = (-1.0, {})
-    gathered = _gathered(stage) if rank.gathers else []
+    kept = all_kept = float(sum(cost.kept_bytes for cost in stage))
+    made = 0.0
+    best = _Moment(-1.0, 0.0)
     for index in range(len(stage) - 1, -1, -1):
         cost = stage[index]
         kept -= cost.kept_bytes
-        own = float(cost.backward_peak_bytes)
-        if rank.gathers:
-            own += gathered[index] + cost.gradient_bytes
-        if rank.tied and cost.kind == "embedding" and not rank.gathers:
-            own += rank.tied
-        alive = gradients
-        if rank.held_gradients:
-            alive = rank.gradients * rank.gradient_share
-        elif bucket_width and not rank.gathers:
-            alive = min(gradients, bucket_width + gradients * rank.gradient_share)
-        total = kept + own + alive
-        if total > best[0]:
-            logits = own if cost.kind == "head" else 0.0
-            best = (
-                total,
-                {
-                    "activations": kept,
-                    "logits": logits,
-                    "transients": own - logits,
-                    "gradients": alive,
-                },
-            )
-        gradients += cost.gradient_bytes * (
-            rank.gradient_share if rank.gathers else 1.0
-        )
-        if cost.kind == "head" and not rank.gathers:
-            gradients += rank.tied
-    parts = _base(rank, best[1]["gradients"])
-    parts["activations"] = best[1]["activations"] + (
-        (sharding.in_flight - 1) * all_kept
-    )
-    parts["logits"] = best[1]["logits"]
-    parts["transients"] = best[1]["transients"]
-    return _with_total(parts)
+        alive = _alive_gradients(rank, made)
+        for moment in _moments(stage, index, rank, moving, kept, alive):
+            best = max(best, moment, key=lambda one: one.total)
+        made += _staying_gradients(cost, moving, rank)
+    alive = _alive_gradients(rank, made)
+    if rank.reduce_end:
+        end = _Moment(0.0, rank.reduce_end, alive)
+        best = max(best, end, key=lambda one: one.total)
+    parts = _base(rank, best.gradients, rank.bucket)
+    parts["activations"] = best.activations + _earlier(all_kept, sharding)
+    parts["logits"] = best.logits
+    parts["transients"] = best.transients
+    return parts
 
 
-def _optimizer(rank: _Rank, workload: Workload, sharding: Sharding) -> dict[str, float]:
-    parts = _base(rank, rank.gradients * rank.gradient_share)
-    if sharding.strategy == "zero2":
-        parts["buckets"] = 0.0
-    temporary = optimizer_temporary_bytes(
-        workload, elements=int(rank.step_elements), largest=rank.largest
+def _moments(
+    stage: Sequence[LayerCost],
+    index: int,
+    rank: Rank,
+    moving: Gathers,
+    kept: float,
+    alive: float,
+) -> Iterator[_Moment]:
+    """A layer's weights come, it runs backward, its gradients are reduced."""
+    cost = stage[index]
+    own = float(cost.backward_peak_bytes)
+    if rank.tied and cost.kind == "embedding":
+        own += rank.tied
+    logits = own if cost.kind == "head" else 0.0
+    yield _Moment(kept, own - logits + moving.backward[index], alive, logits)
+    if not moving.empty:
+        yield _Moment(kept + cost.kept_bytes, moving.refetching[index], alive)
+        yield _Moment(kept, moving.reducing[index], alive)
+    heard = cost.kind == "decoder" and index and stage[index - 1].kind == "encoder"
+    if heard and stage[0].kind == "embedding" and rank.tied:
+        # The target's look-up runs backward before the encoder: the table's gradient
+        # once more, and its sum with the head's, beside the encoder's activations.
+        yield _Moment(kept, 2 * rank.tied, alive + float(cost.gradient_bytes))
+
+
+def _alive_gradients(rank: Rank, made: float) -> float:
+    """Gradients on this rank once later layers have made theirs."""
+    if rank.partition:
+        return rank.partition
+    if rank.held_gradients:
+        return rank.gradients * rank.gradient_share
+    return made
+
+
+def _staying_gradients(cost: LayerCost, moving: Gathers, rank: Rank) -> float:
+    """What a layer's backward leaves behind."""
+    tied = rank.tied if cost.kind == "head" else 0.0
+    if moving.empty:
+        return cost.gradient_bytes + tied
+    whole = moving.whole_ends and cost.kind in ENDS
+    return (cost.gradient_bytes + tied) * (1.0 if whole else rank.gradient_share)
+
+
+def _optimizer(rank: Rank, workload: Workload) -> dict[str, float]:
+    gradients = rank.gradients * rank.gradient_share
+    if rank.step_copies and not rank.bucket_stays:
+        gradients = 0.0
+    parts = _base(rank, gradients, rank.bucket if rank.bucket_stays else 0.0)
+    elements = int(rank.step_elements)
+    temporary = rank.moment_width / widths(workload).moment
+    temporary *= optimizer_temporary_bytes(
+        workload, elements=elements, largest=rank.largest
     )
-    parts["transients"] = float(temporary) if not sharding.offload_optimizer else 0.0
-    return _with_total(parts)
+    # The flat copy is made while the gradients are there, and then stepped with.
+    flat = rank.step_copies
+    partition = rank.partition or rank.gradients * rank.gradient_share
+    parts["transients"] = max(flat + temporary, flat + partition if flat else 0.0)
+    return parts
