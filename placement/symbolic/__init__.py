@@ -8,7 +8,6 @@ each storage from its birth to its end. PLACEMENT.md 1.3, "Way that works".
 | file         | what                                                           |
 | ------------ | -------------------------------------------------------------- |
 | case.py      | a spec object, checked field by field                          |
-| sources.py   | SOURCE of ``manage.py estimate`` as a case                     |
 | process.py   | the child: start, limits, progress, cancel                     |
 | child.py     | ``python -m placement.symbolic.child``                         |
 | phantom.py   | tensors without memory                                         |
@@ -16,6 +15,8 @@ each storage from its birth to its end. PLACEMENT.md 1.3, "Way that works".
 | mode.py      | answers every operator without running it                      |
 | shapes.py    | what an operator would return                                  |
 | routing.py   | operators whose answer depends on values: a balanced substitute |
+| summing.py   | autograd's own additions, in place as without a mode           |
+| workspaces.py | what kernels take beyond their results                        |
 | kernels.py   | what CUDA does otherwise: attention, dropout, autocast         |
 | networks.py  | plain torch models                                             |
 | models.py    | a case as a module, its batch and its loss                     |
@@ -23,6 +24,6 @@ each storage from its birth to its end. PLACEMENT.md 1.3, "Way that works".
 | optimizers.py | the optimizers, 8-bit Adam among them                          |
 | step.py      | the training step, and the answer                              |
 
-Only case.py, sources.py and process.py may be imported outside the child: the rest
+Only case.py and process.py may be imported outside the child: the rest
 imports torch.
 """

@@ -153,9 +153,13 @@ def read_case(spec: Mapping[str, Any]) -> Case:
 
 
 def of_workload(
-    model: Mapping[str, Any], given: Mapping[str, Any], workload: Workload
+    model: Mapping[str, Any],
+    given: Mapping[str, Any],
+    workload: Workload,
+    *,
+    replicas: int = 1,
 ) -> Case:
-    """A model under a Workload, on one Gpu.
+    """A model under a Workload, on one of the Gpus that share its batch.
 
     `given`: kind of batch, and what the Workload does not say of it.
 
@@ -188,7 +192,7 @@ def of_workload(
         "seq": length,
         "tgt": workload.target_length or length,
         **given,
-        "batch": workload.microbatch(),
+        "batch": workload.microbatch(replicas),
     }
     return Case(
         model={**model, "attn": "eager" if workload.attention == "eager" else "sdpa"},
@@ -202,6 +206,7 @@ def of_workload(
         attention=attention,
         accelerator=workload.accelerator,
         trains=workload.trains,
+        ranks=replicas,
     )
 
 

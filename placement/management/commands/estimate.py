@@ -1,0 +1,270 @@
+"""``manage.py estimate``: how many bytes a model needs, in closed form or followed.
+
+Needs neither the database nor the broker. SOURCE is a well-known name, a config.json,
+.safetensors or ONNX file, or module:callable (runs that code, in a child process).
+``--spec FILE`` answers the memory reference cases instead.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from placement.domain.cases import closed_case
+from placement.domain.errors import BadInput, PlacementError, SpecInvalid
+from placement.domain.estimate import estimate, interval
+from placement.domain.sharding import Sharding, Strategy
+from placement.domain.workload import CHOICES, Workload
+from placement.management.sources import Source, find, spec_of_entry
+from placement.management.tables import estimate_table
+from placement.runtime_check import torch_installed
+from placement.symbolic.case import Case, of_workload, read_case
+from placement.symbolic.process import SymbolicFailed, run
+
+MOST_FILE_BYTES = 64 * 2**20
+METHODS = ("closed", "symbolic")
+DEGREES = {"pipeline": "pipeline_degree", "tensor": "tensor_degree"}
+DEFAULT = Workload()
+
+
+class Command(BaseCommand):
+    """One estimate as a table or JSON; with --spec, one object per case."""
+
+    help = "Estimate the memory of training or running a model on one rank."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "source",
+            nargs="?",
+            help="well-known name, config.json, .safetensors, .onnx, module:callable",
+        )
+        parser.add_argument("--spec", metavar="FILE", help="case, list, cases; - stdin")
+        parser.add_argument("--method", choices=METHODS)
+        parser.add_argument("--json", action="store_true", help="answer in JSON")
+        parser.add_argument("--batch", type=int, default=DEFAULT.batch)
+        parser.add_argument(
+            "--sequence", type=int, default=DEFAULT.sequence_length, metavar="TOKENS"
+        )
+        parser.add_argument("--target", type=int, default=0, metavar="TOKENS")
+        parser.add_argument("--accumulation", type=int, default=1, metavar="N")
+        for name in (
+            *("precision", "optimizer", "checkpointing", "attention"),
+            *("accelerator", "task"),
+        ):
+            parser.add_argument(
+                f"--{name}", choices=CHOICES[name], default=getattr(DEFAULT, name)
+            )
+        parser.add_argument(
+            "--loop", choices=CHOICES["optimizer_loop"], help="how the optimizer steps"
+        )
+        parser.add_argument(
+            "--strategy", choices=Strategy.__args__, default="single", metavar="WORD"
+        )
+        parser.add_argument("--ranks", type=int, default=1, metavar="N")
+
+    def handle(self, *args: object, **options: Any) -> None:
+        """Estimate and print. Bad input: one line on stderr and exit status 2."""
+        try:
+            if bool(options["spec"]) == bool(options["source"]):
+                raise BadInput({"source": "give a SOURCE or --spec FILE"})
+            if options["spec"]:
+                found = answers(_read(options["spec"]), options["method"])
+                self.stdout.write(
+                    json.dumps(found) if options["json"] else _dump(found)
+                )
+                return
+            answer = one(options)
+        except (PlacementError, OSError) as error:
+            line = " ".join(f"estimate: {error}".split())
+            self.stderr.write(line[:1000])
+            sys.exit(2)
+        if options["json"]:
+            self.stdout.write(json.dumps(answer))
+        else:
+            self.stdout.write(estimate_table(options["source"], answer))
+
+
+# --- one model ----------------------------------------------------------------------
+
+
+def one(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer for a SOURCE, with the interval of what the card must hold.
+
+    Raises:
+        BadInput: by field.
+        SymbolicFailed: the child gave no answer.
+    """
+    workload = workload_of(options)
+    source = find(options["source"])
+    if options["method"] == "symbolic":
+        answer = _symbolic(source, workload, options)
+    else:
+        answer = _closed(source, workload, options)
+    low, likely, high = interval(answer["peak_bytes"], workload)
+    return {**answer, "low_bytes": low, "likely_bytes": likely, "high_bytes": high}
+
+
+def workload_of(options: Mapping[str, Any]) -> Workload:
+    """The Workload that the options say. Raises WorkloadInvalid."""
+    on_cpu = options["accelerator"] == "cpu"
+    return Workload(
+        task=options["task"],
+        batch=options["batch"],
+        sequence_length=options["sequence"],
+        target_length=options["target"],
+        precision=options["precision"],
+        optimizer=options["optimizer"],
+        checkpointing=options["checkpointing"],
+        accumulation=options["accumulation"],
+        attention=options["attention"],
+        accelerator=options["accelerator"],
+        optimizer_loop=options["loop"] or ("forloop" if on_cpu else "foreach"),
+    )
+
+
+def sharding_of(options: Mapping[str, Any]) -> Sharding:
+    """The Sharding of --strategy and --ranks. Raises WorkloadInvalid."""
+    strategy, ranks = options["strategy"], options["ranks"]
+    if strategy == "single" and ranks != 1:
+        raise BadInput({"ranks": "more than one needs a --strategy"})
+    degree = DEGREES.get(strategy, "data_degree")
+    # torch's own default: gradients are copied into buckets, not views of them.
+    view = {"bucket_view": False} if strategy == "ddp" else {}
+    if strategy in ("pipeline", "gpipe", "hybrid"):
+        detail = f"{strategy} has unlike ranks: `manage.py plan` estimates each of them"
+        raise BadInput({"strategy": detail})
+    return Sharding(strategy=strategy, **{degree: ranks}, **view)
+
+
+def _closed(
+    source: Source, workload: Workload, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    spec = source.spec
+    if spec is None:
+        assert source.model is not None
+        spec = spec_of_entry(source.model["entry"], str(Path.cwd()))
+    began = time.process_time()
+    made = estimate(spec, workload, sharding_of(options))
+    return {
+        "peak_bytes": made.peak_bytes,
+        "param_bytes": made.parameter_bytes,
+        "grad_bytes": made.gradient_bytes,
+        "opt_state_bytes": made.optimizer_bytes,
+        "activation_bytes": sum(layer.activation_bytes for layer in made.layers),
+        "phase_peak_bytes": made.phase_bytes,
+        "method": "closed",
+        "seconds": round(time.process_time() - began, 6),
+        "components": made.components,
+        "notes": list(made.notes),
+    }
+
+
+def _symbolic(
+    source: Source, workload: Workload, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    if source.model is None:
+        detail = (
+            "sizes without code cannot be followed: --method closed, or config.json"
+        )
+        raise SpecInvalid({"method": detail})
+    if options["strategy"] not in ("single", "ddp"):
+        raise BadInput({"strategy": "only single and ddp are followed symbolically"})
+    sharding_of(options)
+    case = of_workload(source.model, {}, workload, replicas=options["ranks"])
+    return _one_answer(run([case], path=str(Path.cwd())).answers[0])
+
+
+def _one_answer(answer: dict[str, Any] | PlacementError) -> dict[str, Any]:
+    if isinstance(answer, PlacementError):
+        raise answer
+    return answer
+
+
+# --- the reference cases --------------------------------------------------------------
+
+
+def answers(data: object, method: str | None) -> Any:
+    """One spec object's answer, or for several a list in order, each with its id.
+
+    Raises:
+        BadInput: names the case and the field.
+        SymbolicFailed: the child gave no answer.
+    """
+    alone, specs = specs_of(data)
+    chosen = method or ("symbolic" if torch_installed() else "closed")
+    names = [
+        str(spec.get("id", place)) if isinstance(spec, Mapping) else str(place)
+        for place, spec in enumerate(specs)
+    ]
+    if chosen == "closed":
+        found = [
+            _named(names[place], lambda s=spec: closed_case(s))
+            for place, spec in enumerate(specs)
+        ]
+    else:
+        cases: list[Case] = [
+            _named(names[place], lambda s=spec: read_case(s))
+            for place, spec in enumerate(specs)
+        ]
+        told = run(cases).answers if cases else []
+        found = [
+            _named(name, lambda a=answer: _one_answer(a))
+            for name, answer in zip(names, told, strict=True)
+        ]
+    if alone:
+        return found[0]
+    return [{"id": name, **answer} for name, answer in zip(names, found, strict=True)]
+
+
+def specs_of(data: object) -> tuple[bool, list[Any]]:
+    """Whether a file has one spec alone, and its spec objects. Raises BadInput."""
+    cases = data.get("cases", None) if isinstance(data, Mapping) else data
+    if cases is None:
+        assert isinstance(data, Mapping)
+        return True, [_spec_in(data)]
+    if not isinstance(cases, list):
+        raise BadInput({"cases": "must be a list"})
+    return False, [_spec_in(case) for case in cases]
+
+
+def _spec_in(case: Any) -> Any:
+    return case["spec"] if isinstance(case, Mapping) and "spec" in case else case
+
+
+def _named(name: str, make: Any) -> Any:
+    try:
+        return make()
+    except BadInput as error:
+        problems = {f"case {name}: {key}": why for key, why in error.problems.items()}
+        raise BadInput(problems) from error
+    except SymbolicFailed as error:
+        raise SymbolicFailed(error.code, f"case {name}: {error.detail}") from error
+
+
+def _read(source: str) -> object:
+    """What a file says. Raises BadInput."""
+    try:
+        if source == "-":
+            text = sys.stdin.read(MOST_FILE_BYTES + 1)
+        else:
+            with Path(source).open() as file:
+                text = file.read(MOST_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput({"spec": f"{source[:200]}: cannot be read: {error}"}) from error
+    if len(text) > MOST_FILE_BYTES:
+        raise BadInput({"spec": f"more than {MOST_FILE_BYTES:,} characters"})
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput({"spec": f"is not JSON: {error}"}) from error
+
+
+def _dump(found: Any) -> str:
+    return json.dumps(found, indent=1)
