@@ -205,7 +205,7 @@ class Router:
         source = args[0]
         if not phantom.is_phantom(source):
             return func(*args, **named)
-        least = named.get("minlength", args[2] if len(args) > 2 else 0)
+        least: int = named.get("minlength", args[2] if len(args) > 2 else 0)
         count = max(int(self.categories.get(source) or 1), least)
         return self.mode.made(Layout((count,), (1,), torch.int64))
 
@@ -220,7 +220,7 @@ class Router:
     def grouped(self, func: Any, args: Args, named: Named) -> Any:
         """Products of groups of rows; torch's meta kernel knows bf16 only."""
         one, two = args[0], args[1]
-        given = named.get("offs", args[2] if len(args) > 2 else None)
+        given: Any = named.get("offs", args[2] if len(args) > 2 else None)
         shape: tuple[int, ...] = (one.shape[-2], two.shape[-1])
         if one.dim() == two.dim():
             groups = given.shape[0] if one.dim() == 2 else one.shape[0]

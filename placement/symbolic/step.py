@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from placement.domain.errors import SpecInvalid
 from placement.symbolic import phantom
 from placement.symbolic.case import Case
 from placement.symbolic.kernels import CudaKernels, attention_context
@@ -75,17 +76,15 @@ class _Run:
 
     def steps(self, progress: Progress) -> dict[str, Any]:
         """Run all steps; answer for the last."""
-        if self.case.trains and not self.trained:
-            return self.inference(progress)
         if not self.case.trains:
             return self.inference(progress)
+        if not self.trained:
+            raise SpecInvalid({"freeze": "leaves no parameter to train"})
         buckets = self.buckets()
         self.optimizer = optimizer(self.case, self.trained)
         for number in range(STEPS):
             self.tracker.forget_peaks()
-            self.step(
-                lambda what, share, n=number: progress(what, 0.2 + 0.4 * (n + share))
-            )
+            self.step(_part(progress, 0.2 + 0.4 * number, 0.4))
         del buckets
         return self.answer()
 
@@ -162,6 +161,11 @@ class _Run:
             "activation_bytes": self.activation_bytes,
             "phase_peak_bytes": {one: phases[one] for one in PHASES if one in phases},
         }
+
+
+def _part(progress: Progress, start: float, length: float) -> Progress:
+    """Progress of a part as progress of the whole."""
+    return lambda what, share: progress(what, start + length * share)
 
 
 def _is_tensor(value: Any) -> bool:

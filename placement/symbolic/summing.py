@@ -45,7 +45,7 @@ class Summing:
             or torch._C._current_autograd_node() is None
         ):
             return self.mode.ordinary(func, args, named)
-        owners = (first._use_count(), owners_of_storage(first))
+        owners = (first._use_count(), owners_of_storage(first))  # type: ignore[attr-defined]
         if self._alone is None:
             self._alone = owners
         if owners > self._alone or not dense(first):

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from django.core.management.base import BaseCommand
 
@@ -65,7 +65,7 @@ class Command(BaseCommand):
             "--loop", choices=CHOICES["optimizer_loop"], help="how the optimizer steps"
         )
         parser.add_argument(
-            "--strategy", choices=Strategy.__args__, default="single", metavar="WORD"
+            "--strategy", choices=get_args(Strategy), default="single", metavar="WORD"
         )
         parser.add_argument("--ranks", type=int, default=1, metavar="N")
 
@@ -135,12 +135,12 @@ def sharding_of(options: Mapping[str, Any]) -> Sharding:
     if strategy == "single" and ranks != 1:
         raise BadInput({"ranks": "more than one needs a --strategy"})
     degree = DEGREES.get(strategy, "data_degree")
-    # torch's own default: gradients are copied into buckets, not views of them.
-    view = {"bucket_view": False} if strategy == "ddp" else {}
     if strategy in ("pipeline", "gpipe", "hybrid"):
         detail = f"{strategy} has unlike ranks: `manage.py plan` estimates each of them"
         raise BadInput({"strategy": detail})
-    return Sharding(strategy=strategy, **{degree: ranks}, **view)
+    degrees: dict[str, Any] = {degree: ranks}
+    # torch's own default: gradients are copied into buckets, not views of them.
+    return Sharding(strategy=strategy, bucket_view=strategy != "ddp", **degrees)
 
 
 def _closed(
