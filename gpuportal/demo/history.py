@@ -93,7 +93,8 @@ def draw(
     """Add reservations that lie inside [first, last) to the book.
 
     Some students book far more than others: the n-th is drawn with weight
-    1 / n, as on real clusters (a few users make most of the load).
+    1 / n, as on real clusters (a few users make most of the load); by night and
+    at weekends less is drawn.
     """
     days = (last - first).total_seconds() / 86_400
     weights = [1 / (1 + (number * 7) % students) for number in range(students)]
@@ -106,7 +107,7 @@ def draw(
         start = first + span * chance.random()
         start = start.replace(minute=30 * (start.minute // 30), second=0, microsecond=0)
         end = start + timedelta(hours=hours)
-        if start < first:
+        if start < first or chance.random() > _wanted(start):
             continue
         node = chance.choice(nodes)
         width = chance.choice(WIDTHS)
@@ -123,3 +124,9 @@ def draw(
         )
         if book.allows(draft):
             book.drafts.append(draft)
+
+
+def _wanted(start: datetime) -> float:
+    """How likely somebody begins then: people sleep, and rest at the weekend."""
+    awake = 1.0 if 8 <= start.hour < 19 else 0.3
+    return awake * (0.45 if start.weekday() >= 5 else 1.0)

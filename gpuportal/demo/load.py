@@ -16,6 +16,7 @@ from django.db import transaction
 from gpuportal import paths
 from gpuportal.demo import cast, nodes
 from gpuportal.demo.history import Book, DemoGpu, Draft, draw
+from gpuportal.demo.hours import write_hours, write_summaries
 from gpuportal.demo.lab import (
     COMMANDS,
     GIB,
@@ -84,10 +85,14 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         book = Book(policy.quota_gpu_seconds, policy.gpus_at_once, frozenset(modest))
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
-        write_minutes(list(zip(book.drafts, rows, strict=True)), now=now, chance=chance)
-        write_past_jobs(
+        booked = list(zip(book.drafts, rows, strict=True))
+        write_minutes(booked, now=now, chance=chance)
+        jobs = write_past_jobs(
             [row for row in rows if row.state == State.ENDED], chance=chance
         )
+        first = (now - PAST).replace(minute=0)
+        write_hours(booked, first=first, now=now, chance=chance)
+        write_summaries(booked, jobs)
         AuditEntry.objects.create(
             verb="demo.loaded", subject="site", reason="first run of the demo lab"
         )
@@ -205,11 +210,11 @@ def _draw(
     hour = now.replace(minute=0)
     draw(
         book, gpus, students=len(members), first=hour - PAST, last=hour,
-        tries_per_day=90, chance=chance,
+        tries_per_day=150, chance=chance,
     )  # fmt: skip
     draw(
         book, spare, students=len(members), first=hour + timedelta(hours=1),
-        last=hour + AHEAD, tries_per_day=60, chance=chance,
+        last=hour + AHEAD, tries_per_day=100, chance=chance,
     )  # fmt: skip
     return scenes
 

@@ -30,8 +30,8 @@ LAST_LINES = {
 
 def write_past_jobs(
     reservations: Sequence[Reservation], *, chance: random.Random
-) -> None:
-    """Give two of five past reservations a Job that ran in them."""
+) -> list[Job]:
+    """Give two of five past reservations a Job that ran in them; return the Jobs."""
     ended = []
     for row in reservations:
         if chance.random() > 0.4:
@@ -74,3 +74,4 @@ def write_past_jobs(
         )
         if at is not None
     )
+    return ended
