@@ -52,6 +52,8 @@ ONNX_DTYPES = {
     24: "fp8",
     25: "int2",
     26: "int2",
+    27: "fp6",
+    28: "fp6",
 }
 """onnx.TensorProto.DataType; 8 is text, which is no weight."""
 TEXT = 8
@@ -71,7 +73,7 @@ QUANTIZED_INPUTS: dict[str, dict[int, tuple[int, ...]]] = {
 }
 """Operator -> input with a quantized weight -> inputs with its scales and zero points
 (-1: scales of what is computed). ONNX's operators and ONNX Runtime's own."""
-_SMALL = ("int8", "int4", "int2", "fp8", "fp4")
+_SMALL = ("int8", "int4", "int2", "fp8", "fp6", "fp4")
 _NUMBERED = re.compile(r"(^|[./])\d{1,9}([./]|$)")
 
 

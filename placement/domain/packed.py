@@ -34,6 +34,7 @@ _COMPANIONS = (
     "input_scale",
 )
 _WEIGHT_WORDS = ("weight", "packed", "qweight", "blocks")
+_SMALL = ("fp8", "fp6", "fp4")
 _WHOLE = ("int8", "int16", "int32", "int64")
 Group = dict[str, TensorInfo]
 
@@ -45,7 +46,7 @@ def unpacked(
 
     Raises SpecInvalid for whole-number weights in a layout that is not known.
     """
-    if not any(one.dtype in (*_WHOLE, "fp8", "fp4") for one in tensors):
+    if not any(one.dtype in (*_WHOLE, *_SMALL) for one in tensors):
         return list(tensors), []
     groups: dict[str, Group] = {}
     for tensor in tensors:
@@ -104,7 +105,7 @@ def _whole(stem: str, group: Group) -> tuple[TensorInfo | None, list[TensorInfo]
     if weight.dtype == "int8" and "SCB" in group and len(weight.shape) == 2:
         product = (weight.shape[0], weight.shape[1])
         return _made(weight.name, weight.shape, group, product), [], "8 bit"
-    if weight.dtype in ("fp8", "fp4") and len(weight.shape) >= 2:
+    if weight.dtype in _SMALL and len(weight.shape) >= 2:
         return _made(weight.name, weight.shape, group, weight.product), [], weight.dtype
     return None, list(group.values()), ""
 

@@ -29,6 +29,8 @@ SAFETENSORS_DTYPES = {
     "F8_E4M3": "fp8",
     "F8_E5M2": "fp8",
     "F8_E8M0": "fp8",
+    "F6_E2M3": "fp6",
+    "F6_E3M2": "fp6",
     "F4": "fp4",
     "C64": "complex64",
     "I64": "int64",

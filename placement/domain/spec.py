@@ -49,6 +49,7 @@ DTYPE_BYTES: dict[str, float] = {
     "bf16": 2,
     "fp16": 2,
     "fp8": 1,
+    "fp6": 0.75,
     "fp4": 0.5,
     "complex64": 8,
     "int64": 8,

@@ -109,3 +109,98 @@ def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monke
     for _ in range(models.MOST_PARSERS + 1):
         refused(alice, "config.json", b"{")
     assert keep(alice)
+
+
+def test_a_family_that_is_not_known_is_built_on_meta(alice):
+    config = {
+        "model_type": "dbrx",
+        "auto_map": {"AutoModelForCausalLM": "evil--hub/code.Model"},
+        "d_model": 64,
+        "n_heads": 4,
+        "n_layers": 3,
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0},
+        "torch_dtype": "bfloat16",
+    }
+    row = keep(alice, "config.json", json.dumps(config).encode())
+    spec = ModelSpec.from_json(row.spec)
+
+    assert (spec.family, spec.source, row.source) == ("dbrx", "config.json", "config")
+    assert [layer.kind for layer in spec.layers].count("other") == 3
+    assert spec.activations_are_a_guess
+    assert "parameters are exact" in spec.notes[0]
+    assert row.spec["config"] == config
+
+
+def test_a_known_family_in_an_unknown_form_is_built_too(alice):
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForSequenceClassification"],
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+        "num_labels": 3,
+    }
+    spec = ModelSpec.from_json(keep(alice, content=json.dumps(config).encode()).spec)
+
+    block = 4 * 64 * 64 + 3 * 64 * 96 + 2 * 64
+    assert spec.parameter_count == 100 * 64 + 2 * block + 64 + 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "dbrx", "n_layers": 10**6}, "at most 4,096 layers"),
+        ({"model_type": "dbrx", "d_model": 10**30}, "must be between"),
+        ({"model_type": "granite", "hidden_size": -5}, "refuses it"),
+    ],
+)
+def test_absurd_sizes_of_an_unknown_family_are_refused(alice, config, words):
+    problems = refused(alice, "config.json", json.dumps(config).encode())
+
+    assert words in next(iter(problems.values()))
+
+
+def header_file(name, *names):
+    header = {
+        tensor: {"dtype": "F32", "shape": [4, 4], "data_offsets": [64 * i, 64 * i + 64]}
+        for i, tensor in enumerate(names)
+    }
+    return SimpleUploadedFile(name, json.dumps(header).encode())
+
+
+def test_an_index_and_its_shards_come_as_several_files(alice):
+    index = {"weight_map": {"h.0.w": "a.safetensors", "h.1.w": "b.safetensors"}}
+    files = [
+        header_file("a.safetensors", "h.0.w"),
+        header_file("b.json", "h.1.w"),
+        SimpleUploadedFile("big.safetensors.index.json", json.dumps(index).encode()),
+    ]
+    row = services.parse_model(user=alice, upload=files, now=timezone.now())
+
+    assert (row.name, row.source) == ("big.safetensors.index.json", "safetensors")
+    spec = ModelSpec.from_json(row.spec)
+    assert (spec.name, spec.parameter_count) == ("big", 32)
+
+
+def test_a_header_saved_as_json_is_read(alice):
+    file = header_file("header.json", "h.0.w")
+    row = services.parse_model(user=alice, upload=file, now=timezone.now())
+
+    assert ModelSpec.from_json(row.spec).parameter_count == 16
+
+
+def test_a_module_and_callable_is_never_run_by_the_portal(alice):
+    with pytest.raises(SpecInvalid, match="never does by itself"):
+        services.chosen_spec(user=alice, well_known="nets:make", model_id=None)
+
+
+def test_adapters_and_quantized_weights_are_chosen_with_a_model(alice):
+    spec = services.chosen_spec(user=alice, well_known="llama-3.2-1b", model_id=None)
+    both = services.adapted(spec, weights="nf4", lora_rank=8)
+
+    assert both.is_quantized
+    assert both.trainable_count == 16 * 8 * (2048 + 2048 + 2048 + 512)
+    with pytest.raises(SpecInvalid, match="neither int8 nor nf4"):
+        services.adapted(spec, weights="int2")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -18,10 +17,10 @@ pytestmark = pytest.mark.pure
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def parse(kind, path, *name):
+def parse(*arguments):
     """Run the parser as a caller would: clean environment, own timeout."""
     done = subprocess.run(
-        [sys.executable, "-m", "placement.runtime.parse", kind, str(path), *name],
+        [sys.executable, "-m", "placement.runtime.parse", *map(str, arguments)],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
         capture_output=True,
@@ -215,7 +214,63 @@ def test_parsing_a_config_imports_neither_torch_nor_django(tmp_path):
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
 
 
-def test_the_onnx_library_has_the_types_that_the_parser_names():
-    from placement.domain.onnxfile import ONNX_DTYPES
+def test_json_is_told_apart_by_what_is_in_it(tmp_path):
+    header = {"h.0.w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}
+    for content, parameters in (({"model_type": "gpt2"}, 124_439_808), (header, 16)):
+        path = write(tmp_path, "x.json", json.dumps(content))
+        assert parse("json", path)[1]["parameter_count"] == parameters
+    path = write(tmp_path, "x.json", '{"weight_map": {"a": "b"}}')
+    assert parse("json", path)[1]["field"] == "weight_map"
+    path = write(tmp_path, "x.json", '{"a": 1}')
+    assert "neither a config.json" in parse("json", path)[1]["detail"]
 
-    assert set(ONNX_DTYPES) <= set(onnx.TensorProto.DataType.values())
+
+def test_an_index_with_its_shards_is_one_model(tmp_path):
+    first = write(tmp_path, "0.safetensors", safetensors(TENSORS[:2], 0))
+    second = write(tmp_path, "1.safetensors", safetensors(TENSORS[2:]))
+    index = {"weight_map": dict.fromkeys(["wte", "h.0.w", "h.1.w"], "x")}
+    path = write(tmp_path, "2.json", json.dumps(index))
+    code, answer = parse("set", "big", path, first, second)
+
+    assert (code, answer["parameter_count"], answer["name"]) == (0, 72, "big")
+    assert parse("set", "big", second, first)[1]["parameter_count"] == 72
+    assert "not among the headers" in parse("set", "big", path, first)[1]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"PK\x03\x04" + b"\0" * 100, "ZIP"),
+        (b"\x1f\x8b\x08" + b"\0" * 100, "gzip"),
+        (b"\x80\x02}q", "pickle"),
+        (b"GGUF" + b"\0" * 100, "GGUF"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "safetensors"])
+def test_archives_are_never_unpacked(tmp_path, kind, content, words):
+    code, answer = parse(kind, write(tmp_path, "x", content))
+
+    assert (code, answer["error"]) == (2, "archive")
+    assert words in answer["detail"]
+
+
+def test_gigabytes_of_json_are_refused_unread(tmp_path):
+    path = write(tmp_path, "x.json", "{")
+    os.truncate(path, 2 * 2**30)
+
+    for kind in ("json", "config", "header"):
+        assert parse(kind, path)[1]["error"] == "too_large"
+
+
+def test_a_header_full_of_objects_stays_within_memory(tmp_path):
+    path = write(tmp_path, "x", b'{"a":[' + b"{}," * 12_000_000 + b"{}]}")
+    code, answer = parse("safetensors", path)
+
+    assert code == 2
+    assert answer["error"] in ("too_large", "spec_invalid")
+
+
+def test_a_name_given_twice_is_refused(tmp_path):
+    path = write(tmp_path, "c.json", '{"model_type": "gpt2", "model_type": "llama"}')
+
+    assert "appears twice" in parse("config", path)[1]["detail"]

@@ -175,10 +175,10 @@ def test_well_known_models_have_their_published_sizes(name, parameters):
 def test_titles_tell_the_size_to_three_digits(known):
     found = re.search(r", ([0-9.]+) ([MB])\b", known.title)
     if found is None:
-        assert known.name in ("tiny-gpt", "opt-125m")
+        assert known.name == "opt-125m"
         return
     said = float(found[1]) * {"M": 1e6, "B": 1e9}[found[2]]
-    assert well_known_spec(known.name).parameter_count == pytest.approx(said, rel=0.01)
+    assert well_known_spec(known.name).parameter_count == pytest.approx(said, rel=0.015)
 
 
 def test_the_demo_model_has_about_ten_million_parameters():
