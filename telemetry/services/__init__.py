@@ -30,6 +30,7 @@ from telemetry.services.summaries import (
     count_usage,
     fill_summaries,
     stored_usage,
+    usage_of,
 )
 from telemetry.services.xids import clear_xids, count_xids, judge_xids
 
@@ -64,5 +65,6 @@ __all__ = [
     "snooze_alert",
     "stored_usage",
     "take_back_response",
+    "usage_of",
     "wake_alert",
 ]
