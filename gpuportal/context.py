@@ -8,10 +8,13 @@ import redis
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import timezone
 
-from reservations.models import Account, Membership
+from gpuportal.alerts import calling_alerts, told_to
+from reservations.models import Account, Membership, User
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
+from telemetry.domain.rules import INTRUDER
 from telemetry.live import FRAME_MINUTE
 from telemetry.models import Alert, Node
 
@@ -102,9 +105,29 @@ class Site:
 
     @cached_property
     def alerts(self) -> list[Alert]:
-        """The newest open findings, one more than the menu shows."""
-        found = Alert.objects.open().select_related("gpu__node")
-        return list(found[: ALERTS_SHOWN + 1])
+        """What calls for this User, worst first: one more than the menu shows."""
+        user = self.request.user
+        if not isinstance(user, User):
+            return []
+        return list(calling_alerts(user, timezone.now())[: ALERTS_SHOWN + 1])
+
+    @cached_property
+    def alert_count(self) -> int:
+        """How many there are."""
+        user = self.request.user
+        if len(self.alerts) <= ALERTS_SHOWN or not isinstance(user, User):
+            return len(self.alerts)
+        return calling_alerts(user, timezone.now()).count()
+
+    @cached_property
+    def accused(self) -> list[Alert]:
+        """Those in which this User's own process is the intruder's."""
+        user = self.request.user
+        suspects = [alert for alert in self.alerts if alert.rule == INTRUDER]
+        if not suspects or not isinstance(user, User):
+            return []
+        told = set(told_to(user).values_list("alert_id", flat=True))
+        return [alert for alert in suspects if alert.pk in told]
 
     @cached_property
     def late_seconds(self) -> float | None:

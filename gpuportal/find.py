@@ -14,7 +14,11 @@ from telemetry.models import Gpu, Node
 
 PER_KIND = 6
 LONGEST_QUERY = 80
-MORE_PAGES = (("me", "Settings"), ("free-hours", "When is it free?"))
+MORE_PAGES = (
+    ("me", "Settings"),
+    ("alerts", "Alerts"),
+    ("free-hours", "When is it free?"),
+)
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
     "calendar": "book reserve reservation free week day",
@@ -22,6 +26,7 @@ PAGE_WORDS = {
     "jobs": "run train log stop script recipe",
     "standing": "quota rank fair share ledger usage hours",
     "free-hours": "heat map week history busy free hours",
+    "alerts": "intruder squatter idle broken xid findings warnings",
     "me": "settings theme api tokens password account",
 }
 

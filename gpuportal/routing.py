@@ -3,12 +3,14 @@
 from channels.security.websocket import WebsocketDenier
 from django.urls import URLPattern, path, re_path
 
+from gpuportal.alert_socket import AlertsConsumer
 from gpuportal.consumers import BoardConsumer
 from placement.routing import websocket_urlpatterns as placement_urls
 from reservations.routing import websocket_urlpatterns as reservations_urls
 
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/board/", BoardConsumer.as_asgi()),  # type: ignore[arg-type]
+    path("ws/alerts/", AlertsConsumer.as_asgi()),
     *reservations_urls,
     *placement_urls,
     # Otherwise an address that does not exist is a crash in the log.

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
-from gpuportal import views
+from gpuportal import alert_views, views
 from gpuportal.api import api
 from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz
@@ -15,6 +15,9 @@ urlpatterns = [
     path("board/minute", views.board_minute, name="board-minute"),
     path("free/", free_hours, name="free-hours"),
     path("search", views.search, name="search"),
+    path("alerts/", alert_views.alert_list, name="alerts"),
+    path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
+    path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),
     path("me/", views.me, name="me"),
     path("me/tokens/", views.token_create, name="token-create"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),

@@ -125,13 +125,15 @@ def _audit(request: HttpRequest, obj: Any, what: str, message: Any) -> None:
     for part in message if isinstance(message, list) else ():
         for act in part.values():
             changed += act.get("fields", []) if isinstance(act, dict) else []
+    detail: dict[str, Any] = {"fields": changed} if changed else {}
+    detail |= getattr(request, "_audit_detail", {})
     AuditEntry.objects.create(
         at=timezone.now(),
         actor=request.user if isinstance(request.user, User) else None,
         verb=f"admin.{name}.{what}",
         subject=f"{name}:{obj.pk}",
         reason=getattr(request, "_audit_reason", ""),
-        detail={"fields": changed} if changed else {},
+        detail=detail,
     )
 
 

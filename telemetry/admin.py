@@ -17,7 +17,17 @@ from django.utils import timezone
 
 from telemetry import services
 from telemetry.domain import units
-from telemetry.models import Alert, Gpu, HourDue, Node, Pool, UsageSummary
+from telemetry.models import (
+    Alert,
+    Gpu,
+    HourDue,
+    Node,
+    Pool,
+    Response,
+    TelemetryPolicy,
+    UsageSummary,
+    XidCount,
+)
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -94,9 +104,15 @@ class NodeAdmin(FactsAdmin):
 
 @admin.register(Pool)
 class PoolAdmin(_ModelAdmin):
-    """What a class of Gpus costs."""
+    """What a class of Gpus costs, and how far the portal goes against intruders."""
 
-    list_display = ["gpu_class", "weight", "peak_flops"]
+    list_display = [
+        "gpu_class",
+        "weight",
+        "peak_flops",
+        "response",
+        "response_dry_run",
+    ]
     search_fields = ["gpu_class"]
 
 
@@ -134,29 +150,125 @@ class GpuAdmin(FactsAdmin):
     ]
 
 
+class LookedAtAdmin(FactsAdmin):
+    """Rows that are read, and changed by actions only."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Of the list only: that is what actions ask for."""
+        return obj is None and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: what was found was found."""
+        return False
+
+
 @admin.register(Alert)
-class AlertAdmin(FactsAdmin):
+class AlertAdmin(LookedAtAdmin):
     """Findings. They close by themselves; an operator may close one earlier."""
 
-    list_display = ["rule", "gpu", "opened_at", "last_seen_at", "closed_at"]
-    list_filter = ["rule", ("closed_at", admin.EmptyFieldListFilter)]
-    list_select_related = ["gpu__node"]
+    list_display = [
+        "rule",
+        "severity",
+        "place",
+        "opened_at",
+        "last_seen_at",
+        "closed_at",
+        "acknowledged_by",
+        "snoozed_until",
+    ]
+    list_filter = ["severity", "rule", ("closed_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["gpu__node", "node"]
     date_hierarchy = "opened_at"
-    actions = ["close"]
+    actions = ["acknowledge", "close"]
 
-    def has_change_permission(
-        self, request: HttpRequest, obj: Alert | None = None
-    ) -> bool:
-        """A finding is what was found; only looking and closing."""
-        return obj is None and super().has_change_permission(request, obj)
+    @admin.action(description="Acknowledge")
+    def acknowledge(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
+        """Take care of the chosen findings."""
+        now, by = timezone.now(), request.user.get_username()
+        for alert in chosen.filter(closed_at=None):
+            if services.acknowledge_alert(alert_id=alert.pk, by=by, now=now):
+                self.log_change(request, alert, "Acknowledged.")
 
     @admin.action(description="Close")
     def close(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
         """Close the chosen findings; they open again if they are seen again."""
         now = timezone.now()
         for alert in chosen.filter(closed_at=None):
-            services.close_alert(rule=alert.rule, gpu_id=alert.gpu_id, now=now)
+            services.close_alert(
+                rule=alert.rule,
+                gpu_id=alert.gpu_id,
+                node_id=alert.node_id,
+                now=now,
+            )
             self.log_change(request, alert, "Closed.")
+
+
+@admin.register(XidCount)
+class XidCountAdmin(LookedAtAdmin):
+    """XIDs by Gpu and code; cleared here or on the Gpu's page."""
+
+    list_display = ["gpu", "code", "count", "first_at", "last_at", "cleared_at"]
+    list_filter = ["code", ("cleared_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["gpu__node"]
+    search_fields = ["gpu__node__name", "gpu__uuid"]
+    actions = ["clear"]
+
+    @admin.action(description="Clear: they were dealt with")
+    def clear(self, request: HttpRequest, chosen: QuerySet[XidCount]) -> None:
+        """Clear the chosen counts and close their Alerts."""
+        now = timezone.now()
+        for row in list(chosen):
+            if services.clear_xids(gpu_id=row.gpu_id, code=row.code, now=now):
+                self.log_change(request, row, "Cleared.")
+
+
+@admin.register(Response)
+class ResponseAdmin(LookedAtAdmin):
+    """Steps of the ladder against intruders' processes, dry ones too."""
+
+    list_display = [
+        "at",
+        "step",
+        "login",
+        "pid",
+        "place",
+        "dry_run",
+        "outcome",
+        "outcome_reason",
+    ]
+    list_filter = ["step", "dry_run", "outcome"]
+    list_select_related = ["alert__gpu__node"]
+    search_fields = ["login", "alert__gpu__node__name"]
+
+    @admin.display(description="GPU")
+    def place(self, row: Response) -> str:
+        """Where the process ran."""
+        return row.alert.place
+
+
+@admin.register(TelemetryPolicy)
+class TelemetryPolicyAdmin(_ModelAdmin):
+    """The one row of thresholds: meaning, unit and default stand at each field."""
+
+    list_display = ["__str__", "least_samples", "silent_after_seconds"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only where it was never made."""
+        return not TelemetryPolicy.objects.exists()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: a site without thresholds finds nothing."""
+        return False
+
+    def formfield_for_dbfield(
+        self, db_field: models.Field[Any, Any], request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        """Say each default beside the meaning."""
+        made = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if made is not None and db_field.has_default():
+            default = str(db_field.get_default()).replace("\n", ", ")
+            made.help_text = f"{db_field.help_text} Default: {default}."
+        return made
 
 
 class KeptAdmin(FactsAdmin):

@@ -24,6 +24,7 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
             "gpu": gpu,
             "alerts": alerts[:ALERTS_SHOWN],
             "fast_with": _fast_neighbours(gpu),
+            "xids": gpu.xid_counts.order_by("-last_at"),
             "page": {
                 "gpu": gpu.pk,
                 "uuid": gpu.uuid,

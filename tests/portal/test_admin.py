@@ -3,8 +3,11 @@
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.urls import reverse
+from django.utils import timezone
 
 from reservations.models import AuditEntry
+from telemetry import services
+from telemetry.models import Alert, TelemetryPolicy, XidCount
 from tests.factories import make_gpu
 
 pytestmark = pytest.mark.django_db
@@ -57,3 +60,66 @@ def test_a_number_beyond_every_database_is_no_crash(client, omar, address) -> No
     answer = client.get(address)
     assert answer.status_code == 400
     assert "A number in the address is too large" in answer.content.decode()
+
+
+def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
+    client, omar
+) -> None:
+    policy = TelemetryPolicy.current()
+    client.force_login(omar)
+    url = reverse("admin:telemetry_telemetrypolicy_change", args=[policy.pk])
+    page = client.get(url).content.decode()
+    assert "How long no sample must come from a node. Seconds. Default: 600." in page
+    form = client.get(url).context["adminform"].form
+    posted = {name: value for name, value in form.initial.items() if value is not None}
+    posted |= {"silent_after_seconds": 120, "reason": "nodes are slow here"}
+    assert client.post(url, posted).status_code == 302
+    assert TelemetryPolicy.current().to_policy().silent_after_seconds == 120
+    entry = AuditEntry.objects.get(verb="admin.telemetrypolicy.changed")
+    assert (entry.actor, entry.reason) == (omar, "nodes are slow here")
+    assert entry.detail["changes"] == {"silent_after_seconds": [600, 120]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("least_samples", 1, "greater than or equal to 2"),
+        ("xid_warning", "79", "names 79, which is critical"),
+        ("xid_critical", "forty-eight", "no XID"),
+        ("stop_after_seconds", 5, "comes before the warning"),
+    ],
+)
+def test_a_threshold_that_cannot_be_meant_is_refused_at_its_field(
+    client, omar, field, value, words
+) -> None:
+    policy = TelemetryPolicy.current()
+    client.force_login(omar)
+    url = reverse("admin:telemetry_telemetrypolicy_change", args=[policy.pk])
+    form = client.get(url).context["adminform"].form
+    posted = {name: value for name, value in form.initial.items() if value is not None}
+    answer = client.post(url, posted | {field: value, "reason": "x"})
+    assert answer.status_code == 200
+    assert words in answer.content.decode()
+    assert not AuditEntry.objects.exists()
+
+
+def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
+    client, omar
+) -> None:
+    gpu, now = make_gpu(), timezone.now()
+    services.open_alert(rule="lost", gpu_id=gpu.pk, now=now)
+    services.open_alert(rule="no sample", node_id=gpu.node_id, now=now)
+    count = XidCount.objects.create(gpu=gpu, code=79, first_at=now, last_at=now)
+    client.force_login(omar)
+    for name in ("alert", "xidcount", "response", "pool", "gpu"):
+        url = reverse(f"admin:telemetry_{name}_changelist")
+        assert client.get(url).status_code == 200, name
+    url = reverse("admin:telemetry_xidcount_changelist")
+    client.post(url, {"action": "clear", ACTION_CHECKBOX_NAME: [count.pk]})
+    count.refresh_from_db()
+    assert not count.stands
+    assert AuditEntry.objects.filter(subject=f"xidcount:{count.pk}").exists()
+    url = reverse("admin:telemetry_alert_changelist")
+    pks = list(Alert.objects.values_list("pk", flat=True))
+    client.post(url, {"action": "close", ACTION_CHECKBOX_NAME: pks})
+    assert not Alert.objects.open().exists()

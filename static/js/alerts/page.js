@@ -1,0 +1,68 @@
+// The list of alerts, kept fresh: the socket says that something changed, the list
+// is asked for again as the address has it, and what was unfolded stays unfolded.
+
+import { setClass, setText } from "../dom.js";
+import { connect } from "../live.js";
+
+const AGAIN_MS = 60_000;
+const SOONEST_MS = 1_000;
+const WORDS = {
+  connecting: ["connecting", "live live-wait"],
+  open: ["live", "live live-ok"],
+  waiting: ["not live: reconnecting", "live live-off"],
+  paused: ["paused while hidden", "live live-wait"],
+  refused: ["not live", "live live-off"],
+};
+
+const status = document.getElementById("alerts-live");
+const announcer = document.getElementById("announcer");
+const list = () => document.getElementById("alert-list");
+const unfolded = new Set();
+let wanted = 0;
+let shown = Number(list().dataset.open);
+
+/** Asks for the list again, at most once a second; not while somebody types in it. */
+function refresh() {
+  if (wanted) return;
+  wanted = setTimeout(() => {
+    wanted = 0;
+    if (list().querySelector("input:focus")) { refresh(); return; }
+    list().dispatchEvent(new CustomEvent("alerts-changed"));
+  }, SOONEST_MS);
+}
+
+function unfold(id) {
+  const details = document.querySelector(`details[data-alert="${id}"]`);
+  if (details) details.open = true;
+  return details;
+}
+
+document.addEventListener("toggle", ({ target }) => {
+  if (!target.matches?.("details[data-alert]")) return;
+  unfolded[target.open ? "add" : "delete"](target.dataset.alert);
+}, true);
+
+document.addEventListener("htmx:afterSettle", () => {
+  for (const id of unfolded) unfold(id);
+  const count = Number(list().dataset.open);
+  if (count !== shown) setText(announcer, `${count} ${count === 1 ? "alert" : "alerts"} in this list`);
+  shown = count;
+});
+
+const fromAddress = /^#alert-(\d+)$/.exec(location.hash);
+if (fromAddress) unfold(fromAddress[1])?.scrollIntoView({ block: "nearest" });
+addEventListener("hashchange", () => {
+  const found = /^#alert-(\d+)$/.exec(location.hash);
+  if (found) unfold(found[1])?.scrollIntoView({ block: "nearest" });
+});
+
+connect("/ws/alerts/", {
+  onJson: (message) => { if (message.type === "alerts.changed") refresh(); },
+  onState: ({ word }) => {
+    const [text, name] = WORDS[word] ?? WORDS.refused;
+    setText(status, text);
+    setClass(status, name);
+    if (word === "open") refresh();
+  },
+});
+setInterval(() => { if (!document.hidden) refresh(); }, AGAIN_MS);
