@@ -193,6 +193,18 @@ class PlacementPolicy(models.Model):
         default=30, help_text="What stopping and starting a job again takes."
     )
 
+    network_bytes_per_second = models.PositiveBigIntegerField(
+        default=0,
+        help_text="Between nodes, one direction (10 Gbit/s: 1250000000); 0: not "
+        "known, so no plan spans nodes.",
+    )
+    offload_memory_bytes = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What a plan may keep in a node's memory instead of its GPUs'; "
+        "empty: not known, taken as enough.",
+    )
+
     history = HistoricalRecords()
 
     class Meta:

@@ -1,7 +1,7 @@
 """Which Gpus? For ranks that all need the same, and for one alone.
 
 One alone: the least utilized that fits. Several: any Gpu with enough room will do, so
-the n-th roomiest decides whether they fit, and the fastest of those with room are taken.
+the n-th roomiest decides whether they fit, and the fastest with room are taken.
 """
 
 from collections.abc import Sequence

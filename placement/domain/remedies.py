@@ -31,7 +31,7 @@ class Limits:
     small_optimizer: bool = True
     offload: bool = True
     quantization: bool = True
-    host_memory_bytes: int | None = None
+    offload_memory_bytes: int | None = None
     """What offloading may take of a node's memory; None: not known, taken as enough."""
     strategies: tuple[str, ...] = ()
     """Only these; empty: all."""
@@ -115,7 +115,7 @@ def _offloads(workload: Workload, freedom: Freedom) -> Iterator[Setting]:
         kinds.append(False)
     if freedom.parameters:
         kinds.append(True)
-    room = freedom.limits.host_memory_bytes
+    room = freedom.limits.offload_memory_bytes
     for parameters in kinds:
         moved = workload.but(offload="cpu", offload_parameters=parameters)
         if room is not None and host(moved) > room:

@@ -1,21 +1,23 @@
 """From a ModelSpec and the Gpus as they are, or will be, to ranked Plans.
 
-Memory that others use or have booked is never counted: "now" reads the live frame;
-"later" counts a Gpu as empty where nobody has booked it for the whole Window.
+Which Gpus there are stands in ``offering.py``; how Plans are made, in
+``placement.domain.planner``. Here they meet the calendar: when could a Plan start?
 """
 
-import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
-from redis import Redis
 
-from placement.domain.errors import BadInput, WorkloadInvalid
+from placement.domain.earliest import (
+    Candidate,
+    Start,
+    first_start,
+    later_starts,
+    needs_of,
+)
+from placement.domain.errors import WorkloadInvalid
 from placement.domain.offer import GpuOffer, peak_flops_of
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.planner import plan as make_plan_set
@@ -24,146 +26,33 @@ from placement.domain.spec import ModelSpec
 from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
 from placement.models import StoredPlan
-from reservations.domain.calendar import window_from
-from reservations.domain.window import Window, grid_ceil
-from reservations.models import Allocation, Reservation, SitePolicy, User
-from telemetry import live
-from telemetry.domain.state import GpuState
-from telemetry.models import Gpu, Node
-from telemetry.snapshots import LiveGpu, read_live
+from placement.services.offering import (
+    BOOKED,
+    MOST_HOURS,
+    Offered,
+    link_groups,
+    offered,
+    placement_policy,
+)
+from reservations.domain.calendar import Search
+from reservations.domain.window import grid_ceil
+from reservations.models import User
+from reservations.snapshots import calendar_gpus, calendar_of, site_policy
+from telemetry.models import Gpu
 
-MOST_HOURS = 24 * 14
-MIB = 2**20
-BOOKED = "booked by"
-OWN_PART = "only partly in your reservation"
-"""How a reason begins where a booking is the reason."""
-FRESH_SECONDS = 10.0
-"""Frames come once a second; an older one says nothing of now."""
-SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
+MOST_STARTS = 12
+"""Starts that are planned for, one after another, until one has a Plan."""
 
-
-@dataclass(frozen=True)
-class Offered:
-    """The Gpus offered, and how many reservations made them so.
-
-    ``own``: per Gpu UUID, the User's own Reservation that already holds it over
-    the Window; such a Gpu needs no booking.
-    """
-
-    offers: tuple[GpuOffer, ...]
-    own: Mapping[str, int]
-    ids: Mapping[str, int]
-    start: datetime
-    end: datetime
-    later: bool
-    """Of a time to come: what runs on the Gpus now was not looked at."""
-
-
-def offered(
-    *,
-    user: User,
-    at: datetime | None,
-    hours: float,
-    now: datetime,
-    reservation_id: int | None = None,
-    until: datetime | None = None,
-) -> Offered:
-    """Return the Gpus as a Plan may use them over a Window that can be booked.
-
-    Args:
-        user: whose own reservations count as theirs to use.
-        at: aware; None or past: now, with what runs on the Gpus now. A later time is
-            moved to the calendar's grid.
-        hours: length of the Window, above 0, at most two weeks.
-        reservation_id: only the Gpus of this Reservation of theirs, for the rest of
-            its Window; ``at`` and ``hours`` count for nothing then.
-        until: the Window is from now to exactly then (the rest of a running
-            Reservation); ``at`` and ``hours`` count for nothing then.
-
-    Raises:
-        WorkloadInvalid: hours out of range.
-        BadInput: no such Reservation, or it is over.
-    """
-    if not 0 < hours <= MOST_HOURS:
-        raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
-    held = None if reservation_id is None else _held(user, reservation_id, now)
-    window = _window(at, hours, now) if held is None else _rest_of(held, now)
-    if until is not None:
-        window = Window(now, max(until, now + timedelta(seconds=1)))
-    later = window.start > now + timedelta(minutes=1)
-    gpus = list(_gpus(held))
-    booked = _booked(window)
-    now_on = {} if later else _live(now)
-    groups = _link_groups({gpu.node for gpu in gpus})
-    names = user.is_operator or SitePolicy.current().names_visible
-    offers, own = [], {}
-    for gpu in gpus:
-        mine = [a for a in booked[gpu.pk] if a.reservation.user_id == user.pk]
-        if mine and mine[0].start <= window.start and mine[0].end >= window.end:
-            own[gpu.uuid] = mine[0].reservation_id
-        seen = now_on.get(gpu.uuid)
-        reason = _reason(gpu, seen, later=later) or _booked_words(
-            booked[gpu.pk], user, window, names=names, held=gpu.uuid in own
-        )
-        offers.append(_offer(gpu, seen, reason, groups.get(gpu.uuid, "")))
-    ids = {gpu.uuid: gpu.pk for gpu in gpus}
-    return Offered(tuple(offers), own, ids, window.start, window.end, later)
-
-
-def _window(at: datetime | None, hours: float, now: datetime) -> Window:
-    """Return the Window that the calendar would accept for what was asked."""
-    policy = SitePolicy.current()
-    start = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
-    return window_from(
-        start,
-        duration_seconds=int(hours * 3600),
-        grid_seconds=policy.grid_seconds,
-        longest_seconds=MOST_HOURS * 3600,
-    )
-
-
-def _held(user: User, reservation_id: int, now: datetime) -> Reservation:
-    found = (
-        Reservation.objects.live()
-        .filter(user=user, pk=reservation_id, end__gt=now)
-        .first()
-    )
-    if found is None:
-        raise BadInput({"reservation": "is over, or not one of yours"})
-    return found
-
-
-def _rest_of(held: Reservation, now: datetime) -> Window:
-    return Window(max(held.start, now), held.end)
-
-
-def _gpus(held: Reservation | None) -> Iterable[Gpu]:
-    """Return the Gpus to offer: all that are there, or those of a Reservation."""
-    rows = Gpu.objects.filter(present=True)
-    if held is not None:
-        rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
-    return rows.select_related("node", "pool").order_by("node__name", "index")
-
-
-def _offer(gpu: Gpu, seen: "_Seen | None", reason: str, link_group: str) -> GpuOffer:
-    total = gpu.memory_total_bytes
-    used = 0 if seen is None else seen.used_bytes
-    return GpuOffer(
-        uuid=gpu.uuid,
-        node=gpu.node.name,
-        index=gpu.index,
-        name=gpu.name,
-        gpu_class=gpu.pool.gpu_class,
-        memory_total_bytes=total,
-        used_bytes=min(used, total),
-        free_bytes=0 if reason else max(0, total - used),
-        util_pct=None if seen is None else seen.util_pct,
-        compute_processes=0 if seen is None else seen.processes,
-        bookable=not reason,
-        reason=reason,
-        peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
-        link_group=link_group,
-    )
+__all__ = [
+    "BOOKED",
+    "MOST_HOURS",
+    "Offered",
+    "earliest_start",
+    "keep_plan",
+    "make_plans",
+    "offered",
+    "soonest_plans",
+]
 
 
 def make_plans(
@@ -176,8 +65,127 @@ def make_plans(
     wish: Wish | None = None,
 ) -> PlanSet:
     """Return ranked Plans and what lost, each with its reason."""
+    allowed = limits or Limits()
+    if allowed.offload_memory_bytes is None:
+        known = placement_policy().offload_memory_bytes
+        allowed = replace(allowed, offload_memory_bytes=known)
     return make_plan_set(
-        spec, workload, offers, max_gpus=max_gpus, limits=limits, wish=wish
+        spec, workload, offers, max_gpus=max_gpus, limits=allowed, wish=wish
+    )
+
+
+@dataclass(frozen=True)
+class Soonest:
+    """The first start with a Plan, its Plans and the Gpus as they are then."""
+
+    found: PlanSet
+    offered: Offered
+
+
+def soonest_plans(
+    *,
+    user: User | None,
+    spec: ModelSpec,
+    workload: Workload,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    max_gpus: int | None = None,
+    limits: Limits | None = None,
+) -> Soonest:
+    """Return Plans for the first start at which there is one, ranked soonest first.
+
+    Tried are the start asked for and then every instant at which Gpus come free,
+    within the calendar's horizon; without any the answer is that of the first.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+    """
+    first: Soonest | None = None
+    tried: list[frozenset[str]] = []
+    for start in [at, *_later(at, hours, now)]:
+        there = offered(user=user, at=start, hours=hours, now=now)
+        usable = frozenset(offer.uuid for offer in there.offers if offer.usable)
+        # What did not fit on more empty Gpus does not fit on fewer.
+        if any(usable <= earlier for earlier in tried):
+            continue
+        found = make_plans(
+            spec=spec,
+            workload=workload,
+            offers=there.offers,
+            max_gpus=max_gpus,
+            limits=limits,
+            wish="soonest",
+        )
+        first = first or Soonest(found, there)
+        if found.plans:
+            wait = max(0.0, (there.start - first.offered.start).total_seconds())
+            plans = tuple(replace(one, wait_seconds=wait) for one in found.plans)
+            return Soonest(replace(found, plans=plans), there)
+        if there.later:
+            tried.append(usable)
+    assert first is not None
+    return first
+
+
+def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
+    """Return the starts after the one asked for at which Gpus come free."""
+    gpus = calendar_gpus()
+    search = _search(at, now)
+    end = search.latest + timedelta(hours=hours)
+    calendar = calendar_of(gpus, search.earliest, end)
+    return later_starts(calendar, search, MOST_STARTS)[1:]
+
+
+def _search(at: datetime | None, now: datetime) -> Search:
+    """Return where the calendar is searched: from a start to the horizon."""
+    policy = site_policy()
+    begin = now if at is None or at <= now else grid_ceil(at, policy.grid_seconds)
+    return Search(
+        earliest=begin,
+        latest=max(begin, now + timedelta(seconds=policy.firm_horizon_seconds)),
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=MOST_HOURS * 3600,
+    )
+
+
+def earliest_start(
+    *, plan: Plan, at: datetime | None, hours: float, now: datetime
+) -> Start | None:
+    """Return the first Window from a start on in which a Plan can be booked.
+
+    On its own Gpus where they are free together then, else on others that suit; by
+    the calendar alone: quota and limits are asked when it is booked.
+
+    Raises:
+        WorkloadInvalid: hours out of range.
+    """
+    if not 0 < hours <= MOST_HOURS:
+        raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+    search = _search(at, now)
+    known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.bookable}
+    rows = list(
+        Gpu.objects.filter(pk__in=known).select_related("node", "pool").order_by("pk")
+    )
+    groups = link_groups({row.node for row in rows})
+    candidates = [
+        Candidate(
+            gpu=known[row.pk],
+            uuid=row.uuid,
+            peak_flops=row.pool.peak_flops or peak_flops_of(row.name),
+            link_group=groups.get(row.uuid, ""),
+        )
+        for row in rows
+    ]
+    seconds = int(hours * 3600)
+    end = search.latest + timedelta(seconds=2 * seconds)
+    return first_start(
+        calendar_of(list(known.values()), search.earliest, end),
+        candidates,
+        needs_of(plan, {one.uuid: one.peak_flops for one in candidates}),
+        search,
+        duration_seconds=seconds,
+        nodes=max(1, len(plan.nodes)),
     )
 
 
@@ -192,114 +200,3 @@ def keep_plan(*, user: User, spec: ModelSpec, plan: Plan, now: datetime) -> Stor
             plan=plan.to_json(),
             created_at=now,
         )
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What is on one Gpu now."""
-
-    state: GpuState
-    used_bytes: int
-    util_pct: float | None
-    processes: int
-
-
-def _live(now: datetime) -> dict[str, _Seen]:
-    """Return what ingest told last, by UUID; {} where it told nothing of late."""
-    with Redis.from_url(settings.REDIS_URL) as client:
-        at, rows = read_live(client)
-        if at is None or now.timestamp() - at > FRESH_SECONDS:
-            return {}
-        nodes = sorted({row.tag["node"] for row in rows})
-        details = client.mget([live.DETAIL + node for node in nodes]) if nodes else []
-    processes: dict[str, int] = {}
-    reserved: dict[str, int] = {}
-    for text in details:  # type: ignore[union-attr]
-        for uuid, gpu in (json.loads(text)["gpus"] if text else {}).items():
-            processes[uuid] = len(gpu["processes"] or ())
-            reserved[uuid] = gpu["memory_reserved_bytes"] or 0
-    return {row.tag["uuid"]: _seen(row, processes, reserved) for row in rows}
-
-
-def _seen(
-    row: LiveGpu, processes: Mapping[str, int], reserved: Mapping[str, int]
-) -> _Seen:
-    uuid = row.tag["uuid"]
-    mib = row.row.memory_used_mib
-    used = None if mib is None else mib * MIB
-    return _Seen(
-        state=GpuState(row.row.state),
-        used_bytes=(
-            row.tag["memory_total_bytes"]
-            if used is None
-            else used + reserved.get(uuid, 0)
-        ),
-        util_pct=row.row.util_pct,
-        processes=processes.get(uuid, 0),
-    )
-
-
-def _booked(window: Window) -> dict[int, list[Allocation]]:
-    """Return the live Allocations that meet a Window, by Gpu."""
-    found: dict[int, list[Allocation]] = defaultdict(list)
-    rows = Allocation.objects.filter(
-        live=True, start__lt=window.end, end__gt=window.start
-    ).select_related("reservation__user", "reservation__membership__account")
-    for row in rows.order_by("start"):
-        found[row.gpu_id].append(row)
-    return found
-
-
-def _reason(gpu: Gpu, seen: _Seen | None, *, later: bool) -> str:
-    """Return why nobody may use a Gpu, or ""."""
-    if gpu.lost:
-        return "the driver lost it"
-    if gpu.maintenance or gpu.node.maintenance:
-        return "under maintenance"
-    if not later and (seen is None or seen.state in SILENT):
-        return "no fresh reading: what is used on it is not known"
-    return ""
-
-
-def _booked_words(
-    rows: Sequence[Allocation], user: User, window: Window, *, names: bool, held: bool
-) -> str:
-    """Return who has booked a Gpu and until when, or ""."""
-    others = [row for row in rows if row.reservation.user_id != user.pk]
-    first = others[0] if others else (None if held or not rows else rows[0])
-    if first is None:
-        return ""
-    until = _clock(first.end, window.start)
-    span = (
-        f"until {until}"
-        if first.start <= window.start
-        else f"from {_clock(first.start, window.start)} to {until}"
-    )
-    if not others:
-        return f"{OWN_PART} {first.reservation_id}, {span}"
-    booked = first.reservation
-    return f"{BOOKED} {booked.user if names else booked.membership.account} {span}"
-
-
-def _clock(at: datetime, near: datetime) -> str:
-    """Return an instant as the site's clock shows it, with its day if another."""
-    zone = timezone.get_current_timezone()
-    there, here = at.astimezone(zone), near.astimezone(zone)
-    if there.date() == here.date():
-        return f"{there:%H:%M}"
-    return f"{there:%a} {there.day} {there:%b %H:%M}"
-
-
-def _link_groups(nodes: set[Node]) -> dict[str, str]:
-    """Name the sets of Gpus that fast links join: {uuid: group}."""
-    leader: dict[str, str] = {}
-
-    def find(uuid: str) -> str:
-        while leader.setdefault(uuid, uuid) != uuid:
-            uuid = leader[uuid]
-        return uuid
-
-    for node in nodes:
-        for a, b in node.fast_links:
-            leader[find(b)] = find(a)
-    return {uuid: find(uuid) for uuid in leader}

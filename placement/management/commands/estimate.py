@@ -19,7 +19,8 @@ from placement.domain.cases import closed_case
 from placement.domain.errors import BadInput, PlacementError, SpecInvalid
 from placement.domain.estimate import estimate, interval
 from placement.domain.sharding import Sharding, Strategy
-from placement.domain.workload import CHOICES, Workload
+from placement.domain.workload import Workload
+from placement.management.options import add_workload_options, workload_of
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
 from placement.runtime_check import torch_installed
@@ -29,7 +30,6 @@ from placement.symbolic.process import SymbolicFailed, run
 MOST_FILE_BYTES = 64 * 2**20
 METHODS = ("closed", "symbolic")
 DEGREES = {"pipeline": "pipeline_degree", "tensor": "tensor_degree"}
-DEFAULT = Workload()
 
 
 class Command(BaseCommand):
@@ -48,22 +48,7 @@ class Command(BaseCommand):
         parser.add_argument("--spec", metavar="FILE", help="case, list, cases; - stdin")
         parser.add_argument("--method", choices=METHODS)
         parser.add_argument("--json", action="store_true", help="answer in JSON")
-        parser.add_argument("--batch", type=int, default=DEFAULT.batch)
-        parser.add_argument(
-            "--sequence", type=int, default=DEFAULT.sequence_length, metavar="TOKENS"
-        )
-        parser.add_argument("--target", type=int, default=0, metavar="TOKENS")
-        parser.add_argument("--accumulation", type=int, default=1, metavar="N")
-        for name in (
-            *("precision", "optimizer", "checkpointing", "attention"),
-            *("accelerator", "task"),
-        ):
-            parser.add_argument(
-                f"--{name}", choices=CHOICES[name], default=getattr(DEFAULT, name)
-            )
-        parser.add_argument(
-            "--loop", choices=CHOICES["optimizer_loop"], help="how the optimizer steps"
-        )
+        add_workload_options(parser)
         parser.add_argument(
             "--strategy", choices=get_args(Strategy), default="single", metavar="WORD"
         )
@@ -109,24 +94,6 @@ def one(options: Mapping[str, Any]) -> dict[str, Any]:
         answer = _closed(source, workload, options)
     low, likely, high = interval(answer["peak_bytes"], workload)
     return {**answer, "low_bytes": low, "likely_bytes": likely, "high_bytes": high}
-
-
-def workload_of(options: Mapping[str, Any]) -> Workload:
-    """The Workload that the options say. Raises WorkloadInvalid."""
-    on_cpu = options["accelerator"] == "cpu"
-    return Workload(
-        task=options["task"],
-        batch=options["batch"],
-        sequence_length=options["sequence"],
-        target_length=options["target"],
-        precision=options["precision"],
-        optimizer=options["optimizer"],
-        checkpointing=options["checkpointing"],
-        accumulation=options["accumulation"],
-        attention=options["attention"],
-        accelerator=options["accelerator"],
-        optimizer_loop=options["loop"] or ("forloop" if on_cpu else "foreach"),
-    )
 
 
 def sharding_of(options: Mapping[str, Any]) -> Sharding:
