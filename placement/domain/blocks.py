@@ -51,28 +51,38 @@ def _dense(tape: Tape, shape: TransformerShape, x: Value, inner: int) -> Value:
 
 
 def experts(
-    tape: Tape, shape: TransformerShape, x: Value, t: int, spread: int = 1
+    tape: Tape,
+    shape: TransformerShape,
+    x: Value,
+    t: int,
+    spread: int = 1,
+    expert_degree: int | None = None,
 ) -> Value:
     """Router, each token's copy through its experts (grouped products), and what every
     token takes beside them. `spread`: ranks that share the experts (each then gets as
     many tokens as it sends away, if the router is fair)."""
-    inner = max(1, (shape.expert_intermediate or shape.intermediate) // t)
+    inner = shape.expert_intermediate or shape.intermediate
+    inner = max(1, inner // (expert_degree or t))
     rows = x.elements // shape.hidden
     chosen = rows * shape.experts_per_token
     linear(tape, x, shape.hidden, shape.experts, bias=False, component="router")
     routed = tape.simple([x], chosen * shape.hidden, x.width, kept_bytes=24 * chosen)
     others = max(1, shape.experts // spread) - 1
+    ups = 2 if shape.gated else 1
     up = linear(
         tape,
         routed,
         shape.hidden,
-        2 * inner,
+        ups * inner,
         bias=False,
         component="mlp",
-        extra=others * shape.hidden * 2 * inner,
+        extra=others * shape.hidden * ups * inner,
     )
-    gate, value = tape.split(up, [chosen * inner, chosen * inner])
-    bent = multiply(tape, activation(tape, shape, gate), value)
+    if shape.gated:
+        gate, value = tape.split(up, [chosen * inner, chosen * inner])
+        bent = multiply(tape, activation(tape, shape, gate), value)
+    else:
+        bent = activation(tape, shape, up)
     down = linear(
         tape,
         bent,
@@ -107,6 +117,7 @@ def block(
     *,
     routed: bool | None = None,
     spread: int = 1,
+    expert_degree: int | None = None,
 ) -> Value:
     """One whole block; `memory` adds cross attention. `routed`: whether this block has
     experts (None: if the model has)."""
@@ -116,7 +127,7 @@ def block(
 
     def think(read: Value) -> Value:
         if mixes:
-            return experts(tape, shape, read, t, spread)
+            return experts(tape, shape, read, t, spread, expert_degree)
         return mlp(tape, shape, read, t)
 
     if shape.parallel:

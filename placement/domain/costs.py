@@ -13,6 +13,7 @@ from placement.domain.spec import LayerSpec, ModelSpec
 from placement.domain.states import (
     ADAPTER_WIDTH,
     Cut,
+    expert_elements,
     gradient_bytes,
     layer_elements,
     optimizer_bytes,
@@ -61,6 +62,8 @@ class LayerCost:
     """Those of `elements` that have a gradient."""
     moment_width: float = 4.0
     """Bytes per element of the optimizer's temporaries: a moment's."""
+    expert_elements: int = 0
+    """Those of `elements` that are experts', which fewer replicas share."""
 
 
 def layer_costs(
@@ -71,6 +74,7 @@ def layer_costs(
     tensor_degree: int = 1,
     gathered: bool = False,
     expert_degree: int = 1,
+    expert_tensor_degree: int | None = None,
     sequence_parallel: bool = False,
 ) -> tuple[LayerCost, ...]:
     """The cost of every layer, in order. Identical layers are replayed once.
@@ -81,7 +85,7 @@ def layer_costs(
     taped = workload
     if gathered and widths(workload).autocast:
         taped = workload.but(precision="bf16")
-    cut = Cut(tensor_degree, expert_degree)
+    cut = Cut(tensor_degree, expert_degree, expert_tensor_degree or tensor_degree)
     setting = Replaying(spec, taped, microbatch, cut, sequence_parallel)
     windowed = spec.shape.sliding_blocks if spec.shape else 0
     constant = workload.checkpointing != "full"
@@ -146,6 +150,7 @@ def _cost(
         recompute_flops=flops if again else 0.0,
         trained_elements=trained_elements(layer, cut),
         moment_width=_moment_width(layer, workload),
+        expert_elements=expert_elements(layer, cut),
     )
 
 

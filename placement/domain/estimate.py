@@ -126,6 +126,7 @@ def rank_costs(
         tensor_degree=sharding.tensor_degree,
         gathered=sharding.stage == 3,
         expert_degree=sharding.expert_degree,
+        expert_tensor_degree=sharding.expert_tensor_degree,
         sequence_parallel=sharding.sequence_parallel,
     )
 

@@ -113,9 +113,14 @@ def head(
     *,
     tensor_degree: int = 1,
     fused_loss: bool = False,
+    in_place_loss: bool = False,
     tied: bool = False,
 ) -> Value:
-    """Last norm, logits, cross entropy. `tied`: the logits' weight is the table."""
+    """Last norm, logits, cross entropy. `tied`: the logits' weight is the table.
+
+    `in_place_loss`: Megatron's, which makes one fp32 copy of the logits and turns it
+    into the softmax and then into the gradient (core/tensor_parallel/cross_entropy.py).
+    """
     if kind == "masked_lm":
         narrow = shape.embedding_width or shape.hidden
         x = linear(tape, x, shape.hidden, narrow, bias=True, component="head")
@@ -147,6 +152,9 @@ def head(
         loss = Value(1, 4.0)
         # The gradient is written over the logits: the same storage, no new tensor.
         return tape.record(Op((logits,), (loss,), (logits,), in_place=True))
+    if in_place_loss:
+        wide = tape.cast(logits, 4.0)
+        return tape.record(Op((wide,), (Value(1, 4.0),), (wide,), in_place=True))
     return _cross_entropy(tape, logits, upcast=kind == "causal_lm")
 
 

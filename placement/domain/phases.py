@@ -114,11 +114,17 @@ def _stays(rank: Rank) -> float:
     return rank.gradients * rank.gradient_share if rank.held_gradients else 0.0
 
 
-def _earlier(kept: float, sharding: Sharding) -> float:
+def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
     """Activations of the other microbatches in flight. With several pieces per rank a
-    microbatch in flight is one of one piece, and one walk has all pieces."""
+    microbatch in flight is one of one piece, and one walk has all pieces. The head's
+    are kept by GPipe alone: the others run it backward at once."""
     pieces = max(1, sharding.virtual_stages)
-    return max(0, sharding.in_flight - pieces) * kept / pieces
+    others = max(0, sharding.in_flight - pieces) / pieces
+    if not others:
+        return 0.0
+    waits = "gpipe" in (sharding.strategy, sharding.pipeline_schedule)
+    kept = sum(c.kept_bytes for c in stage if waits or c.kind != "head")
+    return float(others * kept)
 
 
 def _forward(
@@ -143,7 +149,7 @@ def _forward(
         copies += cost.weight_copy_bytes
         kept += cost.kept_bytes
     parts = _base(rank, _stays(rank), rank.bucket if rank.bucket_stays else 0.0)
-    parts["activations"] = best.activations + _earlier(kept, sharding)
+    parts["activations"] = best.activations + _earlier(stage, sharding)
     parts["logits"] = best.logits
     parts["transients"] = best.transients
     if not workload.trains:
@@ -155,7 +161,7 @@ def _backward(
     stage: Sequence[LayerCost], rank: Rank, sharding: Sharding, moving: Gathers
 ) -> dict[str, float]:
     """Walk from the head to the embedding; see the module's docstring."""
-    kept = all_kept = float(sum(cost.kept_bytes for cost in stage))
+    kept = float(sum(cost.kept_bytes for cost in stage))
     made = 0.0
     best = _Moment(-1.0, 0.0)
     for index in range(len(stage) - 1, -1, -1):
@@ -170,7 +176,7 @@ def _backward(
         end = _Moment(0.0, rank.reduce_end, alive)
         best = max(best, end, key=lambda one: one.total)
     parts = _base(rank, best.gradients, rank.bucket)
-    parts["activations"] = best.activations + _earlier(all_kept, sharding)
+    parts["activations"] = best.activations + _earlier(stage, sharding)
     parts["logits"] = best.logits
     parts["transients"] = best.transients
     return parts

@@ -56,6 +56,8 @@ class Rank:
     step_copies: float = 0.0
     """Flat fp32 gradients that the step makes (DeepSpeed)."""
     moment_width: float = 4.0
+    experts: float = 0.0
+    """Share of the elements that are experts'."""
 
 
 def rank_of(
@@ -108,6 +110,8 @@ def _whole(
             rank.optimizer += owner.optimizer_bytes * tied / max(1, owner.elements)
     elif tied and learns:
         rank.tied = width.gradient * tied
+    rank.experts = sum(cost.expert_elements for cost in stage)
+    rank.experts /= max(1, sum(cost.elements for cost in stage))
     rank.step_elements = rank.elements
     rank.held_gradients = workload.accumulation > 1 or sharding.microbatches > 1
     return rank
@@ -150,8 +154,11 @@ def _megatron(rank: Rank, sharding: Sharding) -> None:
     optimizer each replica steps 1/N of it and gathers the weights in place."""
     rank.held_gradients = True
     if sharding.stage:
-        rank.optimizer /= sharding.data_degree
-        rank.step_elements /= sharding.data_degree
+        experts = rank.experts
+        share = (1 - experts) / sharding.data_degree
+        share += experts / sharding.expert_replicas
+        rank.optimizer *= share
+        rank.step_elements *= share
     if sharding.stage == 3:
         rank.parameters /= sharding.data_degree
         rank.gather = "fsdp"

@@ -51,13 +51,17 @@ class Replaying:
 
 
 def new_tape(workload: Workload) -> Tape:
-    """An empty tape in the Workload's precision."""
+    """An empty tape in the Workload's precision.
+
+    Megatron's autograd makes 16-bit gradients and adds them to the fp32 buffer.
+    """
     width = widths(workload)
+    megatron = workload.precision == "megatron_bf16"
     return Tape(
         compute_width=width.compute,
         residual_width=width.residual,
         autocast=width.autocast,
-        grad_width=width.gradient,
+        grad_width=width.compute if megatron else width.gradient,
         mask_width=0.0 if workload.accelerator == "cpu" else 1.0,
         saves=workload.trains,
         reorders=workload.accelerator == "cpu",
@@ -126,6 +130,7 @@ def _head(
         spec.head,
         tensor_degree=setting.cut.tensor_degree,
         fused_loss=workload.loss == "fused",
+        in_place_loss=workload.precision == "megatron_bf16",
         tied=layer.tied_parameters > 0,
     )
     return _walk(setting, tape, source, out)
@@ -168,6 +173,7 @@ def _block(
         if shape.experts
         else False,
         spread=setting.cut.expert_degree,
+        expert_degree=setting.cut.expert_tensor_degree,
     )
     if ends:
         out = norm(tape, shape, out)
@@ -176,7 +182,8 @@ def _block(
 
 
 def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerReplay:
-    accumulates = setting.workload.accumulation > 1
+    workload = setting.workload
+    accumulates = workload.accumulation > 1 or workload.precision == "megatron_bf16"
     return replay(tape.ops, source, out, accumulates=accumulates)
 
 

@@ -68,6 +68,8 @@ class Sharding:
     first_layer and last_layer say it."""
     expert_degree: int = 1
     """Experts of a mixture are spread over this many of the replicas."""
+    expert_tensor_degree: int | None = None
+    """Ranks that share one expert; None: as many as share a layer."""
     engine: Engine = "auto"
     """Whose buffers are counted. auto: DeepSpeed for zero2 and zero3, else torch."""
     overlap: bool = False
@@ -86,6 +88,12 @@ class Sharding:
     def stage(self) -> int:
         """The ZeRO stage, whatever the strategy is called: 0 to 3."""
         return STAGES.get(self.strategy, self.zero_stage)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts."""
+        each = self.expert_degree * (self.expert_tensor_degree or self.tensor_degree)
+        return max(1, self.data_degree * self.tensor_degree // each)
 
     @property
     def buffers_of(self) -> str:
@@ -144,10 +152,10 @@ def _check_together(one: Sharding, problems: dict[str, str]) -> None:
             "2 and 3 do not go with a pipeline: each microbatch would reduce and "
             "gather again"
         )
-    if one.expert_degree > 1 and one.data_degree % one.expert_degree:
-        problems["expert_degree"] = (
-            f"{one.expert_degree} does not divide {one.data_degree} replicas"
-        )
+    ranks = one.data_degree * one.tensor_degree
+    each = one.expert_degree * (one.expert_tensor_degree or one.tensor_degree)
+    if one.expert_degree > 1 and ranks % each:
+        problems["expert_degree"] = f"{each} ranks of experts do not divide {ranks}"
 
 
 def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:

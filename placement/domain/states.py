@@ -54,11 +54,13 @@ class Cut:
 
     tensor_degree: int = 1
     expert_degree: int = 1
+    expert_tensor_degree: int = 1
+    """Ranks that share one expert."""
 
     @property
     def is_whole(self) -> bool:
         """True if nothing is cut."""
-        return self.tensor_degree == self.expert_degree == 1
+        return self.tensor_degree * self.expert_degree * self.expert_tensor_degree == 1
 
 
 WHOLE = Cut()
@@ -85,12 +87,25 @@ def part_elements(one: Part, layer: LayerSpec, cut: Cut) -> int:
     of a layer that routes; what every token takes beside them stays."""
     if cut.is_whole:
         return one.parameters
-    elements = tensor_parallel_part(one, cut.tensor_degree)
-    if cut.expert_degree == 1 or one.component != "mlp" or not _routes(layer):
-        return elements
+    if one.component != "mlp" or not _routes(layer):
+        return tensor_parallel_part(one, cut.tensor_degree)
+    stacked = stacked_elements(one)
+    beside = -(-(one.parameters - stacked) // cut.tensor_degree)
+    return beside + -(-stacked // (cut.expert_degree * cut.expert_tensor_degree))
+
+
+def stacked_elements(one: Part) -> int:
+    """Elements of all experts of a Part: what its named products do not have."""
     shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
-    stacked = max(0, one.parameters - shared) // cut.tensor_degree
-    return elements - stacked + stacked // cut.expert_degree
+    return max(0, one.parameters - shared)
+
+
+def expert_elements(layer: LayerSpec, cut: Cut) -> int:
+    """Elements of experts on one rank."""
+    if not _routes(layer):
+        return 0
+    whole = sum(stacked_elements(one) for one in layer.parts if one.component == "mlp")
+    return -(-whole // (cut.expert_degree * cut.expert_tensor_degree))
 
 
 def _routes(layer: LayerSpec) -> bool:
@@ -99,7 +114,7 @@ def _routes(layer: LayerSpec) -> bool:
 
 def layer_elements(layer: LayerSpec, degree: int = 1, cut: Cut | None = None) -> int:
     """Elements that this layer owns on one rank."""
-    cut = cut or Cut(degree)
+    cut = cut or Cut(degree, expert_tensor_degree=degree)
     return sum(part_elements(one, layer, cut) for one in layer.parts)
 
 
@@ -144,7 +159,7 @@ def optimizer_bytes(
     """Optimizer state of one layer on one rank, master copy included; 0 to infer."""
     if not workload.trains:
         return 0
-    cut = cut or Cut(degree)
+    cut = cut or Cut(degree, expert_tensor_degree=degree)
     return sum(
         _part_optimizer_bytes(one, part_elements(one, layer, cut), workload, cut)
         for one in layer.parts
