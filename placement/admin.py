@@ -1,9 +1,18 @@
-"""Jobs for the operator: to look at. What happened is not edited."""
+"""Jobs and their moves for the operator: to look at; and the rules of moving."""
 
 from django.contrib import admin
 from django.http import HttpRequest
+from simple_history.admin import SimpleHistoryAdmin
 
-from placement.models import Job, JobEvent, RegisteredModel, StoredPlan
+from placement.models import (
+    Job,
+    JobEvent,
+    MoveDecision,
+    PlacementPolicy,
+    RegisteredModel,
+    StoredPlan,
+)
+from reservations.admin import AuditedAdmin
 
 
 class LookOnly(admin.ModelAdmin):
@@ -64,3 +73,38 @@ class StoredPlanAdmin(LookOnly):
 
     list_display = ("title", "owner", "created_at")
     list_select_related = ("owner",)
+
+
+@admin.register(PlacementPolicy)
+class PlacementPolicyAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+    """When running Jobs are looked at again, and what is done. With history."""
+
+    list_display = ("__str__", "look_again_seconds", "when_faster", "when_in_trouble")
+
+    def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Only where it was never made."""
+        return not PlacementPolicy.objects.exists()
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Nobody: its defaults would come back by themselves."""
+        return False
+
+
+@admin.register(MoveDecision)
+class MoveDecisionAdmin(LookOnly):
+    """Every decision to stay or to move, with what was predicted and what came."""
+
+    list_display = (
+        "at",
+        "job",
+        "cause",
+        "state",
+        "gain_seconds",
+        "cost_seconds",
+        "realised_gain_seconds",
+        "realised_cost_seconds",
+        "automatic",
+    )
+    list_filter = ("state", "cause", "automatic")
+    list_select_related = ("job",)
+    search_fields = ("reason", "job__name", "job__owner__username")

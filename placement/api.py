@@ -11,6 +11,7 @@ from ninja import Field, File, Query, Router, Schema, Status
 from ninja.files import UploadedFile
 
 from placement import logs, services, snapshots
+from placement.api_moves import router as moves
 from placement.domain.errors import BadInput
 from placement.domain.estimate import estimate
 from placement.domain.lifecycle import JobState
@@ -30,6 +31,7 @@ PLANS_PER_MINUTE = 120
 UPLOADS_PER_MINUTE = 20
 MOST_CONFIG_CHARACTERS = 2**20
 router = Router(tags=["placement"])
+router.add_router("", moves)
 
 
 class NewJob(Schema):
@@ -44,6 +46,10 @@ class NewJob(Schema):
     arguments: list[str] = []
     plan: int | None = None
     node: str = ""
+    may_move: bool = False
+    """Look again whether it would run faster elsewhere."""
+    restart: str = ""
+    """How it may be started again: fresh or resumes; "": not at all."""
 
 
 class NewPlan(Schema):
@@ -147,6 +153,8 @@ def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
         arguments=body.arguments,
         plan_id=body.plan,
         node=body.node,
+        may_move=body.may_move,
+        restart=body.restart,
         now=timezone.now(),
     )
     return Status(201, snapshots.job_facts(_one(request, job.pk)))

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
+from placement.domain.look import Restart
 from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
 from placement.domain.well_known import WELL_KNOWN
 from placement.domain.workload import Workload
@@ -66,6 +67,10 @@ class LaunchForm(forms.Form):
     arguments = forms.CharField(required=False, max_length=4000)
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    may_move = forms.BooleanField(required=False)
+    restart = forms.ChoiceField(
+        required=False, choices=[(way.value, way.label) for way in Restart]
+    )
 
     def __init__(
         self,

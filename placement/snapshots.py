@@ -3,14 +3,16 @@
 from collections import Counter
 from datetime import datetime, timedelta
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
+from placement.domain.look import Restart
 from placement.domain.plan import Plan
-from placement.models import Job, JobEvent, StoredPlan
+from placement.models import Job, JobEvent, MoveDecision, StoredPlan
 from reservations.models import Reservation
+from telemetry.domain.units import format_duration
 
 SILENT_SECONDS = 15.0
 _PATH = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
@@ -98,6 +100,84 @@ def job_events(job: Job) -> list[dict[str, object]]:
         }
         for row in rows
     ]
+
+
+MOST_MOVES = 50
+
+
+def job_moves(job: Job) -> list[dict[str, object]]:
+    """Return what looking again came to, newest first; the move it came by, too."""
+    rows = (
+        MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
+        .select_related("decided_by")
+        .order_by("-at", "-pk")[:MOST_MOVES]
+    )
+    return [_move_facts(row) for row in rows]
+
+
+def _move_facts(row: MoveDecision) -> dict[str, object]:
+    """Return one decision: numbers for programs, words for people."""
+    realised = None
+    if row.realised_gain_seconds is not None:
+        realised = row.realised_gain_seconds - (row.realised_cost_seconds or 0.0)
+    return {
+        "id": row.pk,
+        "job": row.job_id,
+        "next_job": row.next_job_id,
+        "at": iso(row.at),
+        "seen_at": iso(row.seen_at),
+        "looks": row.looks,
+        "cause": row.cause,
+        "state": row.state,
+        "reason": row.reason,
+        "from_gpus": row.from_gpus,
+        "to_gpus": row.to_gpus,
+        "step_seconds_now": row.step_seconds_now,
+        "step_seconds_new": row.step_seconds_new,
+        "steps_left": row.steps_left,
+        "gain_seconds": row.gain_seconds,
+        "cost_seconds": row.cost_seconds,
+        "realised_step_seconds": row.realised_step_seconds,
+        "realised_gain_seconds": row.realised_gain_seconds,
+        "realised_cost_seconds": row.realised_cost_seconds,
+        "automatic": row.automatic,
+        "by": row.decided_by.username if row.decided_by else None,
+        "predicted": _net_words(row.gain_seconds, row.cost_seconds),
+        "realised": _signed(realised),
+    }
+
+
+def _net_words(gain_seconds: float | None, cost_seconds: float | None) -> str:
+    if gain_seconds is None:
+        return ""
+    return f"{_signed(gain_seconds)} for {format_duration(cost_seconds)}"
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{'−' if seconds < 0 else ''}{format_duration(abs(seconds))}"
+
+
+RESTART_WORDS = {
+    Restart.NOT: "The portal does not carry its state over, so say first how it may be "
+    "started again.",
+    Restart.FRESH: "It is stopped at a step and starts again from its beginning: the "
+    "portal does not carry its state over.",
+    Restart.RESUMES: "It is stopped, and started again to resume from its own "
+    "checkpoint; the portal does not carry its state over.",
+}
+
+
+def job_proposal(job: Job) -> dict[str, object] | None:
+    """Return the move that waits for a yes or a no, with what a yes means."""
+    row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
+    if row is None:
+        return None
+    return _move_facts(row) | {
+        "words": RESTART_WORDS[Restart(job.restart)],
+        "can_accept": job.restart != Restart.NOT,
+    }
 
 
 def plan_table(stored: StoredPlan) -> str:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from placement import logs, snapshots
 from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
+from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.models import Job, StoredPlan
 from placement.services.summaries import job_usage
@@ -70,8 +71,20 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
             "page": _page_data(job, gpus, size),
+            **_moving(job),
         },
     )
+
+
+def _moving(job: Job) -> dict[str, object]:
+    """Return what the page shows of moves; {} of a Job that cannot be weighed."""
+    if job.plan is None:
+        return {}
+    return {
+        "moves": snapshots.job_moves(job),
+        "proposal": snapshots.job_proposal(job),
+        "restarts": [(way.value, way.label) for way in Restart],
+    }
 
 
 def _may_stop(user: User, job: Job) -> bool:
@@ -97,7 +110,7 @@ def _gpus(job: Job) -> list[dict[str, object]]:
 
 def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, object]:
     return {
-        "job": snapshots.job_facts(job) | {"failure": failure_of(job)},
+        "job": snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job),
         "gpus": gpus,
         "log_size": size,
         "urls": {
@@ -165,6 +178,7 @@ def job_state(request: HttpRequest, pk: int) -> JsonResponse:
     answer = snapshots.job_facts(job) | {
         "events": snapshots.job_events(job),
         "failure": failure_of(job),
+        **_moving(job),
     }
     if job.state in FAILED:
         answer["last_lines"] = logs.last_lines(job, LAST_LINES)

@@ -172,6 +172,8 @@ def _launch(
             arguments=data["arguments"] if script else [],
             plan_id=plan.pk if plan else None,
             node=data["node"],
+            may_move=data["may_move"],
+            restart=data["restart"],
             now=timezone.now(),
         )
     except LaunchInvalid as error:

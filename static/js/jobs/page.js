@@ -8,6 +8,7 @@ import { Charts, numbersOf } from "./charts.js";
 import { TimeLeft } from "./clock.js";
 import { startGpus } from "./gpus.js";
 import { LogStream } from "./log.js";
+import { showMoves, startMoves } from "./moves.js";
 import { LogRows } from "./rows.js";
 import { showJob } from "./status.js";
 import { startTabs } from "./tabs.js";
@@ -64,6 +65,7 @@ function show(fresh) {
   job = fresh;
   timeLeft.show(job);
   showJob(job);
+  showMoves(job);
   if (job.ended_at && gpus) { gpus.close(); gpus = null; }
   if (moved) setText(at("announcer"), `Job ${job.state}. ${job.reason}`);
 }
@@ -98,6 +100,8 @@ async function firstTail() {
 startTabs(document.querySelector("[role=tablist]"), tabShown);
 timeLeft.show(job);
 showJob(job);
+showMoves(job);
+startMoves(job, refresh);
 if (!job.ended_at) gpus = startGpus(at("job-gpus"), at("gpu-live"), page.gpus);
 await firstTail();
 connect(`/ws/jobs/${job.id}/`, {
