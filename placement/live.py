@@ -4,6 +4,7 @@
 | ------------------ | ----------- | ----------- | --------------------------- |
 | placement.job.<id> | job.changed | job_changed | after each move, on commit  |
 | placement.job.<id> | job.log     | job_log     | as the node sends log lines |
+| placement.refinement.<key> | refinement.changed | refinement_changed | progress, end |
 
 A group per Job: who may hear it is asked when a page joins, never per message.
 """
@@ -18,7 +19,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from placement.domain.logtext import clean
-from placement.models import Job
+from placement.models import Job, Refinement
 
 MOST_LOG_BYTES = 64 * 1024
 CACHE_SECONDS = 10.0
@@ -68,6 +69,52 @@ def job_message(job: Job) -> JobChanged:
             "log_bytes": job.log_bytes,
         },
     )
+
+
+class RefinementChanged(TypedDict):
+    """Where a symbolic Estimate stands; its answer once it is done."""
+
+    type: Literal["refinement.changed"]
+    refinement: dict[str, object]
+
+
+def refinement_group(key: str) -> str:
+    """Return the name of a Refinement's group."""
+    # Group names have at most 99 characters.
+    return f"placement.refinement.{key}"
+
+
+def refinement_message(row: Refinement) -> RefinementChanged:
+    """Return the message that says where a Refinement stands."""
+    return RefinementChanged(
+        type="refinement.changed",
+        refinement={
+            "key": row.key,
+            "state": row.state,
+            "doing": row.doing,
+            "done_ratio": row.done_ratio,
+            "answer": row.answer,
+            "problem": row.problem,
+        },
+    )
+
+
+def publish_refinement(refinement_id: int) -> None:
+    """Tell the pages that wait where a Refinement stands, once it is committed."""
+
+    def send() -> None:
+        row = Refinement.objects.filter(pk=refinement_id).first()
+        if row is None:
+            return
+        message = dict(refinement_message(row))
+        layer = get_channel_layer()
+        try:
+            async_to_sync(layer.group_send)(refinement_group(row.key), message)
+        except _OUTAGES as error:
+            # A page asks again when its socket comes back.
+            logger.warning("%s: nobody was told: %s", row, error)
+
+    transaction.on_commit(send, robust=True)
 
 
 def publish_job(job_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Registered models, stored Plans, Jobs, what happened to them, and their moves."""
+"""Registered models, stored Plans, refined Estimates, Jobs and their moves."""
 
 from django.conf import settings
 from django.db import models
@@ -313,3 +313,41 @@ class MoveDecision(models.Model):
 
     def __str__(self) -> str:
         return f"job #{self.job_id}: {self.state}"
+
+
+class Refinement(models.Model):
+    """A symbolic Estimate: asked for once, kept by content, answered for everybody."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waits for a worker"
+        RUNNING = "running", "running"
+        DONE = "done", "done"
+        FAILED = "failed", "failed"
+        CANCELLED = "cancelled", "cancelled"
+
+    OPEN = (State.WAITING, State.RUNNING)
+
+    key = models.CharField(
+        max_length=64,
+        unique=True,
+        help_text="SHA-256 of model, workload and the versions that answer.",
+    )
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
+    )
+    case = models.JSONField(help_text="placement.symbolic.case.Case")
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    doing = models.CharField(max_length=80, blank=True, help_text="What runs now.")
+    done_ratio = models.FloatField(default=0)
+    answer = models.JSONField(null=True, blank=True)
+    problem = models.CharField(max_length=500, blank=True)
+    asked_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-asked_at", "-pk"]
+        indexes = [models.Index(fields=["state"])]
+
+    def __str__(self) -> str:
+        return f"refinement {self.key[:12]}: {self.state}"

@@ -1,9 +1,10 @@
-"""Websocket addresses of Jobs."""
+"""Websocket addresses of Jobs and of the plan page."""
 
 from django.urls import URLPattern, path
 
-from placement.consumers import JobConsumer
+from placement.consumers import JobConsumer, PlanConsumer
 
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/jobs/<int:pk>/", JobConsumer.as_asgi()),  # type: ignore[arg-type]
+    path("ws/plans/", PlanConsumer.as_asgi()),  # type: ignore[arg-type]
 ]

@@ -1,4 +1,4 @@
-"""What beat asks for every second."""
+"""What beat asks for every second, and what pages ask for."""
 
 from celery import shared_task
 from django.utils import timezone
@@ -16,3 +16,9 @@ def tick() -> dict[str, int]:
 def look_again() -> dict[str, int]:
     """Look again at running Jobs (see ``services.looking`` for its steps)."""
     return services.look_again(timezone.now())
+
+
+@shared_task(name="placement.tasks.refine", queue="refine")
+def refine(refinement_id: int) -> str:
+    """Follow one Refinement (``services.refining``). Seconds: a queue of its own."""
+    return services.follow(refinement_id=refinement_id, clock=timezone.now)

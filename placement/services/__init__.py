@@ -5,14 +5,17 @@ from placement.services.jobs import launch, stop
 from placement.services.looking import look_again
 from placement.services.models import adapted, chosen_spec, parse_model
 from placement.services.planning import keep_plan, make_plans, offered
+from placement.services.refining import cancel_refinement, follow, refine
 from placement.services.relocating import allow_moves, decide
 from placement.services.ticking import tick
 
 __all__ = [
     "adapted",
     "allow_moves",
+    "cancel_refinement",
     "chosen_spec",
     "decide",
+    "follow",
     "keep_plan",
     "launch",
     "look_again",
@@ -20,6 +23,7 @@ __all__ = [
     "offered",
     "parse_model",
     "record_fact",
+    "refine",
     "stop",
     "tick",
 ]

@@ -41,7 +41,8 @@ def unit(path: Path) -> configparser.SectionProxy:
 def test_there_is_a_unit_for_every_process():
     names = {path.stem for path in UNITS}
     assert names == {
-        f"gpuportal-{name}" for name in ("web", "worker", "beat", "ingest", "node")
+        f"gpuportal-{name}"
+        for name in ("web", "worker", "refine", "beat", "ingest", "node")
     }
     wanted = (ROOT / "deploy" / "systemd" / "gpuportal.target").read_text()
     for name in names - {"gpuportal-node"}:

@@ -97,9 +97,16 @@ def test_no_worker_sends_heartbeats_to_a_broker_that_may_be_gone():
         process_table.node(NodeProcess("sim-a", simulated=True), web_url="http://x"),
     ]
     workers = [spec for spec in specs if "worker" in spec.argv]
-    assert len(workers) == 2
+    assert [spec.name for spec in workers] == ["worker", "refine", "node-sim-a"]
     for spec in workers:
         assert "--without-heartbeat" in spec.argv, spec.name
+
+
+def test_symbolic_estimates_have_a_worker_only_where_torch_is(monkeypatch):
+    monkeypatch.setattr(process_table, "torch_installed", lambda: False)
+    names = [spec.name for spec in process_table.control(listener_fd=0)]
+    assert "refine" not in names
+    assert names[0] == "web"
 
 
 def test_a_machine_without_the_library_has_no_driver():

@@ -1,0 +1,45 @@
+// The symbolic estimate behind the closed form's: asked for over /ws/plans/, told here.
+//
+// const refining = refine({ onChange, onRefused });
+// refining.ask({ known: "gpt2", workload: {...}, replicas: 1 });   (or model: number)
+// onChange gets {key, state, doing, done_ratio, answer, problem}; onRefused {field: text}.
+
+import { connect } from "../live.js";
+
+const SETTLE_MS = 600;
+
+export function refine({ onChange, onRefused }) {
+  let wanted = null;
+  let key = "";
+  let open = false;
+  let timer = 0;
+
+  const send = () => {
+    if (open && wanted) socket.send({ refine: wanted });
+  };
+  const socket = connect("/ws/plans/", {
+    onJson: (message) => {
+      if (message.type === "refinement.refused") onRefused(message.problems);
+      if (message.type !== "refinement.changed") return;
+      key = message.refinement.key;
+      onChange(message.refinement);
+    },
+    onState: ({ word }) => {
+      open = word === "open";
+      // After a break the page asks again: the answer may have come meanwhile.
+      if (open) queueMicrotask(send);
+    },
+  });
+  return {
+    ask(question) {
+      wanted = question;
+      key = "";
+      clearTimeout(timer);
+      timer = setTimeout(send, SETTLE_MS);
+    },
+    cancel() {
+      if (open && key) socket.send({ cancel: key });
+    },
+    close: () => socket.close(),
+  };
+}
