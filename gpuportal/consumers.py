@@ -3,13 +3,15 @@
 The browser gets, in this order, the roster (names of the rows), the holders, and
 then a binary frame each second. Details of processes come only after it asks:
 `{"watch": "<node>"}`, `{"watch": "*"}` for all nodes, `{"watch": null}` for none;
-a new wish replaces the old one.
+a new wish replaces the old one. With `"gpu": "<uuid>"` beside it the Gpu's node reads
+what is too dear for every second (PCIe and NVLink rates) while the page is open.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -23,6 +25,7 @@ from reservations.consumers import NOT_JSON, SIGNED_OUT, user_of_session
 from reservations.models import SitePolicy
 from telemetry.domain.hardware import NODE_NAME
 from telemetry.hub import DETAIL, DETAIL_ALL, FRAME, ROSTER, Mailbox, hub
+from telemetry.live import WATCHED_AGAIN_SECONDS
 
 ClientGone = OSError
 """What an ASGI server raises when the browser left in the middle of a message
@@ -33,7 +36,8 @@ message that is too long, and has not told us yet."""
 TOO_MANY = 4429
 FAILED = 1011
 SOCKETS_PER_USER = 30
-LONGEST_WISH = 200
+LONGEST_WISH = 300
+GPU_UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
 """Characters of a message from the browser."""
 DETAILS_PER_FRAME = 8
 """Nodes whose details go to one browser in a second. With `*` on a large site
@@ -58,6 +62,8 @@ class BoardConsumer(AsyncWebsocketConsumer):
         self.box = Mailbox()
         self.tasks: list[asyncio.Task[None]] = []
         self.watched: str | None = None
+        self.looked_at: str | None = None
+        self.look_again_at = 0.0
         self.pending: dict[str, bytes] = {}
         self.told_at: dict[str, float] = {}
         self.details_left = DETAILS_PER_FRAME
@@ -100,13 +106,17 @@ class BoardConsumer(AsyncWebsocketConsumer):
         try:
             if not text_data or len(text_data) > LONGEST_WISH:
                 raise ValueError("no wish")
-            wish = json.loads(text_data)["watch"]
+            said = json.loads(text_data)
+            wish, gpu = said["watch"], said.get("gpu")
             if wish not in (None, "*") and not NODE_NAME.fullmatch(wish):
                 raise ValueError("no name of a node")
-        except (ValueError, KeyError, TypeError, RecursionError):
+            if gpu is not None and not GPU_UUID.fullmatch(gpu):
+                raise ValueError("no UUID of a Gpu")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             await self.close(code=NOT_JSON)
             return
         if self.viewer is not None:
+            self.looked_at, self.look_again_at = gpu, 0.0
             self._watch(wish)
 
     def _watch(self, wish: str | None) -> None:
@@ -156,8 +166,15 @@ class BoardConsumer(AsyncWebsocketConsumer):
             if frame is not None:
                 await self.send(bytes_data=frame)
                 self.details_left = DETAILS_PER_FRAME
+                await self._keep_looking()
             self.pending.update(messages)
             await self._send_details()
+
+    async def _keep_looking(self) -> None:
+        """Say again, with the frames, that the page of a Gpu is open."""
+        if self.looked_at is not None and time.monotonic() >= self.look_again_at:
+            self.look_again_at = time.monotonic() + WATCHED_AGAIN_SECONDS
+            await hub().look_at(self.looked_at)
 
     async def _send_details(self) -> None:
         """Send every node's details once, and then the longest untold first."""

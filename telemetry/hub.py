@@ -28,7 +28,9 @@ from telemetry.live import (
     FRAME,
     FRAME_LATEST,
     ROSTER,
+    WATCHED_SECONDS,
 )
+from telemetry.sender import WATCHED
 
 BACK_OFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 PING_SECONDS = 10.0
@@ -100,6 +102,15 @@ class Hub:
                     if not self._listeners(known):
                         del self._latest[known]
         self._changed.set()
+
+    async def look_at(self, uuid: str) -> None:
+        """Tell the Gpu's node that a page of it is open, for `WATCHED_SECONDS`.
+
+        The node then reads what is too dear for every second (PCIe, NVLink). A
+        broker that is away is no reason to close a page: the hub says it already.
+        """
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.set(WATCHED + uuid, b"1", ex=WATCHED_SECONDS)
 
     async def close(self) -> None:
         """End the subscription."""

@@ -11,6 +11,7 @@ that a process that joins late starts with the present state.
 | telemetry.roster          | `Roster` as JSON                      | on change   |
 | telemetry.detail.<node>   | `Detail` as JSON                      | each sample |
 | telemetry.trouble.<node>  | key only: newest trouble, no expiry   | on change   |
+| telemetry.watched.<uuid>  | key only, by the web: a page is open  | each 5 s    |
 """
 
 import logging
@@ -31,6 +32,9 @@ ROSTER = "telemetry.roster"
 DETAIL = "telemetry.detail."
 DETAIL_ALL = "telemetry.detail.*"
 TROUBLE = "telemetry.trouble."
+WATCHED_SECONDS = 10
+"""How long a page counts as open after it was last heard of (sender.WATCHED)."""
+WATCHED_AGAIN_SECONDS = 5.0
 CALENDAR_CHANGED = "reservations.changed"
 """Published by the reservations floor: who holds what is different now."""
 

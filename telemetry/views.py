@@ -1,5 +1,10 @@
-"""Pages about one Gpu. Who holds it comes over the board's socket: the calendar
-is another floor's."""
+"""Pages about one Gpu and one Node.
+
+Who holds them comes over the board's socket: the calendar is another floor's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
@@ -62,6 +67,57 @@ def node_history(request: HttpRequest, name: str) -> HttpResponse:
             ),
         },
     )
+
+
+@require_safe
+def node_show(request: HttpRequest, name: str) -> HttpResponse:
+    """One machine: its Gpus live, what runs on them, and how they are joined."""
+    node = get_object_or_404(Node, name=name)
+    gpus = list(node.gpus.filter(retired=False).select_related("pool"))
+    alerts = Alert.objects.open().filter(gpu__node=node).select_related("gpu__node")
+    return render(
+        request,
+        "telemetry/node_show.html",
+        {
+            "node": node,
+            "gpus": gpus,
+            "links": link_matrix(node, gpus),
+            "alerts": alerts.order_by("-opened_at")[:ALERTS_SHOWN],
+            "page": {"node": node.name},
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """How one Gpu reaches each Gpu of its Node, in their order."""
+
+    gpu: Gpu
+    words: tuple[str, ...]
+
+
+def link_matrix(node: Node, gpus: Sequence[Gpu]) -> list[LinkRow]:
+    """The topology as `nvidia-smi topo -m` shows it; [] where nothing is known.
+
+    NV: NVLink; PIX, PXB, PHB: one, several PCIe switches, the host bridge; NODE: within
+    a NUMA node; SYS: across sockets.
+    """
+    known = {frozenset(pair): "NV" for pair in node.fast_links}
+    known |= {frozenset((a, b)): str(kind).upper() for a, b, kind in node.links}
+    if not known:
+        return []
+    return [
+        LinkRow(
+            row,
+            tuple(
+                "·"
+                if row.uuid == column.uuid
+                else known.get(frozenset((row.uuid, column.uuid)), "–")
+                for column in gpus
+            ),
+        )
+        for row in gpus
+    ]
 
 
 def _fast_neighbours(gpu: Gpu) -> list[Gpu]:

@@ -33,7 +33,7 @@ export class CardsView {
   section(name) {
     let section = this.sections.get(name);
     if (!section) {
-      const title = el("h2", { class: "node-name" }, icon("node"), el("span", { text: name }));
+      const title = el("h2", { class: "node-name" }, icon("node"), el("a", { href: `/nodes/${encodeURIComponent(name)}/`, text: name }));
       const facts = el("p", { class: "node-facts" });
       const grid = el("div", { class: "gpu-grid" });
       const root = el("section", { class: "node", "aria-label": `Node ${name}` }, el("header", { class: "node-head" }, title, facts), grid);

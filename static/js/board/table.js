@@ -4,7 +4,7 @@ import { el, place, setAttr, setClass, setText, setVars } from "../dom.js";
 import { UNKNOWN, gibFigure, pct } from "../format.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawStateChip, makeStateChip } from "./card.js";
-import { Visible } from "./watch.js";
+import { Windowed } from "./windowed.js";
 import { holderWords, isBookable, nextWords, noteWords, runners } from "./words.js";
 
 const RESORT_MS = 5000;
@@ -75,7 +75,6 @@ export class TableView {
   constructor(root, board, filters) {
     Object.assign(this, { root, board, filters });
     this.rows = new Map();
-    this.visible = new Visible((row) => row.paint());
     this.heads = COLUMNS.map(([key, label, look]) =>
       el("th", { scope: "col", role: "columnheader", class: look, "data-key": key },
         el("button", { type: "button", text: label, on: { click: () => this.sort(key) } })));
@@ -83,6 +82,7 @@ export class TableView {
     this.table = el("table", { class: "table table-dense board-table", role: "table" },
       el("caption", { class: "visually-hidden", text: "Every GPU that the filter shows" }),
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads, el("td", { role: "cell" }))), this.body);
+    this.window = new Windowed(this.body, (cell) => this.row(cell));
     this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": "GPUs as a table" }, this.table);
   }
 
@@ -98,9 +98,9 @@ export class TableView {
     const descending = asked.startsWith("-");
     const key = asked.replace(/^-/, "");
     for (const head of this.heads) setAttr(head, "aria-sort", head.dataset.key === key ? (descending ? "descending" : "ascending") : null);
-    place(this.body, sortCells(cells, key, descending).map((cell) => this.row(cell).root));
     place(this.root, [this.wrap]);
-    this.paint();
+    setAttr(this.table, "aria-rowcount", cells.length + 1);
+    this.window.set(sortCells(cells, key, descending));
   }
 
   row(cell) {
@@ -108,7 +108,6 @@ export class TableView {
     if (!row) {
       row = new Row(cell);
       this.rows.set(cell.id, row);
-      this.visible.add(row.root, row);
     }
     row.cell = cell;
     return row;
@@ -122,7 +121,7 @@ export class TableView {
       this.layout(this.cells);
       return;
     }
-    for (const row of this.visible.items) row.paint();
+    this.window.paint();
   }
 
   leave() {

@@ -4,11 +4,12 @@ import { drawStateChip, makeStateChip } from "../board/card.js";
 import { drawMemory, makeMemory } from "../board/memory.js";
 import { Board } from "../board/model.js";
 import { drawSparkline, makeSparkline } from "../board/sparkline.js";
-import { noteWords, ownerOf, untilWords, whoWords } from "../board/words.js";
+import { noteWords, untilWords, whoWords } from "../board/words.js";
 import { el, pageData, setText } from "../dom.js";
-import { UNKNOWN, bytes, ghz, pct } from "../format.js";
+import { UNKNOWN, ghz } from "../format.js";
 import { connect } from "../live.js";
-import { relative } from "../time.js";
+import { Figures, instanceRows } from "./figures.js";
+import { processRow } from "./processes.js";
 
 const page = pageData("gpu-data");
 const $ = (id) => document.getElementById(id);
@@ -18,6 +19,7 @@ const chip = makeStateChip();
 const util = el("span", { class: "gpu-util" });
 const spark = makeSparkline();
 const memory = makeMemory();
+const figures = new Figures($("gpu-figures"));
 $("gpu-state").replaceChildren(chip.root);
 $("gpu-load").append(util, spark);
 $("gpu-memory").append(memory.root);
@@ -42,26 +44,20 @@ function paintNow(cell) {
   $("gpu-note").hidden = !note;
 }
 
-function processRow(process) {
-  const name = process.job
-    ? el("a", { href: `/jobs/${process.job}/`, text: `job #${process.job}` })
-    : el("span", { class: "mono", text: process.command || UNKNOWN });
-  const since = process.started_at === null ? UNKNOWN : relative(new Date(process.started_at * 1000));
-  return el("tr", {},
-    el("td", { class: "mono", text: process.pid }),
-    el("td", { text: ownerOf(process) }),
-    el("td", { class: "gpu-command truncate", title: process.command }, name),
-    el("td", { class: "num", text: bytes(process.memory_bytes) }),
-    el("td", { class: "num", text: pct(process.sm_pct) }),
-    el("td", { class: "nowrap", text: since }));
-}
-
 function paintProcesses(cell) {
   const processes = cell.detail?.processes;
-  $("gpu-processes").replaceChildren(...(processes ?? []).map(processRow));
+  $("gpu-processes").replaceChildren(...(processes ?? []).map((process) => processRow(process)));
   $("gpu-no-process").hidden = Boolean(processes?.length);
   setText($("gpu-no-process"), processes === null
     ? "This GPU cannot say which processes run on it." : "Nothing runs on this GPU.");
+}
+
+function paintDetail(cell) {
+  paintProcesses(cell);
+  figures.paint(cell.detail);
+  const instances = instanceRows(cell.detail);
+  $("gpu-instances").replaceChildren(...instances);
+  $("gpu-mig").hidden = !instances.length;
 }
 
 function paintAge() {
@@ -76,7 +72,7 @@ const handlers = {
   holders: (message) => board.takeHolders(message.holders),
   detail: (message) => {
     board.takeDetail(message);
-    if (cellOf()) paintProcesses(cellOf());
+    if (cellOf()) paintDetail(cellOf());
   },
 };
 
@@ -91,7 +87,7 @@ const socket = connect("/ws/board/", {
     paintAge();
   },
   onState: ({ word }) => {
-    if (word === "open") socket.send({ watch: page.node });
+    if (word === "open") socket.send({ watch: page.node, gpu: page.uuid });
   },
 });
 
