@@ -22,7 +22,8 @@ from placement.domain.inventory import TensorInfo, spec_from_inventory
 from placement.domain.phases import rank_phases
 from placement.domain.sharding import Sharding
 from placement.domain.spec import ModelSpec, TransformerShape
-from placement.domain.tape import LayerReplay, Tape, Value, replay
+from placement.domain.replay import LayerReplay, replay
+from placement.domain.tape import Tape, Value
 from placement.domain.workload import Workload
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "memory"

@@ -17,11 +17,11 @@ from placement.domain.families import FAMILIES, parse_config
 from placement.domain.phases import rank_phases
 from placement.domain.plain import plain_net
 from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET
+from placement.domain.replay import replay
 from placement.domain.residual import ResidualNet, net_cost, residual_costs
 from placement.domain.sharding import SINGLE, Sharding
 from placement.domain.spec import ModelSpec
 from placement.domain.states import widths
-from placement.domain.tape import replay
 from placement.domain.workload import Workload
 
 KINDS = (

@@ -8,6 +8,7 @@ for each token. The estimate then says so.
 
 from dataclasses import dataclass
 
+from placement.domain.replay import LayerReplay
 from placement.domain.replays import Replaying, new_tape, replay_layer
 from placement.domain.spec import LayerSpec, ModelSpec
 from placement.domain.states import (
@@ -22,7 +23,6 @@ from placement.domain.states import (
     trained_elements,
     widths,
 )
-from placement.domain.tape import LayerReplay
 from placement.domain.weights import all_frozen
 from placement.domain.workload import Workload
 

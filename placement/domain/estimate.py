@@ -15,12 +15,14 @@ from typing import Any
 
 from placement.domain.costs import LayerCost, layer_costs
 from placement.domain.phases import Phases, rank_phases, stage_layers
-from placement.domain.sharding import SINGLE, Sharding
+from placement.domain.sharding import SINGLE, Sharding, check_fit
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
 
 CONTEXT_BYTES = 300_000_000
 """CUDA context of one process, CUDA >= 11.7 (PLACEMENT.md 1.4)."""
+OLD_CONTEXT_BYTES = 1000 * 2**20
+"""The same before CUDA 11.7 loaded kernels lazily (pytorch/pytorch issue 107667)."""
 WORKSPACE_BYTES = 100 * 2**20
 """cuBLAS and cuDNN workspaces, median 92 MiB of 202 runs, rounded up."""
 LIKELY_RATIO = 1.13
@@ -94,11 +96,17 @@ def outside_bytes(workload: Workload) -> int:
     return CONTEXT_BYTES + WORKSPACE_BYTES if workload.accelerator == "cuda" else 0
 
 
-def interval(peak_bytes: float, workload: Workload) -> tuple[int, int, int]:
-    """(low, likely, high) of what the card must hold for a tensor peak."""
+def interval(
+    peak_bytes: float, workload: Workload, *, context_bytes: int = CONTEXT_BYTES
+) -> tuple[int, int, int]:
+    """(low, likely, high) of what the card must hold for a tensor peak.
+
+    The ratios are of the allocator: `low` is a peak without any slack, `likely` and
+    `high` the median and the 90th percentile of replayed traces.
+    """
     if workload.accelerator == "cpu":
         return (int(peak_bytes),) * 3
-    outside = outside_bytes(workload)
+    outside = context_bytes + WORKSPACE_BYTES
     return (
         int(peak_bytes) + outside,
         int(peak_bytes * LIKELY_RATIO) + outside,
@@ -134,7 +142,11 @@ def rank_costs(
 def estimate(
     spec: ModelSpec, workload: Workload, sharding: Sharding = SINGLE
 ) -> Estimate:
-    """The Estimate of one rank. Pure; deterministic; a few hundred microseconds."""
+    """The Estimate of one rank. Pure; deterministic; a few hundred microseconds.
+
+    Raises WorkloadInvalid, by field, where the model cannot be run or cut this way.
+    """
+    check_fit(spec, workload, sharding)
     costs = rank_costs(spec, workload, sharding)
     return estimate_from_costs(spec, workload, sharding, costs)
 
@@ -195,7 +207,7 @@ def _notes(
             "This family's attention has no flash kernel in transformers; the "
             "scores are counted."
         )
-    if sharding.strategy == "zero2":
+    if sharding.buffers_of == "deepspeed" and sharding.bucket_elements is None:
         notes.append(
             f"The reduce bucket is sized from the model: "
             f"{phases.bucket_bytes / 2**20:,.0f} MiB."

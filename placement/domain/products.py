@@ -20,7 +20,16 @@ def linear(
     side's gradient needs).
     """
     frozen = component in tape.weights.frozen
-    out = tape.linear(x, inputs, outputs, bias=bias, extra=extra, frozen=frozen)
+    packed = component in tape.weights.quantized
+    out = tape.linear(
+        x,
+        inputs,
+        outputs,
+        bias=bias,
+        extra=extra,
+        frozen=frozen,
+        unpacked_bytes=tape.compute_width * inputs * outputs if packed else 0.0,
+    )
     rank = tape.weights.rank_beside(component, inputs, outputs)
     return _adapted(tape, x, out, inputs, outputs, rank) if rank else out
 

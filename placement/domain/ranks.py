@@ -113,7 +113,8 @@ def _whole(
     rank.experts = sum(cost.expert_elements for cost in stage)
     rank.experts /= max(1, sum(cost.elements for cost in stage))
     rank.step_elements = rank.elements
-    rank.held_gradients = workload.accumulation > 1 or sharding.microbatches > 1
+    several = workload.accumulation > 1 or sharding.microbatches > 1
+    rank.held_gradients = several or workload.keeps_gradients
     return rank
 
 

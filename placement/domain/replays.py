@@ -10,10 +10,11 @@ from placement.domain import heads
 from placement.domain.attention import BlockSetting, Tokens
 from placement.domain.blocks import block
 from placement.domain.norms import norm
+from placement.domain.replay import LayerReplay, replay
 from placement.domain.shape import TransformerShape
 from placement.domain.spec import LayerSpec, ModelSpec
 from placement.domain.states import WHOLE, Cut, trained_elements, widths
-from placement.domain.tape import LayerReplay, Tape, Value, replay
+from placement.domain.tape import Tape, Value
 from placement.domain.weights import weights_of
 from placement.domain.workload import Workload
 
@@ -183,7 +184,8 @@ def _block(
 
 def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerReplay:
     workload = setting.workload
-    accumulates = workload.accumulation > 1 or workload.precision == "megatron_bf16"
+    megatron = workload.precision == "megatron_bf16"
+    accumulates = workload.accumulation > 1 or workload.keeps_gradients or megatron
     return replay(tape.ops, source, out, accumulates=accumulates)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.domain.costs import LayerCost, new_tape
+from placement.domain.replay import LayerReplay, replay
 from placement.domain.spec import LayerSpec, part
 from placement.domain.states import optimizer_bytes, widths
-from placement.domain.tape import LayerReplay, Value, replay
+from placement.domain.tape import Value
 from placement.domain.workload import Workload
 
 Shapes = Sequence[tuple[int, ...]]

@@ -16,6 +16,8 @@ class Weights:
 
     frozen: frozenset[str] = frozenset()
     """Components whose parameters have no gradient."""
+    quantized: frozenset[str] = frozenset()
+    """Components whose products first make whole weights again, in both passes."""
     pending: dict[str, list[Linear]] = field(default_factory=dict)
     """Named products not met yet, by component."""
     targets: frozenset[str] = frozenset()
@@ -35,12 +37,17 @@ def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
     own = [one for one in layer.parts if one.component != "adapter"]
     learns = {one.component for one in own if not one.frozen}
     frozen = frozenset(one.component for one in own) - learns
+    packed = frozenset(one.component for one in own if one.weight_bits is not None)
     if shape is None or not shape.lora_rank:
-        return Weights(frozen)
+        return Weights(frozen, packed)
+    quantized: frozenset[str] = frozenset()
+    """Components whose products first make whole weights again, in both passes."""
     pending: dict[str, list[Linear]] = {}
     for one in own:
         pending.setdefault(one.component, []).extend(one.linears)
-    return Weights(frozen, pending, frozenset(shape.lora_targets), shape.lora_rank)
+    return Weights(
+        frozen, packed, pending, frozenset(shape.lora_targets), shape.lora_rank
+    )
 
 
 def all_frozen(layer: LayerSpec) -> bool:

@@ -80,6 +80,8 @@ class Workload:
     """Weights live there too and come to the Gpu layer by layer."""
     target_length: int = 0
     """Encoder-decoders: tokens per target sequence; 0: as long as the source."""
+    keeps_gradients: bool = False
+    """zero_grad(set_to_none=False), torch's way before 2.0: gradients stay alive."""
     kv_block_tokens: int = 1
     """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
 
@@ -141,6 +143,8 @@ def _contradictions(asked: Workload) -> dict[str, str]:
         )
     if not asked.trains and asked.accumulation > 1:
         problems["accumulation"] = "only training accumulates"
+    if type(asked.keeps_gradients) is not bool:
+        problems["keeps_gradients"] = "must be true or false"
     if type(asked.offload_parameters) is not bool:
         problems["offload_parameters"] = "must be true or false"
     elif asked.offload_parameters and asked.offload == "none":
