@@ -40,7 +40,7 @@ def after(seconds):
 @pytest.fixture
 def gpus(db, redis_client, monkeypatch):
     # Ticks here are minutes apart; readings are sent once.
-    monkeypatch.setattr("placement.services.planning.FRESH_SECONDS", 1e6)
+    monkeypatch.setattr("placement.services.offering.FRESH_SECONDS", 1e6)
     found = make_lab()
     send_frame(redis_client)
     return found
