@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.domain.errors import SpecInvalid
+from placement.domain.spec import MAX_LAYERS
 
 MAX_NESTING = 16
 MAX_KEYS = 20_000
+MAX_NUMBER = 2**31
 
 
 class Fields:
@@ -131,6 +133,28 @@ def check_size(config: Any) -> None:
             todo += [(inner, depth + 1) for inner in value.values()]
         elif isinstance(value, list):
             todo += [(inner, depth + 1) for inner in value]
+
+
+def check_numbers(config: Mapping[str, Any]) -> None:
+    """Refuse numbers that no size can have, before anything is built of them."""
+    todo: list[tuple[str, Any]] = [(str(key), value) for key, value in config.items()]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, Mapping):
+            todo += [(str(key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            todo += [(name, inner) for inner in value]
+        elif type(value) is int and value > MAX_LAYERS and _counts_layers(name):
+            raise SpecInvalid({name[:80]: f"{value:,}; at most {MAX_LAYERS:,} layers"})
+        elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+            raise SpecInvalid(
+                {name[:80]: f"must be between -{MAX_NUMBER:,} and {MAX_NUMBER:,}"}
+            )
+
+
+def _counts_layers(name: str) -> bool:
+    """True for n_layer, num_hidden_layers, encoder_layers, depths and their like."""
+    return name.endswith(("layer", "layers", "blocks", "depth", "depths", "repeats"))
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from placement.domain.config import check_numbers, check_size
 from placement.domain.errors import BadInput
 from placement.domain.quantization import read_quantization
 from placement.domain.quantize import quantized
@@ -34,8 +35,8 @@ from placement.runtime.parse import (
 )
 
 CPU_SECONDS = 30
-ADDRESS_BYTES = 2**30
-"""Beyond what torch and transformers have mapped: modules of a large model."""
+ADDRESS_BYTES = 2 * 2**30
+"""What torch and transformers map, and modules of a large model."""
 
 
 def main(arguments: list[str]) -> int:
@@ -64,29 +65,30 @@ def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
 
     Raises Refused or BadInput.
     """
+    limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=None)
+    if one.size > CONFIG_MAX_BYTES:
+        detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,}"
+        raise Refused("too_large", "file", detail)
+    config = read_json(one.file.read())
+    check_size(config)
+    check_numbers(config)
     try:
-        import torch
-        import transformers
+        # The order matters: it tells the libraries to start no threads.
+        from placement.runtime.transformers_build import built, version
 
-        from placement.runtime.meta import spec_of_module
-        from placement.runtime.transformers_build import built
+        from placement.runtime.meta import spec_of_module  # isort: skip
     except ImportError as error:
         detail = (
             "its family is not known here, and the libraries that could build it "
             "are not installed; a .safetensors file of the model works for any family"
         )
         raise Refused("unknown_family", "model_type", detail) from error
-    torch.set_num_threads(1)
-    limit(address_bytes=ADDRESS_BYTES, cpu_seconds=CPU_SECONDS, files=None)
+    # Only now: it is asked at every import, and torch has thousands.
     end_at_sockets()
-    if one.size > CONFIG_MAX_BYTES:
-        detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,}"
-        raise Refused("too_large", "file", detail)
-    config = read_json(one.file.read())
     module = built(config)
     family = config["model_type"][:80]
     note = (
-        f"built on meta by transformers {transformers.__version__} as "
+        f"built on meta by transformers {version} as "
         f"{type(module).__name__}: parameters are exact, activations a guess"
     )
     spec = spec_of_module(

@@ -14,16 +14,19 @@ os.environ.update(
     HF_HUB_DISABLE_TELEMETRY="1",
     TRANSFORMERS_VERBOSITY="error",
     OMP_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
 )
 
 import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from placement.domain.config import check_numbers as check_numbers
 from placement.domain.config import check_size
 from placement.domain.errors import SpecInvalid, UnknownFamily
-from placement.domain.spec import MAX_LAYERS
 
+version: str = transformers.__version__
 TWO_STACKS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 AUTO_CLASSES = (
     "AutoModelForMaskedLM",
@@ -35,7 +38,6 @@ AUTO_CLASSES = (
     "AutoModel",
 )
 """Tried in this order where config.json does not say which class it is for."""
-MAX_NUMBER = 2**31
 IGNORED = (
     "auto_map",
     "quantization_config",
@@ -102,25 +104,3 @@ def _architecture(config: Mapping[str, Any], parsed: Any) -> Any:
     raise SpecInvalid(
         {"model_type": f"'{config['model_type'][:80]}' has no model class"}
     )
-
-
-def check_numbers(config: Mapping[str, Any]) -> None:
-    """Refuse numbers that no size can have, before anything is built of them."""
-    todo: list[tuple[str, Any]] = [(str(key), value) for key, value in config.items()]
-    while todo:
-        name, value = todo.pop()
-        if isinstance(value, Mapping):
-            todo += [(str(key), inner) for key, inner in value.items()]
-        elif isinstance(value, list):
-            todo += [(name, inner) for inner in value]
-        elif type(value) is int and value > MAX_LAYERS and _counts_layers(name):
-            raise SpecInvalid({name[:80]: f"{value:,}; at most {MAX_LAYERS:,} layers"})
-        elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
-            raise SpecInvalid(
-                {name[:80]: f"must be between -{MAX_NUMBER:,} and {MAX_NUMBER:,}"}
-            )
-
-
-def _counts_layers(name: str) -> bool:
-    """True for n_layer, num_hidden_layers, encoder_layers, depths and their like."""
-    return name.endswith(("layer", "layers", "blocks", "depth", "depths", "repeats"))

@@ -50,7 +50,7 @@ def test_memory_and_processor_time_end():
 
 def test_output_to_a_file_ends(tmp_path):
     path = tmp_path / "out"
-    code = "sys.stdout.write('x' * 10**6)\n" * 1
+    code = "sys.stdout.write('x' * 10**6)\n"
     with path.open("wb") as file:
         done = subprocess.run(
             [sys.executable, "-c", HEAD + CLOSED + f"for _ in range(99):\n    {code}"],
@@ -106,8 +106,6 @@ def make():
     frozen.requires_grad_(False)
     return torch.nn.Sequential(table, frozen, tied)
 
-number = 5
-make_number = lambda: 5
 def broken(): raise RuntimeError("no data here")
 """
 
@@ -128,8 +126,6 @@ def test_an_entry_point_is_called_on_meta_and_told_exactly(tmp_path):
     frozen = [p for la in answer["layers"] for p in la["parts"] if p.get("frozen")]
     assert sum(part["parameters"] for part in frozen) == 20
     assert "no data here" in ask("nets:broken")[1]["detail"]
-    assert "not a callable" in ask("nets:number")[1]["detail"]
-    assert "int" in ask("nets:make_number")[1]["detail"]
 
 
 @pytest.mark.parametrize("text", ["nets", "nets:", ":make", "a b:c", "a:b:c", "../x:y"])

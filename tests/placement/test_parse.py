@@ -238,15 +238,14 @@ def test_an_index_with_its_shards_is_one_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("kind", "content", "words"),
     [
-        (b"PK\x03\x04" + b"\0" * 100, "ZIP"),
-        (b"\x1f\x8b\x08" + b"\0" * 100, "gzip"),
-        (b"\x80\x02}q", "pickle"),
-        (b"GGUF" + b"\0" * 100, "GGUF"),
+        ("json", b"PK\x03\x04" + b"\0" * 100, "ZIP"),
+        ("onnx", b"\x1f\x8b\x08" + b"\0" * 100, "gzip"),
+        ("safetensors", b"\x80\x02}q", "pickle"),
+        ("safetensors", b"GGUF" + b"\0" * 100, "GGUF"),
     ],
 )
-@pytest.mark.parametrize("kind", ["json", "safetensors"])
 def test_archives_are_never_unpacked(tmp_path, kind, content, words):
     code, answer = parse(kind, write(tmp_path, "x", content))
 
@@ -263,7 +262,7 @@ def test_gigabytes_of_json_are_refused_unread(tmp_path):
 
 
 def test_a_header_full_of_objects_stays_within_memory(tmp_path):
-    path = write(tmp_path, "x", b'{"a":[' + b"{}," * 12_000_000 + b"{}]}")
+    path = write(tmp_path, "x", b'{"a":[' + b"{}," * 3_000_000 + b"{}]}")
     code, answer = parse("safetensors", path)
 
     assert code == 2
