@@ -88,7 +88,6 @@ def free_hours(request: HttpRequest) -> HttpResponse:
             "days": DAY_NAMES,
             "rows": _rows(week, timezone.localtime(now)),
             "levels": range(LEVELS + 1),
-            "zone": timezone.get_current_timezone_name(),
             "freest": _shown(stretches(week, hours=STRETCH_HOURS, most=STRETCHES)),
             "busiest": _shown(
                 stretches(week, hours=STRETCH_HOURS, most=STRETCHES, busiest=True)

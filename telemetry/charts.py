@@ -69,6 +69,7 @@ def charts_page(
     memory_total_bytes: int | None = None,
     power_limit_watts: float | None = None,
     per_gpu: bool = False,
+    hole: str = "no reading",
 ) -> dict[str, Any]:
     """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
     _history.html.
@@ -79,6 +80,7 @@ def charts_page(
         memory_total_bytes: top of the memory's axis; None: of the values.
         power_limit_watts: the same for power.
         per_gpu: the figures are means over several Gpus.
+        hole: what it means that nothing is shown.
     """
     page: dict[str, Any] = {
         "path": path,
@@ -86,6 +88,7 @@ def charts_page(
         "memory_total_bytes": memory_total_bytes,
         "power_limit_watts": power_limit_watts,
         "per_gpu": per_gpu,
+        "hole": hole,
         "empty": "No reading of this time is kept. Charts begin a minute after "
         "the first sample; minutes and hours are kept as long as the operator says.",
     }

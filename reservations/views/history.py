@@ -30,6 +30,7 @@ def account_history(request: HttpRequest, pk: int) -> HttpResponse:
                 memory_total_bytes=most["memory"],
                 power_limit_watts=most["watts"],
                 per_gpu=True,
+                hole="the group held no GPU, or there is no reading",
             ),
         },
     )

@@ -42,6 +42,13 @@ function shadeHoles(plot, n, step, colour) {
   ctx.restore();
 }
 
+/** Points without a neighbour: a line alone would not show them. */
+function lonely(plot, index) {
+  const values = plot.data[index];
+  const known = (i) => values[i] !== null && values[i] !== undefined;
+  return values.flatMap((_, i) => (known(i) && !known(i - 1) && !known(i + 1) ? [i] : []));
+}
+
 export class Plot {
   /** chart: {title, label, most, columns}; onZoom(from, to) in Unix seconds. */
   constructor(host, chart, series, { most, width, span, onZoom }) {
@@ -60,16 +67,15 @@ export class Plot {
     const { line, text, grid, hole, font } = colours(this.box);
     const axis = { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     const faint = { stroke: line, width: 0.5, points: { show: false } };
-    const single = series.at.length < 3;
     return {
       width, height: HEIGHT,
       cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "history" }, bind: { dblclick: () => null } },
       tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), siteZone),
       scales: { x: { range: () => span }, y: most ? { range: [0, most] } : { range: (_plot, _low, top) => [0, (top || 1) * 1.1] } },
-      axes: [{ ...axis, values: labels, space: 84 }, { ...axis, size: 52 }],
+      axes: [{ ...axis, values: labels, space: 84, size: 34 }, { ...axis, size: 52 }],
       series: [
         { label: "time", value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
-        { label: chart.label, stroke: line, width: 1.5, points: { show: single } },
+        { label: chart.label, stroke: line, width: 1.5, points: { show: true, size: 4, filter: lonely } },
         ...names.map((name) => ({ ...faint, label: name })),
       ],
       bands: names.length === 2 ? [{ series: [3, 2], fill: `color-mix(in srgb, ${line} 18%, transparent)` }] : [],

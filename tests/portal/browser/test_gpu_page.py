@@ -89,7 +89,7 @@ def test_it_shows_now_processes_and_the_last_day(page: Page, lab: Lab, opened):
     expect(rows.nth(0)).to_contain_text("train.py --lr 0.1")
     expect(rows.nth(1)).to_contain_text("bob")
     expect(rows.nth(1)).not_to_contain_text("--key")
-    expect(page.locator(".gpu-chart canvas")).to_have_count(4)
+    expect(page.locator(".history-chart canvas")).to_have_count(4)
     lab.set(0, util_pct=12)
     expect(page.locator(".gpu-util")).to_have_text("12")
     publish_detail(lab)
@@ -101,6 +101,6 @@ def test_it_shows_now_processes_and_the_last_day(page: Page, lab: Lab, opened):
 def test_it_is_accessible_and_fits(page: Page, opened, axe, theme, size):
     page.set_viewport_size({"width": size[0], "height": size[1]})
     opened(theme)
-    expect(page.locator(".gpu-chart canvas")).to_have_count(4)
+    expect(page.locator(".history-chart canvas")).to_have_count(4)
     axe()
     fits(page)
