@@ -176,9 +176,10 @@ def plan_among(
     """Plans and Refusals on some Gpus: by the likely need, or else the least one."""
     tight = replace(comfortable, tight=True)
     wanted = comfortable.limits.strategies
+    workload = comfortable.asked
     plans: list[Plan] = []
     refusals: list[Refusal] = []
-    rival: Plan | None = None
+    rival: Plan | Refusal | None = None
     for strategy in (*strategies, *(["gpipe"] if "gpipe" in wanted else [])):
         if wanted and strategy not in wanted:
             continue
@@ -187,18 +188,20 @@ def plan_among(
             by_least = _try(tight, strategy, rival)
             if not isinstance(by_least, Refusal):
                 found = by_least
+        if strategy == "pipeline":
+            rival = found if isinstance(found, Refusal) else found[-1]
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
         plans += found
-        if strategy == "pipeline":
-            rival = found[-1]
-            if rival.workload.trains and "gpipe" not in wanted:
-                refusals.append(gpipe_note(comfortable, rival))
+        if strategy == "pipeline" and "gpipe" not in wanted and workload.trains:
+            refusals.append(gpipe_note(comfortable, found[-1]))
     return plans, refusals
 
 
-def _try(hunt: Search, strategy: str, rival: Plan | None) -> list[Plan] | Refusal:
+def _try(
+    hunt: Search, strategy: str, rival: Plan | Refusal | None
+) -> list[Plan] | Refusal:
     """One strategy among some Gpus."""
     tried: dict[str, Callable[[], list[Plan] | Refusal]] = {
         "single": lambda: single(hunt),

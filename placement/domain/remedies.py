@@ -158,10 +158,26 @@ def search(
             if nearest is None or found.missing_bytes < nearest.missing_bytes:
                 nearest = found
             continue
-        for setting in settings:
-            if setting is settings[-1] or fit(setting).fits:
-                return lighter(workload, setting, lambda s: fit(s).fits), Fit(True)
+        setting = _fewest_pieces(settings, fit)
+        return lighter(workload, setting, lambda s: fit(s).fits), Fit(True)
     return None, nearest or Fit(False)
+
+
+def _fewest_pieces(
+    settings: Sequence[Setting], fit: Callable[[Setting], Fit]
+) -> Setting:
+    """The first that fits; the last one does. Between the first (which may hold no
+    gradients while it computes) and the last, more pieces never need more."""
+    if fit(settings[0]).fits:
+        return settings[0]
+    low, high = 1, len(settings) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if fit(settings[middle]).fits:
+            high = middle
+        else:
+            low = middle + 1
+    return settings[high]
 
 
 def lighter(

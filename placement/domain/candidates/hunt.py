@@ -209,7 +209,13 @@ class Search:
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Bytes that a Gpu must offer to a rank."""
-        key = (setting, sharding)
+        # Copies need the same however many there are: only their microbatch counts.
+        alike = sharding.strategy == "ddp" and sharding.bucket_view
+        key = (
+            self.cost_key(setting, sharding),
+            setting.workload.optimizer_loop,
+            ("ddp", sharding.offload_optimizer) if alike else sharding,
+        )
         known = self.caches.needs.get(key)
         if known is None:
             costs = self.costs(setting, sharding)

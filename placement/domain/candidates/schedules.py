@@ -65,8 +65,11 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
     )
 
 
-def interleaved(hunt: Search, rival: Plan | None = None) -> list[Plan] | Refusal:
-    """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short.
+def interleaved(
+    hunt: Search, rival: Plan | Refusal | None = None
+) -> list[Plan] | Refusal:
+    """The shortest step of v pieces a Gpu; lost where 1F1B (`rival`) is as short, and
+    where not even that fits.
 
     Objective: the mildest remedies; then, over numbers of Gpus and pieces, cuts whose
     longest piece is as short as can be, the shortest step.
@@ -79,8 +82,15 @@ def interleaved(hunt: Search, rival: Plan | None = None) -> list[Plan] | Refusal
         return refusal(strategy, "Inference has no backward to fill the pipeline with.")
     if len(hunt.spec.layers) < 4:
         return refusal(strategy, "It needs at least two layers for each of two GPUs.")
-    if rival is not None:
+    if isinstance(rival, Plan):
         return _against(hunt, rival)
+    if rival is not None:
+        return replace(
+            rival,
+            strategy=strategy,
+            title=TITLES[strategy],
+            reason=f"It keeps more microbatches than 1F1B. {rival.reason}",
+        )
     nearest: Fit | None = None
     for stage in stages(hunt.asked, hunt.freedom()):
         cuts = []
@@ -182,7 +192,7 @@ def _cut(
             first_layer=spans[rank][0],
             last_layer=spans[rank + (virtual - 1) * count][1],
             chunks=tuple(spans[rank::count]),
-            in_flight=-(-kept_pieces(rank, count, virtual, pieces) // virtual),
+            in_flight=kept_pieces(rank, count, virtual, pieces),
         )
         for rank in range(count)
     )

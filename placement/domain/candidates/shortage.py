@@ -17,9 +17,13 @@ from placement.domain.remedies import (
     smaller_asks,
 )
 from placement.domain.sharding import Sharding
-from placement.domain.split import ChainProblem, classes_of, split_chain
+from placement.domain.split import ChainProblem, Split, classes_of, split_chain
 from placement.domain.words import gib_at_least
 from placement.domain.workload import Workload
+
+MOST_OVERLOAD = 1e9
+CLOSE_RATIO = 0.005
+"""How near to the least overload is near enough to name what is missing."""
 
 
 def fewest_stages(
@@ -41,18 +45,18 @@ def fewest_stages(
     for count in range(2, most + 1):
         if least * problem.scale > sum(frees[:count]):
             continue
-        if _holds(problem, memory, groups, count):
+        if _cut(problem, memory, groups, count) is not None:
             return count
     return 0
 
 
-def _holds(
+def _cut(
     problem: PipelineProblem,
     memory: Memory,
     groups: Sequence[Sequence[int]],
     count: int,
-) -> bool:
-    """Whether a pipeline of so many stages, or fewer, has room."""
+) -> Split | None:
+    """Some pipeline of so many stages, or fewer, that has room."""
 
     def load(first: int, last: int, kind: int, stage: int) -> float:
         return 0.0
@@ -64,7 +68,7 @@ def _holds(
 
     layers = len(problem.state_bytes)
     chain = ChainProblem(layers, groups, load, reach, stages=count)
-    return split_chain(chain, low=0.0, high=0.0) is not None
+    return split_chain(chain, low=0.0, high=0.0)
 
 
 def least_overloaded(
@@ -78,22 +82,36 @@ def least_overloaded(
     """The fullest Gpu of the cut whose fullest Gpu is least so, and what it lacks."""
     count = min(len(blocks), len(hunt.spec.layers))
     problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
-    frees = list(problem.free_bytes)
+    frees = [max(1, free) for free in problem.free_bytes]
     groups = classes_of(frees)
-    memory = Memory(problem, [frees[group[0]] for group in groups])
 
-    def load(first: int, last: int, kind: int, stage: int) -> float:
-        need = memory.need_bytes(first, last, problem.in_flight(stage, count))
-        return need / max(1, memory.frees[kind])
+    def cut(ratio: float) -> Split | None:
+        room = [int(frees[group[0]] * ratio) for group in groups]
+        return _cut(problem, Memory(problem, room), groups, count)
 
-    chain = ChainProblem(len(hunt.spec.layers), groups, load, stages=count)
-    split = split_chain(chain, low=0.0, high=float("1e18"))
-    if split is None:
-        return None, 0
-    worst = max(split.pieces, key=lambda piece: piece.load)
-    gpu = min(blocks[worst.gpu].offers, key=lambda offer: offer.free_bytes)
-    need = worst.load * max(1, frees[worst.gpu])
-    return gpu, max(1, int(need - gpu.free_bytes))
+    low, high = 1.0, 2.0
+    while (found := cut(high)) is None:
+        if high > MOST_OVERLOAD:
+            return None, 0
+        low, high = high, 2 * high
+    while high - low > CLOSE_RATIO * low:
+        middle = (low + high) / 2
+        better = cut(middle)
+        if better is None:
+            low = middle
+        else:
+            high, found = middle, better
+    memory = Memory(problem, frees)
+    needs = [
+        memory.need_bytes(p.first, p.last, problem.in_flight(stage, count))
+        for stage, p in enumerate(found.pieces)
+    ]
+    stage = max(
+        range(len(needs)), key=lambda i: (needs[i] / frees[found.pieces[i].gpu], -i)
+    )
+    gpus = blocks[found.pieces[stage].gpu].offers
+    gpu = min(gpus, key=lambda offer: offer.free_bytes)
+    return gpu, max(1, int(needs[stage]) - gpu.free_bytes)
 
 
 def cheapest_change(

@@ -17,7 +17,12 @@ from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search, Seat
 from placement.domain.costs import LayerCost
 from placement.domain.estimate import LIKELY_RATIO, outside_bytes
 from placement.domain.offer import GpuOffer
-from placement.domain.pipeline import PipelineProblem, PipelineSplit, split_pipeline
+from placement.domain.pipeline import (
+    FRONT_BUDGET,
+    PipelineProblem,
+    PipelineSplit,
+    split_pipeline,
+)
 from placement.domain.remedies import Limits, Setting, in_runs
 from placement.domain.sharding import Sharding
 from placement.domain.states import optimizer_temporary_bytes, widths
@@ -35,6 +40,8 @@ from placement.domain.timing import (
 
 PIECES_PER_STAGE = 4
 """Microbatches per stage to aim for: a bubble of about a fifth."""
+BUDGET = FRONT_BUDGET // 4
+"""Of the exact search over unequal speeds: a dozen such searches make one answer."""
 MOST_CORRECTIONS = 3
 """How often a cut is made again because the estimate found it larger than allowed."""
 
@@ -215,7 +222,9 @@ def cut_stages(
         problem = problem_of(
             hunt, setting, blocks, base, extra_bytes=extra, gpipe=gpipe
         )
-        split = split_pipeline(problem, most_stages=most, least_stages=least)
+        split = split_pipeline(
+            problem, most_stages=most, least_stages=least, budget=BUDGET
+        )
         if split is None:
             return None
         cut = cut_of(hunt, setting, problem, split, blocks, base)

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from placement.domain.candidates.hunt import Search, Seat, refusal, too_small
-from placement.domain.candidates.whole import fits_equally, not_applicable, room
+from placement.domain.candidates.whole import (
+    counts_of,
+    fits_equally,
+    not_applicable,
+    room,
+)
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Fit, Freedom, Setting, search
@@ -33,7 +38,7 @@ def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
         hunt.offers,
         key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
     )
-    for count in range(2, min(hunt.most_gpus, hunt.asked.batch) + 1):
+    for count in counts_of(hunt, min(hunt.most_gpus, hunt.asked.batch)):
         even = Sharding(strategy="zero1", data_degree=count)
         equal, _ = search(
             hunt.asked,

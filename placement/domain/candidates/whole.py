@@ -9,7 +9,13 @@ the N fastest of some set of close Gpus (topology.neighbourhoods).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from placement.domain.candidates.hunt import Search, Seat, refusal, too_small
+from placement.domain.candidates.hunt import (
+    CLASS_ROUNDING_BYTES,
+    Search,
+    Seat,
+    refusal,
+    too_small,
+)
 from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, fastest, least_utilized, room_for
 from placement.domain.plan import Plan, Refusal
@@ -29,6 +35,8 @@ from placement.domain.workload import Workload
 
 WORTH_RATIO = 0.8
 """A second Plan of a strategy is shown if it needs at most this part of the time."""
+EVERY = 8
+"""Up to so many replicas every number is tried."""
 NEEDS_TRAINING = ("zero1", "zero1_uneven", "zero2", "fsdp")
 WHY = {
     "ddp": "Each GPU holds the whole model and takes a part of the batch; only "
@@ -108,7 +116,7 @@ def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
     most = min(hunt.most_gpus, hunt.asked.batch)
     found: list[Found] = []
     nearest: tuple[int, Fit] | None = None
-    for count in range(2, most + 1):
+    for count in counts_of(hunt, most):
         sharding = Sharding(strategy=strategy, data_degree=count)
         one, fit = _equal_ranks(hunt, sharding)
         if one is not None:
@@ -127,6 +135,28 @@ def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
             lambda setting: fits_equally(hunt, sharding, setting),
         )
     return [_data_plan(hunt, strategy, one, found) for one in _worth_showing(found)]
+
+
+def counts_of(hunt: Search, most: int) -> list[int]:
+    """Numbers of replicas to try: all up to EVERY, then even steps, the numbers of Gpus
+    that are at least as roomy as some Gpu or as fast, and all."""
+    if most <= EVERY:
+        return list(range(2, most + 1))
+    found = {*range(2, EVERY + 1), *range(EVERY, most, 4), most}
+    for value in (_free_class, _pace):
+        ranked = sorted((value(offer) for offer in hunt.offers), reverse=True)
+        found |= {
+            place for place in range(EVERY, most) if ranked[place] < ranked[place - 1]
+        }
+    return sorted(found)
+
+
+def _free_class(offer: GpuOffer) -> float:
+    return float(offer.free_bytes // CLASS_ROUNDING_BYTES)
+
+
+def _pace(offer: GpuOffer) -> float:
+    return offer.peak_flops * offer.share_ratio
 
 
 def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
