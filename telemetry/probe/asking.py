@@ -55,20 +55,26 @@ class Asked:
     `ask` and what is built on it raise nothing but GpuLost and DriverGone.
     """
 
-    __slots__ = ("answered", "failed", "handle")
+    __slots__ = ("answered", "failed", "handle", "mute")
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.answered = False
         """Whether any call succeeded since this was last cleared."""
         self.failed = False
+        self.mute: set[Call] = set()
+        """Calls that the card does not support, not asked until this is cleared."""
 
     def ask(self, call: Call, *args: Any) -> Any:
         """One call for this Gpu; None for every way of not answering."""
+        if call in self.mute:
+            return None
         try:
             return self.ask_strictly(call, *args)
         except nvml.NVMLError as error:
             self.note(error)
+            if not args and error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+                self.mute.add(call)
         except (nvml.NVMLLibraryMismatchError, UnicodeDecodeError):
             self.answered = True  # the driver did; the bindings did not like it
         return None

@@ -212,6 +212,7 @@ class NvmlProbe:
         # Neighbours ask in different seconds, so that no Sample costs much more.
         early = card.info.index % SLOW_EVERY_SECONDS if card.slow_at < 0 else 0
         card.slow_at = now - early
+        card.mute.clear()
         if card.handle is None:
             if machine.is_back(uuid=card.info.uuid):
                 self._watch.note_proof()
