@@ -230,9 +230,13 @@ def falcon(fields: Fields, width: float) -> ModelSpec:
     multi_query = fields.flag("multi_query", default=True)
     given_kv = fields.whole("num_kv_heads", "n_head_kv", default=heads, high=8192)
     bias = fields.flag("bias")
-    parallel = new or fields.flag("parallel_attn", default=True)
-    norms_given = fields.whole("num_ln_in_parallel_attn", default=2, low=1, high=2)
-    norms = 2 if not parallel or (new and norms_given == 2) else 1
+    side_by_side = fields.flag("parallel_attn", default=True)
+    parallel = new or side_by_side
+    norms = fields.whole(
+        "num_ln_in_parallel_attn", default=2 if new else 1, low=1, high=2
+    )
+    if not side_by_side:
+        norms = 2
     alibi = fields.flag("alibi")
     shape = TransformerShape(
         hidden=hidden,
