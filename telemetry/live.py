@@ -47,6 +47,14 @@ DETAIL_KEPT_SECONDS = 60
 log = logging.getLogger(__name__)
 
 
+class RosterXid(TypedDict):
+    """The newest Xid that nobody has dealt with yet."""
+
+    code: int
+    at: str
+    """ISO 8601, UTC."""
+
+
 class RosterGpu(TypedDict):
     """One row's name tag."""
 
@@ -64,6 +72,7 @@ class RosterGpu(TypedDict):
     present: bool
     maintenance: bool
     mig: bool
+    last_xid: RosterXid | None
 
 
 class RosterNode(TypedDict):

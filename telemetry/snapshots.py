@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
+from django.db.models import F, Q
 from redis import Redis
 
 from telemetry import live
@@ -13,8 +14,8 @@ from telemetry.domain.frame import FrameRow, decode
 from telemetry.domain.keeping import RAW_MOST_SECONDS
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.series import Series, series, step_seconds_for
-from telemetry.live import Roster, RosterGpu, RosterNode
-from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy
+from telemetry.live import Roster, RosterGpu, RosterNode, RosterXid
+from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy, XidCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ def load_cluster() -> ClusterSnapshot:
     bound: dict[str, dict[str, ClusterGpu]] = {node.name: {} for node in nodes}
     for row in gpus:
         bound[row.node][row.uuid] = row
-    named = [_roster_gpu(gpu, node) for gpu, node in rows]
+    xids = _standing_xids()
+    named = [_roster_gpu(gpu, node, xids.get(gpu.pk)) for gpu, node in rows]
     roster_id, roster = _roster(named, [_roster_node(node) for node in nodes])
     return ClusterSnapshot(
         nodes=tuple(node.name for node in nodes),
@@ -90,7 +92,18 @@ def load_cluster() -> ClusterSnapshot:
     )
 
 
-def _roster_gpu(gpu: Gpu, node: Node) -> RosterGpu:
+def _standing_xids() -> dict[int, RosterXid]:
+    """The newest Xid of each Gpu that came since it was cleared."""
+    rows = XidCount.objects.filter(
+        Q(cleared_at=None) | Q(last_at__gt=F("cleared_at"))
+    ).order_by("last_at")
+    return {
+        gpu_id: {"code": code, "at": at.astimezone(UTC).isoformat()}
+        for gpu_id, code, at in rows.values_list("gpu_id", "code", "last_at")
+    }
+
+
+def _roster_gpu(gpu: Gpu, node: Node, xid: RosterXid | None) -> RosterGpu:
     return {
         "id": gpu.pk,
         "uuid": gpu.uuid,
@@ -106,6 +119,7 @@ def _roster_gpu(gpu: Gpu, node: Node) -> RosterGpu:
         "present": gpu.present,
         "maintenance": gpu.maintenance or node.maintenance,
         "mig": gpu.mig,
+        "last_xid": xid,
     }
 
 

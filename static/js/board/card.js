@@ -6,7 +6,7 @@ import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
-import { isBookable, isHeld, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
+import { isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 
 const PROCESSES_SHOWN = 2;
 
@@ -30,7 +30,7 @@ function makeFigure(label, withMeter) {
 
 function drawFigure(figure, text, part = null, title = null) {
   setText(figure.value, text);
-  setAttr(figure.root, "title", title);
+  setAttr(figure.root, "title", title || null);
   if (figure.meter) setVars(figure.meter, { "--value": part === null ? 0 : Math.min(1, part).toFixed(3) });
 }
 
@@ -79,6 +79,7 @@ export class GpuCard {
     setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
     drawStateChip(this.chip, cell.state);
     setText(this.util, cell.row?.utilPct ?? UNKNOWN);
+    setAttr(this.util, "title", (cell.row?.utilPct ?? null) === null ? missingWords(cell) : null);
     drawSparkline(this.spark, cell);
     drawMemory(this.memory, cell);
     this.paintFigures();
@@ -93,12 +94,13 @@ export class GpuCard {
     const { info, row } = this.cell;
     const { temperatureCelsius: heat = null, powerWatts: power = null, smClockMhz: clock = null } = row ?? {};
     const [slowdown, limit] = [info.slowdown_celsius, info.power_limit_watts];
+    const why = (value, words) => (value === null ? missingWords(this.cell) : words);
     drawFigure(this.temperature, heat === null ? UNKNOWN : `${heat} °C`,
-      heat !== null && slowdown ? heat / slowdown : null, slowdown ? `slows down at ${slowdown} °C` : null);
+      heat !== null && slowdown ? heat / slowdown : null, why(heat, slowdown && `slows down at ${slowdown} °C`));
     setClass(this.temperature.meter, heat !== null && slowdown && heat >= slowdown - 5 ? "fig-meter is-hot" : "fig-meter");
     drawFigure(this.power, power === null ? UNKNOWN : limit ? `${power}/${Math.round(limit)} W` : `${power} W`,
-      power !== null && limit ? power / limit : null, limit ? `limit ${Math.round(limit)} W` : null);
-    drawFigure(this.clock, ghz(clock), null, info.sm_clock_max_mhz ? `at most ${ghz(info.sm_clock_max_mhz)}` : null);
+      power !== null && limit ? power / limit : null, why(power, limit && `limit ${Math.round(limit)} W`));
+    drawFigure(this.clock, ghz(clock), null, why(clock, info.sm_clock_max_mhz && `at most ${ghz(info.sm_clock_max_mhz)}`));
   }
 
   paintProcesses() {

@@ -48,9 +48,9 @@ export class Filters {
 }
 
 function haystack(cell) {
-  const { holder, info, detail } = cell;
+  const { holder, info, detail, state } = cell;
   const users = (detail?.processes ?? []).map((process) => process.user);
-  return [cell.name, info.gpu_class, info.uuid, holder?.user, holder?.login, holder?.account, ...users].join(" ").toLowerCase();
+  return [cell.name, state.word, info.gpu_class, info.uuid, holder?.user, holder?.login, holder?.account, ...users].join(" ").toLowerCase();
 }
 
 /** Keeps a select's options in step with what there is, and the choice in it. */

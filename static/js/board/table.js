@@ -5,10 +5,16 @@ import { UNKNOWN, gibFigure, pct } from "../format.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawStateChip, makeStateChip } from "./card.js";
 import { Windowed } from "./windowed.js";
-import { holderWords, isBookable, nextWords, noteWords, runners } from "./words.js";
+import { holderWords, isBookable, missingWords, nextWords, noteWords, runners } from "./words.js";
 
 const RESORT_MS = 5000;
 const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
+
+/** A figure, or a dash that says why when hovered. */
+function setFigure(node, text, cell) {
+  setText(node, text);
+  setAttr(node, "title", text.startsWith(UNKNOWN) ? missingWords(cell) : null);
+}
 const low = (value) => value ?? -1;
 
 // key, label, class, what to sort by
@@ -57,11 +63,11 @@ class Row {
     const row = cell.row ?? {};
     setClass(this.root, `${isSilent(cell.state) ? "is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
     drawStateChip(this.chip, cell.state);
-    setText(this.util, pct(row.utilPct));
+    setFigure(this.util, pct(row.utilPct), cell);
     setVars(this.meter, { "--value": (row.utilPct ?? 0) / 100 });
-    setText(this.texts.memory, `${gibFigure(row.memoryUsedBytes)} / ${gibFigure(cell.info.memory_total_bytes)}`);
-    setText(this.texts.heat, figure(row.temperatureCelsius, " °C"));
-    setText(this.texts.power, figure(row.powerWatts, " W"));
+    setFigure(this.texts.memory, `${gibFigure(row.memoryUsedBytes)} / ${gibFigure(cell.info.memory_total_bytes)}`, cell);
+    setFigure(this.texts.heat, figure(row.temperatureCelsius, " °C"), cell);
+    setFigure(this.texts.power, figure(row.powerWatts, " W"), cell);
     setText(this.running, runners(cell).join(", "));
     this.book.hidden = !isBookable(cell);
     const holder = holderWords(cell);

@@ -1,6 +1,6 @@
 // What a card says about a Gpu, in sentences of UI.md.
 
-import { throttleWords } from "../telemetry/states.js";
+import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
 
 const who = (name, account) => [name, account].filter(Boolean).join(", ") || "somebody";
@@ -59,8 +59,27 @@ export function noteWords(cell) {
     case "maintenance": return "out of service";
     case "foreign": return "managed by another system";
     case "mig": return "split into instances, which are booked instead";
-    default: return throttleWords(cell.detail?.throttle);
+    default: return [hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
   }
+}
+
+/** "Xid 79 5 min ago, 2 memory errors" or "": what the hardware complains of. */
+export function hardwareWords({ info, detail }) {
+  const words = [];
+  const xid = info.last_xid;
+  if (xid) words.push(`Xid ${xid.code} ${relative(xid.at)}`);
+  const errors = detail?.ecc_uncorrected;
+  if (errors) words.push(`${errors} uncorrected memory error${errors === 1 ? "" : "s"}`);
+  if (detail?.remap_failure) words.push("remapping of rows failed");
+  else if (detail?.remap_pending || detail?.retired_pages_pending) words.push("a reset is due for bad memory");
+  return words.join(", ");
+}
+
+/** Why a figure is a dash. */
+export function missingWords(cell) {
+  if (cell.state.key === "mig") return "a split GPU has no figure of its own: see its instances";
+  if (isSilent(cell.state)) return noteWords(cell) || "no reading";
+  return "this GPU cannot say";
 }
 
 /** Whether a reader can do something with it by booking. */
