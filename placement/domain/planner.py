@@ -22,10 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placement.domain.adapt import with_quantized
-from placement.domain.candidates.hunt import Search, refusal
+from placement.domain.candidates.hunt import Search
 from placement.domain.candidates.hybrid import hybrid
 from placement.domain.candidates.schedules import gpipe_note, interleaved
 from placement.domain.candidates.staged import pipeline
+from placement.domain.candidates.telling import refusal
 from placement.domain.candidates.tensor import tensor
 from placement.domain.candidates.uneven import zero1_uneven
 from placement.domain.candidates.whole import data_parallel, single

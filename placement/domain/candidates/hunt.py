@@ -15,7 +15,7 @@ from placement.domain.estimate import (
 )
 from placement.domain.offer import GpuOffer
 from placement.domain.phases import rank_phases
-from placement.domain.plan import TITLES, Plan, Refusal, Shard
+from placement.domain.plan import TITLES, Plan, Shard
 from placement.domain.remedies import Freedom, Limits, Setting, Weights, explain
 from placement.domain.sharding import Sharding
 from placement.domain.spec import ModelSpec
@@ -28,7 +28,6 @@ from placement.domain.timing import (
 )
 from placement.domain.topology import Link, fast_groups, neighbourhoods, slowest_link
 from placement.domain.wishes import Wish
-from placement.domain.words import gib
 from placement.domain.workload import Workload
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
@@ -60,6 +59,7 @@ class Caches:
     costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
     works: dict[object, Work] = field(default_factory=dict)
     needs: dict[object, tuple[int, int]] = field(default_factory=dict)
+    states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
     layers: dict[object, Any] = field(default_factory=dict)
     specs: dict[Weights, ModelSpec] = field(default_factory=dict)
 
@@ -224,6 +224,29 @@ class Search:
             known = self.caches.needs[key] = (low, likely)
         return known[0] if self.tight else known[1]
 
+    def state_bytes(self, setting: Setting, sharding: Sharding) -> int:
+        """Less than `need_bytes` of copies, at once: states after sharding, no more."""
+        key = self.cost_key(setting, sharding)
+        sums = self.caches.states.get(key)
+        if sums is None:
+            costs = self.costs(setting, sharding)
+            sums = self.caches.states[key] = (
+                sum(cost.parameter_bytes for cost in costs),
+                sum(cost.gradient_bytes for cost in costs),
+                sum(cost.optimizer_bytes for cost in costs),
+            )
+        workload, stage = setting.workload, sharding.stage
+        parts = [part / sharding.data_degree for part in sums]
+        parameters = parts[0] if stage == 3 else sums[0]
+        gradients = parts[1] if stage >= 2 else sums[1]
+        optimizer = parts[2] if stage else sums[2]
+        if workload.offload != "none":
+            gradients = optimizer = 0.0
+        if workload.offload_parameters:
+            parameters = 0.0
+        low, likely, _ = interval(parameters + gradients + optimizer, workload)
+        return low if self.tight else likely
+
     def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
         """The whole Estimate of a rank."""
         return estimate_from_costs(
@@ -335,47 +358,3 @@ class Search:
         """Tokens (text) or images (vision) of one step."""
         length = 1 if self.fixed_length else workload.sequence_length
         return float(workload.batch * length)
-
-
-def refusal(
-    strategy: str,
-    reason: str,
-    *,
-    code: str = "not_applicable",
-    gpu: GpuOffer | None = None,
-    missing_bytes: int = 0,
-    cheapest_change: str = "",
-) -> Refusal:
-    """A Refusal in few words."""
-    return Refusal(
-        strategy=strategy,
-        title=TITLES[strategy],
-        code=code,
-        reason=reason,
-        gpu_label=gpu.label if gpu else "",
-        gpu_uuid=gpu.uuid if gpu else "",
-        missing_bytes=missing_bytes,
-        cheapest_change=cheapest_change,
-    )
-
-
-def too_small(
-    strategy: str, gpu: GpuOffer | None, missing_bytes: int, change: str
-) -> Refusal:
-    """The Refusal of a strategy whose smallest Gpu lacks memory."""
-    if gpu is None:
-        reason = "This node has too few GPUs for it."
-    else:
-        need = gpu.free_bytes + missing_bytes
-        reason = (
-            f"{gpu.label} has {gib(gpu.free_bytes)} free, but {gib(need)} are needed "
-            f"even with every remedy: {gib(missing_bytes)} are missing."
-        )
-    return refusal(
-        strategy,
-        reason,
-        code="too_small",
-        gpu=gpu,
-        missing_bytes=missing_bytes,
-        cheapest_change=change,
-    )

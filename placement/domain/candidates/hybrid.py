@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from placement.domain.candidates.hunt import Search, refusal, too_small
+from placement.domain.candidates.hunt import Search
 from placement.domain.candidates.shortage import (
     cheapest_change,
     fewest_stages,
@@ -28,6 +28,7 @@ from placement.domain.candidates.stages import (
     in_pieces,
     staged_time,
 )
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.candidates.tensor import tensor_degrees
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal

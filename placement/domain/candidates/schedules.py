@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from placement.domain.candidates.hunt import Search, refusal, too_small
+from placement.domain.candidates.hunt import Search
 from placement.domain.candidates.staged import few_classes, not_staged, worth_ratio
 from placement.domain.candidates.stages import Block, Cut, in_pieces, staged_time
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import fastest
 from placement.domain.plan import TITLES, Plan, Refusal

@@ -7,12 +7,7 @@ much faster.
 
 from collections.abc import Sequence
 
-from placement.domain.candidates.hunt import (
-    CLASS_ROUNDING_BYTES,
-    Search,
-    refusal,
-    too_small,
-)
+from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search
 from placement.domain.candidates.shortage import (
     cheapest_change,
     fewest_stages,
@@ -24,6 +19,7 @@ from placement.domain.candidates.stages import (
     cut_stages,
     in_pieces,
 )
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, stages

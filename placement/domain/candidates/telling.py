@@ -1,11 +1,12 @@
-"""What a Plan says of itself: what binds it, what to know, how it is started."""
+"""What a Plan says of itself: what binds it, what to know, how it is started; and a
+Refusal why."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from placement.domain.estimate import Estimate
 from placement.domain.offer import GpuOffer
-from placement.domain.plan import Shard
+from placement.domain.plan import TITLES, Refusal, Shard
 from placement.domain.remedies import Setting
 from placement.domain.sharding import Sharding
 from placement.domain.topology import joined_by_fast_links
@@ -111,3 +112,47 @@ def launch_of(
         "rank_grid": [uuids[i : i + width] for i in range(0, len(uuids), width)],
         **extra,
     }
+
+
+def refusal(
+    strategy: str,
+    reason: str,
+    *,
+    code: str = "not_applicable",
+    gpu: GpuOffer | None = None,
+    missing_bytes: int = 0,
+    cheapest_change: str = "",
+) -> Refusal:
+    """A Refusal in few words."""
+    return Refusal(
+        strategy=strategy,
+        title=TITLES[strategy],
+        code=code,
+        reason=reason,
+        gpu_label=gpu.label if gpu else "",
+        gpu_uuid=gpu.uuid if gpu else "",
+        missing_bytes=missing_bytes,
+        cheapest_change=cheapest_change,
+    )
+
+
+def too_small(
+    strategy: str, gpu: GpuOffer | None, missing_bytes: int, change: str
+) -> Refusal:
+    """The Refusal of a strategy whose smallest Gpu lacks memory."""
+    if gpu is None:
+        reason = "This node has too few GPUs for it."
+    else:
+        need = gpu.free_bytes + missing_bytes
+        reason = (
+            f"{gpu.label} has {gib(gpu.free_bytes)} free, but {gib(need)} are needed "
+            f"even with every remedy: {gib(missing_bytes)} are missing."
+        )
+    return refusal(
+        strategy,
+        reason,
+        code="too_small",
+        gpu=gpu,
+        missing_bytes=missing_bytes,
+        cheapest_change=change,
+    )

@@ -8,7 +8,8 @@ each Gpu decides how many pieces it takes; as few pieces as make it fit.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placement.domain.candidates.hunt import Search, Seat, refusal, too_small
+from placement.domain.candidates.hunt import Search, Seat
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.candidates.whole import (
     counts_of,
     fits_equally,

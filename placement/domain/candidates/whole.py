@@ -9,13 +9,8 @@ the N fastest of some set of close Gpus (topology.neighbourhoods).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from placement.domain.candidates.hunt import (
-    CLASS_ROUNDING_BYTES,
-    Search,
-    Seat,
-    refusal,
-    too_small,
-)
+from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search, Seat
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, fastest, least_utilized, room_for
 from placement.domain.plan import Plan, Refusal
@@ -133,6 +128,7 @@ def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
             fit,
             _freedom(hunt, sharding),
             lambda setting: fits_equally(hunt, sharding, setting),
+            lambda setting: fits_equally(hunt, sharding, setting, exact=True),
         )
     return [_data_plan(hunt, strategy, one, found) for one in _worth_showing(found)]
 
@@ -217,12 +213,22 @@ def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
     )
 
 
-def fits_equally(hunt: Search, sharding: Sharding, setting: Setting) -> Fit:
-    """Whether as many Gpus as replicas have room; if not, which one lacks it."""
+def fits_equally(
+    hunt: Search, sharding: Sharding, setting: Setting, *, exact: bool = False
+) -> Fit:
+    """Whether as many Gpus as replicas have room; if not, which one lacks it.
+
+    What it lacks is `exact`, or at least so much: where states alone are too large
+    nothing else is counted.
+    """
     if setting.offload:
         sharding = replace(sharding, offload_optimizer=True)
-    need = hunt.need_bytes(setting, sharding)
-    return _fit(room_for(hunt.offers, sharding.data_degree, need))
+    count = sharding.data_degree
+    if not exact:
+        short = room_for(hunt.offers, count, hunt.state_bytes(setting, sharding))
+        if short is not None:
+            return _fit(short)
+    return _fit(room_for(hunt.offers, count, hunt.need_bytes(setting, sharding)))
 
 
 def _fit(placed: object) -> Fit:
@@ -298,8 +304,14 @@ def refuse(
     nearest: Fit,
     freedom: Freedom,
     fit: Callable[[Setting], Fit],
+    exact: Callable[[Setting], Fit] | None = None,
 ) -> Refusal:
-    """A Refusal with the smallest change of the question that would fit."""
+    """A Refusal with the smallest change of the question that would fit.
+
+    `exact`: the same as `fit` where that one tells only the least that is missing.
+    """
+    if exact is not None:
+        nearest = search(hunt.asked, count, freedom, exact)[1]
 
     def fits_with_remedies(workload: Workload) -> bool:
         return search(workload, count, freedom, fit)[0] is not None
