@@ -1,0 +1,109 @@
+"""The ground of bench/placement.py's look: a site with a Job that runs."""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from bench import _cluster
+
+GPUS = 8
+
+
+@contextmanager
+def running_job() -> Iterator[object]:
+    """A training on one of eight free Gpus, its readings fresh; yields what looks."""
+    var = tempfile.mkdtemp(prefix="gpl-")
+    _cluster.setup(var)
+    from django.conf import settings
+
+    from gpuportal import paths
+
+    with _cluster.valkey(paths.embedded_socket()):
+        _cluster.make_cluster(nodes=2, gpus=GPUS, people=1)
+        yield _prepare(settings.REDIS_URL)
+    Path(var, "db.sqlite3").unlink(missing_ok=True)
+
+
+def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
+    import redis
+    from django.utils import timezone
+
+    from placement import services
+    from placement.domain.remedies import Limits
+    from placement.domain.well_known import well_known_spec
+    from placement.domain.workload import Workload
+    from placement.models import Job, PlacementPolicy
+    from placement.services import looking
+    from reservations import services as reservations
+    from reservations.models import Account, Membership, User
+    from telemetry import live
+    from telemetry.models import Gpu
+
+    now = timezone.now().replace(microsecond=0)
+    user = User.objects.get(username="bench0")
+    account = Account.objects.create(name="lab", title="Lab")
+    Membership.objects.create(user=user, account=account)
+    client = redis.Redis.from_url(redis_url)
+    _frame(client)
+    spec = well_known_spec("llama-2-7b")
+    gpus = list(Gpu.objects.filter(node__name="node-000").order_by("index"))[:4]
+    reservation = reservations.book(
+        user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
+        end=now.replace(minute=0, second=0) + timedelta(hours=9), now=now,
+    )  # fmt: skip
+    found = services.offered(
+        user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
+    )
+    plans = services.make_plans(
+        spec=spec, workload=Workload(batch=32, sequence_length=2048),
+        offers=found.offers, limits=Limits(strategies=("pipeline",)), wish="fastest",
+    )  # fmt: skip
+    stored = services.keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
+    job = Job.objects.create(
+        reservation=reservation, owner=user, plan=stored, node=gpus[0].node, name="x",
+        kind="script", script="python train.py", state="running", may_move=True,
+        restart="resumes", started_at=now, seen_at=now, attempt=1,
+    )  # fmt: skip
+    client.set(
+        live.DETAIL + "node-000", json.dumps({"node": "node-000", "gpus": {}, "at": 0})
+    )
+
+    def look() -> None:
+        row = looking._planned().get(pk=job.pk)
+        assert looking._look(row, None, PlacementPolicy.current(), timezone.now())
+        made = job.moves.first()
+        assert made is not None and made.step_seconds_now is not None, "not weighed"
+
+    return look
+
+
+def _frame(client) -> None:  # type: ignore[no-untyped-def]
+    """Publish fresh readings of every Gpu, half an hour ahead of the clock."""
+    from telemetry import live
+    from telemetry.domain.frame import Frame, FrameRow, encode
+    from telemetry.domain.state import GpuState
+    from telemetry.models import Gpu
+    from telemetry.snapshots import load_cluster
+
+    cluster = load_cluster()
+    rows = tuple(
+        FrameRow(
+            state=GpuState.FREE,
+            util_pct=3,
+            memory_used_mib=400 + 150 * (number % 5),
+            temperature_celsius=35,
+            power_watts=60,
+            sm_clock_mhz=210,
+            age_seconds=0.4,
+        )
+        for number in range(Gpu.objects.count())
+    )
+    with client.pipeline() as pipe:
+        live.publish_roster(pipe, cluster.roster)
+        frame = Frame(cluster.roster_id, time.time() + 1800, rows)
+        live.publish_frame(pipe, encode(frame))
+        pipe.execute()
