@@ -1,255 +1,310 @@
-"""Estimated against measured memory: the error table of docs/accuracy.md.
+"""Estimated against measured memory: the error tables of docs/accuracy.md.
 
-    python -m bench.estimate
+    python -m bench.estimate [--data DIR] [--closed] [--section NAME]
 
-Rows are tests/data/memory: allocator bytes of real training steps on CPU. Nothing is
-fitted to them; the tape follows torch's derivatives. Rows of unknown code (conv nets,
-plain MLPs) go through the bare tensor list, whose activations are a guess.
+Rows: measured_cpu.json, simulated_large.json and distributed_cpu.json (copies are in
+tests/data/memory), own_cases.json and own_ranks.json (measured here, by measure_case.py
+and measure_ranks.py), and, where DIR has them, megatron_gpu.json, mpt_fits.json and
+published.json. Nothing is fitted to any of them. Beside the closed form: the symbolic
+step (placement.symbolic), accelerate's and DeepSpeed's own estimators, and Megatron's
+formulas, on the same rows. `--closed` leaves out what needs torch.
 """
 
+import argparse
 import json
 import platform
 import statistics
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from placement.domain.blocks import layer_norm, mlp
-from placement.domain.costs import LayerCost
-from placement.domain.estimate import Estimate, estimate
-from placement.domain.families import parse_config
-from placement.domain.inventory import TensorInfo, spec_from_inventory
-from placement.domain.phases import rank_phases
-from placement.domain.sharding import Sharding
-from placement.domain.spec import ModelSpec, TransformerShape
-from placement.domain.replay import LayerReplay, replay
-from placement.domain.tape import Tape, Value
-from placement.domain.workload import Workload
+from bench.megatron import Args, read_run, theirs_activations, theirs_states
+from bench.published import (
+    Row,
+    bert_large_rows,
+    litgpt_rows,
+    mpt_verdict,
+    reserved_rows,
+    torchtune_rows,
+)
+from placement.domain.cases import closed_case
+from placement.domain.errors import PlacementError
+from placement.domain.estimate import WORKSPACE_BYTES, estimate
 
-DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "memory"
-FAMILY_OF = {"GPTNeoXConfig": "gpt_neox", "ViTConfig": "vit", "T5Config": "t5"}
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "memory"
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "memory"
+CPU_FILES = ("measured_cpu.json", "simulated_large.json", "own_cases.json")
+UNDER = -0.05
 
 
-def load(name: str) -> list[dict[str, Any]]:
-    """The cases of one file."""
-    cases: list[dict[str, Any]] = json.loads((DATA / name).read_text())["cases"]
+def find(name: str, folder: Path) -> Path | None:
+    """A data file in `folder`, or the copy that the tests have."""
+    for place in (folder / name, TESTS / name):
+        if place.exists():
+            return place
+    return None
+
+
+def load(name: str, folder: Path = SHARED) -> list[dict[str, Any]]:
+    """The cases of one file; none, with a line that says so, where it is absent."""
+    path = find(name, folder)
+    if path is None:
+        print(f"({name} is not in {folder.name}: its rows are left out)")
+        return []
+    data = json.loads(path.read_text())
+    cases: list[dict[str, Any]] = data["cases"] if isinstance(data, dict) else data
     return cases
 
 
-def spec_of(case: dict[str, Any]) -> ModelSpec | None:
-    """The ModelSpec of a case's config; None for code that is no known family."""
-    model = case["spec"]["model"]
-    if "config_class" not in model:
-        return None
-    name = model["config_class"]
-    family = FAMILY_OF.get(name, name.removesuffix("Config").lower())
-    return parse_config(
-        {
-            **model["config"],
-            "model_type": family,
-            "architectures": [model["hf_class"]],
-        }
+def summary(errors: Sequence[float]) -> str:
+    """median, p90, worst of sizes, and the share too low by more than 5 %."""
+    if not errors:
+        return "no rows"
+    sizes = sorted(abs(error) for error in errors)
+    under = sum(error < UNDER for error in errors) / len(errors)
+    return (
+        f"{len(sizes):>3} rows  median {statistics.median(sizes):>7.2%}  "
+        f"p90 {sizes[int(0.9 * (len(sizes) - 1))]:>7.2%}  worst {sizes[-1]:>8.2%}  "
+        f"too low by > 5 %: {under:.0%}"
     )
 
 
-def workload_of(case: dict[str, Any]) -> Workload:
-    """The Workload of a case, as the CPU ran it (for-loop optimizer, no context)."""
-    given = case["spec"]
-    batch = given["input"]["batch"]
-    pieces = given.get("grad_accum", 1)
-    optimizer = given["optimizer"]["name"]
-    if optimizer == "sgd" and given["optimizer"].get("momentum"):
-        optimizer = "momentum"
-    return Workload(
-        batch=batch * pieces,
-        sequence_length=given["input"].get("seq", 1),
-        precision=given["precision"],
-        optimizer=optimizer,
-        checkpointing="full" if given.get("checkpointing") else "none",
-        accumulation=pieces,
-        attention=attention_of(case),
-        optimizer_loop="forloop",
-        accelerator="cpu",
-    )
-
-
-def attention_of(case: dict[str, Any]) -> Any:
-    """Which kernel ran. SDPA on CPU uses flash unless dropout is in the way; where the
-    case does not say, the same rule is applied to its config."""
-    if case["spec"]["model"].get("attn") == "eager":
-        return "eager"
-    kernels = case["truth"].get("attention_kernels")
-    if kernels is not None:
-        return "flash" if any("flash" in kernel for kernel in kernels) else "math"
-    spec = spec_of(case)
-    dropped = spec is not None and spec.shape and spec.shape.attention_dropout_ratio
-    return "math" if dropped else "flash"
-
-
-def plain_spec(case: dict[str, Any]) -> ModelSpec | None:
-    """The MLP of the cases as a bare tensor list; conv nets are not spelled out."""
-    model = case["spec"]["model"]
-    if model.get("torch") != "MLP":
-        return None
-    args = model["args"]
-    inner = [args["dh"]] * (args["depth"] - 1)
-    sizes = [args["din"], *inner, args["dout"]]
-    tensors = []
-    for i in range(args["depth"]):
-        shape = (sizes[i + 1], sizes[i])
-        tensors.append(TensorInfo(f"net.{2 * i}.weight", shape, "fp32"))
-        tensors.append(TensorInfo(f"net.{2 * i}.bias", shape[:1], "fp32"))
-    return spec_from_inventory(tensors, name="mlp", source="safetensors")
-
-
-def milliseconds(spec: ModelSpec, workload: Workload) -> float:
-    """CPU time of one estimate, median of 5."""
+def milliseconds(work: Callable[[], Any]) -> float:
+    """CPU time, median of 5."""
     times = []
     for _ in range(5):
         start = time.process_time()
-        estimate(spec, workload)
+        work()
         times.append((time.process_time() - start) * 1000)
     return statistics.median(times)
 
 
-def row(case: dict[str, Any]) -> float | None:
-    """Print one row; the peak's relative error, None for guesses."""
-    name = case["spec"]["id"]
-    truth = case["truth"]
-    spec = spec_of(case) or plain_spec(case)
-    if spec is None:
-        print(f"{name:<44} code of no known family: needs the symbolic tracker")
-        return None
-    workload = workload_of(case)
-    made: Estimate = estimate(spec, workload)
-    error = made.peak_bytes / truth["peak_bytes"] - 1
-    states = (
-        made.parameter_bytes == truth["param_bytes"]
-        and made.optimizer_bytes == truth["opt_state_bytes"]
-    )
-    print(
-        f"{name:<44}{truth['peak_bytes'] / 1e9:>9.3f}{made.peak_bytes / 1e9:>9.3f}"
-        f"{error:>9.2%}{'exact' if states else 'WRONG':>8}  {made.peak_phase:<10}"
-        f"{milliseconds(spec, workload):>6.2f}"
-        f"{'  (a guess)' if made.activations_are_a_guess else ''}"
-    )
-    return None if made.activations_are_a_guess else error
+def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Symbolic answers by case id; errors as they are. Empty without the package."""
+    try:
+        from placement.symbolic.case import read_case
+        from placement.symbolic.process import run
+    except ImportError as error:
+        print(f"(no symbolic column: {error})")
+        return {}
+    readable, answers = [], {}
+    for spec in specs:
+        try:
+            readable.append((spec["id"], read_case(spec)))
+        except PlacementError as error:
+            answers[spec["id"]] = error
+    made = run([case for _, case in readable]).answers
+    answers |= {name: one for (name, _), one in zip(readable, made, strict=True)}
+    return answers
 
 
-# The model of distributed_cpu.json: LayerNorm, Linear, GELU, Linear, residual.
-NET = TransformerShape(
-    hidden=512,
-    heads=1,
-    kv_heads=1,
-    head_dim=512,
-    intermediate=2048,
-    vocab=4000,
-    positions=64,
-    norm="layernorm",
-    activation="gelu",
-    biases=True,
-)
+def peer_bytes(spec: dict[str, Any], folder: Path) -> dict[str, int]:
+    """accelerate's and DeepSpeed's (one Gpu) bytes for a case."""
+    from bench.peers import accelerate_bytes, build_on_meta, deepspeed_bytes
 
-
-def net_costs(sequences: int) -> list[LayerCost]:
-    """Layer costs of that model, for one rank's sequences of 64 tokens."""
-    tokens = sequences * 64
-    block = 2 * NET.hidden + 2 * NET.hidden * NET.intermediate
-    block += NET.hidden + NET.intermediate
-    table = NET.vocab * NET.hidden
-
-    def tape() -> Tape:
-        return Tape(compute_width=4.0, residual_width=4.0, mask_width=0.0)
-
-    def stream() -> Value:
-        return Value(tokens * NET.hidden, 4.0)
-
-    first = tape()
-    ids = Value(tokens, 8, constant=True)
-    out = first.simple([ids], tokens * NET.hidden, 4.0, weight_grad_bytes=4.0 * table)
-    layers = [("embedding", table, table, replay(first.ops, ids, out))]
-    middle, x = tape(), stream()
-    made = middle.add(x, mlp(middle, NET, layer_norm(middle, NET, x), 1))
-    inner = NET.hidden * NET.intermediate
-    layers += [("block", block, inner, replay(middle.ops, x, made))] * 8
-    last, x = tape(), stream()
-    logits = last.linear(x, NET.hidden, NET.vocab, bias=False)
-    logs = last.simple([logits], logits.elements, 4.0, keep_output=True)
-    loss = last.simple([logs], 1, 4.0)
-    layers.append(("head", table, table, replay(last.ops, x, loss)))
-    return [net_cost(*layer) for layer in layers]
-
-
-def net_cost(kind: str, elements: int, largest: int, made: LayerReplay) -> LayerCost:
-    """One layer of that model in fp32 under Adam."""
-    return LayerCost(
-        name=kind,
-        kind=kind,
-        elements=elements,
-        tied_elements=0,
-        largest=largest,
-        parameter_bytes=4 * elements,
-        gradient_bytes=4 * elements,
-        optimizer_bytes=8 * elements,
-        kept_bytes=int(made.kept_bytes),
-        forward_peak_bytes=int(made.forward_peak_bytes),
-        backward_peak_bytes=int(made.backward_peak_bytes),
-        weight_copy_bytes=0,
-        output_bytes=int(made.output_bytes),
-        cache_bytes=0,
-        gathered_bytes=4 * elements,
-        forward_flops=0.0,
-        recompute_flops=0.0,
-        trained_elements=elements,
-        moment_width=4.0,
-    )
-
-
-def distributed_rows() -> None:
-    """Per-rank peaks of DDP, ZeRO-2 and FSDP2 on two gloo ranks."""
-    shardings = {
-        "ddp": Sharding(strategy="ddp", data_degree=2, bucket_view=False),
-        "ds2": Sharding(strategy="zero2", data_degree=2),
-        "fsdp2": Sharding(strategy="fsdp", data_degree=2),
+    models = find("refmodels.py", folder)
+    if models is None:
+        return {}
+    module = build_on_meta(spec, models)
+    sizes = [one.numel() for one in module.parameters()]
+    return {
+        "accelerate": accelerate_bytes(module, spec["precision"]),
+        "DeepSpeed": deepspeed_bytes(sum(sizes), max(sizes), stage=2, ranks=1),
     }
-    workload = Workload(
-        batch=8, precision="fp32", optimizer_loop="forloop", accelerator="cpu"
+
+
+def cpu_section(folder: Path, *, peers: bool) -> None:
+    """One process, CPU allocator or fake tensors."""
+    cases = [case for name in CPU_FILES for case in load(name, folder)]
+    symbolic = symbolic_answers([case["spec"] for case in cases]) if peers else {}
+    names = ("closed", "symbolic", "accelerate", "DeepSpeed")
+    errors: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {"closed": [], "symbolic": []}
+    unsupported: Counter[str] = Counter()
+    states = 0
+    print(f"{'case':<42}{'meas. GB':>9}" + "".join(f"{n:>12}" for n in names) + "  ms")
+    for case in cases:
+        spec, truth = case["spec"], case["truth"]
+        said: dict[str, float] = {}
+        taken = 0.0
+        try:
+            answer = closed_case(spec)
+            said["closed"] = answer["peak_bytes"]
+            taken = milliseconds(lambda spec=spec: closed_case(spec))
+            seconds["closed"].append(taken / 1000)
+            states += _states_exact(answer, truth)
+        except PlacementError:
+            unsupported["closed"] += 1
+        other = symbolic.get(spec["id"])
+        if isinstance(other, dict):
+            said["symbolic"] = other["peak_bytes"]
+            seconds["symbolic"].append(other["seconds"])
+        elif other is not None:
+            unsupported["symbolic"] += 1
+        if peers:
+            said |= peer_bytes(spec, folder)
+        line = ""
+        for name in names:
+            if name in said:
+                error = said[name] / truth["peak_bytes"] - 1
+                errors[name].append(error)
+                line += f"{error:>+12.2%}"
+            else:
+                line += f"{'-':>12}"
+        print(f"{spec['id']:<42}{truth['peak_bytes'] / 1e9:>9.3f}{line}{taken:>6.2f}")
+    print()
+    for name in names:
+        if errors[name]:
+            print(f"{name:<11}{summary(errors[name])}  unsupported {unsupported[name]}")
+    print(f"states exact to the byte: {states} of {len(seconds['closed'])}")
+    for name, taken_all in seconds.items():
+        if taken_all:
+            print(
+                f"{name} seconds: median {statistics.median(taken_all):.4f}, "
+                f"worst {max(taken_all):.4f}"
+            )
+
+
+def _states_exact(answer: Mapping[str, Any], truth: Mapping[str, Any]) -> bool:
+    return bool(
+        answer["param_bytes"] == truth["param_bytes"]
+        and answer["opt_state_bytes"] == truth["opt_state_bytes"]
     )
-    costs = net_costs(4)
-    for case in load("distributed_cpu.json"):
-        sharding = shardings[case["kind"]]
-        bucket = case["bucket_elements"]
-        if case["kind"] == "ds2":
-            size = bucket if isinstance(bucket, int) else 500_000_000
-            sharding = Sharding(strategy="zero2", data_degree=2, bucket_elements=size)
-        peak = rank_phases(costs, workload, sharding).peak_bytes
-        ranks = "  ".join(
-            f"rank {rank} {measured / 1e6:.1f} MB {peak / measured - 1:+.1%}"
-            for rank, measured in enumerate(case["peak_bytes_per_rank"])
+
+
+def rank_cases(folder: Path) -> list[tuple[dict[str, Any], list[int], list[int]]]:
+    """(case, peaks by rank, bytes that are in the stream but free, by rank)."""
+    rows = []
+    for case in load("distributed_cpu.json", folder):
+        peaks = case["peak_bytes_per_rank"]
+        # What is not the states, between steps: DDP's buckets are, the rest is free.
+        made = closed_case(case)
+        kept = made["param_bytes"] + made["opt_state_bytes"]
+        steady = case["steady_bytes_per_rank"]
+        ghost = [0 if case["kind"] == "ddp" else max(0, s - kept) for s in steady]
+        rows.append((case, peaks, ghost))
+    for case in load("own_ranks.json", folder):
+        ranks = case["ranks"]
+        ddp = case["given"]["kind"] == "ddp"
+        ghost = [0 if ddp else max(0, r["steady"] - r["reachable"]) for r in ranks]
+        rows.append((case["given"], [rank["peak"] for rank in ranks], ghost))
+    return rows
+
+
+def ranks_section(folder: Path, *, peers: bool) -> None:
+    """DDP, FSDP2 and DeepSpeed, per gloo rank."""
+    raw, clean, theirs = [], [], []
+    print(f"{'case':<46}{'est. MB':>9}  measured, and without what is free already")
+    for case, peaks, ghost in rank_cases(folder):
+        peak = closed_case(case)["peak_bytes"]
+        as_seen = [peak / one - 1 for one in peaks]
+        corrected = [
+            peak / (one - free) - 1 for one, free in zip(peaks, ghost, strict=True)
+        ]
+        raw += as_seen
+        clean += corrected
+        if peers and case["kind"].startswith("ds"):
+            theirs += _deepspeed_errors(case, peaks, ghost)
+        seen = " ".join(f"{error:+6.1%}" for error in as_seen)
+        kept = " ".join(f"{error:+6.1%}" for error in corrected)
+        print(f"{case['id']:<46}{peak / 1e6:>9.1f}  {seen}  |  {kept}")
+    print(f"\nas the stream has it     {summary(raw)}")
+    print(f"without what is free     {summary(clean)}")
+    if theirs:
+        print(f"DeepSpeed's estimators   {summary(theirs)}")
+
+
+def _deepspeed_errors(
+    case: Mapping[str, Any], peaks: Sequence[int], ghost: Sequence[int]
+) -> list[float]:
+    from bench.peers import deepspeed_bytes
+
+    stage = int(case["kind"][2:])
+    count = case.get("n_params", 20_901_888)
+    made = deepspeed_bytes(count, 2_048_000, stage=stage, ranks=case["world"])
+    return [made / (p - free) - 1 for p, free in zip(peaks, ghost, strict=True)]
+
+
+def megatron_section(folder: Path) -> None:
+    """Megatron-LM's golden values: allocator bytes of the last rank on real GPUs."""
+    states, peaks, whole, theirs, theirs_peak = [], [], [], [], []
+    for row in load("megatron_gpu.json", folder):
+        run = read_run(row)
+        made = estimate(run.spec, run.workload, run.sharding)
+        steady, peak = row["steady_allocated_bytes"], row["peak_allocated_bytes"]
+        states.append((made.state_bytes + WORKSPACE_BYTES) / steady - 1)
+        peaks.append((made.peak_bytes + WORKSPACE_BYTES) / peak - 1)
+        if not run.left_out:
+            whole.append(peaks[-1])
+        args = Args(row)
+        theirs.append(theirs_states(args) / steady - 1)
+        theirs_peak.append((theirs_states(args) + theirs_activations(args)) / peak - 1)
+    print(f"closed form, states + workspaces      {summary(states)}")
+    print(f"closed form, peak                     {summary(peaks)}")
+    print(f"  of them nothing left out            {summary(whole)}")
+    print(f"Megatron's formula, states            {summary(theirs)}")
+    print(f"Megatron's formulas, peak             {summary(theirs_peak)}")
+
+
+def published_section(folder: Path) -> None:
+    """Published GPU runs, the interval, and runs that are known to have fitted."""
+    given = load("published.json", folder)
+    measured = load("measured_cpu.json", folder)
+    peaks = {}
+    for case in measured:
+        peaks[case["spec"]["id"]] = closed_case(case["spec"])["peak_bytes"]
+    rows = bert_large_rows([r for r in given if r["id"].startswith("hf-bert-large")])
+    rows += reserved_rows(measured, peaks)
+    print(f"{'what the card shows':<62}{'meas.':>7}{'low':>7}{'likely':>7}{'high':>7}")
+    for row in rows:
+        print(_interval_line(row))
+    if rows:
+        inside = sum(row.inside for row in rows)
+        widest = max(row.width_ratio for row in rows)
+        print(f"inside: {inside} of {len(rows)}; widest interval {widest:.0%}\n")
+    tensors = torchtune_rows([r for r in given if "technique" in r["config"]])
+    tensors += litgpt_rows([r for r in given if r["id"].startswith("litgpt")])
+    for row in tensors:
+        error = row.low_bytes / row.measured_bytes - 1
+        print(
+            f"{row.name:<62}{row.measured_bytes / 1e9:>7.2f}{row.low_bytes / 1e9:>7.2f}"
+            f"{error:>+9.1%}  {row.remark}"
         )
-        print(f"{case['id']:<24} estimated {peak / 1e6:8.1f} MB   {ranks}")
+    print(summary([row.low_bytes / row.measured_bytes - 1 for row in tensors]))
+    verdicts = Counter(mpt_verdict(row) for row in load("mpt_fits.json", folder))
+    print(f"\nMPT runs that fitted: {dict(verdicts)}")
+
+
+def _interval_line(row: Row) -> str:
+    numbers = (row.measured_bytes, row.low_bytes, row.likely_bytes, row.high_bytes)
+    shown = "".join(f"{number / 1e9:>7.2f}" for number in numbers)
+    return f"{row.name:<62}{shown}  {'inside' if row.inside else 'OUTSIDE'}"
 
 
 def main() -> None:
-    """Print all tables."""
-    print(f"{platform.machine()}, Python {platform.python_version()}\n")
-    print(
-        f"{'case':<44}{'meas. GB':>9}{'est. GB':>9}{'error':>9}{'states':>8}  "
-        f"{'peak in':<10}{'ms':>6}"
-    )
-    errors = []
-    for name in ("measured_cpu.json", "simulated_large.json"):
-        for case in load(name):
-            error = row(case)
-            if error is not None:
-                errors.append(error)
-    sizes = sorted(abs(error) for error in errors)
-    print(
-        f"\ntransformers: {len(sizes)} rows, median {statistics.median(sizes):.2%}, "
-        f"p90 {sizes[int(0.9 * (len(sizes) - 1))]:.2%}, worst {sizes[-1]:.2%}, "
-        f"under by more than 5 %: {sum(error < -0.05 for error in errors)}\n"
-    )
-    distributed_rows()
+    """Print the tables asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--closed", action="store_true")
+    sections = ("cpu", "ranks", "megatron", "published")
+    parser.add_argument("--section", choices=sections)
+    options = parser.parse_args()
+    peers = not options.closed
+    work: dict[str, Callable[[], None]] = {
+        "cpu": lambda: cpu_section(options.data, peers=peers),
+        "ranks": lambda: ranks_section(options.data, peers=peers),
+        "megatron": lambda: megatron_section(options.data),
+        "published": lambda: published_section(options.data),
+    }
+    print(f"{platform.machine()}, Python {platform.python_version()}")
+    for name, section in work.items():
+        if options.section in (None, name):
+            print(f"\n== {name}\n")
+            section()
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

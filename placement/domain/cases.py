@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from placement.domain.adapt import with_lora
 from placement.domain.costs import LayerCost, new_tape
 from placement.domain.errors import SpecInvalid
 from placement.domain.estimate import estimate
 from placement.domain.families import FAMILIES, parse_config
+from placement.domain.freezing import with_frozen
 from placement.domain.phases import rank_phases
 from placement.domain.plain import plain_net
 from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET
@@ -44,6 +46,7 @@ READ = {
     "grad_accum",
     "lora",
     "freeze",
+    "set_to_none",
 }
 
 
@@ -106,15 +109,16 @@ def model_of(spec_object: Mapping[str, Any]) -> ModelSpec:
     )
     lora = spec_object.get("lora") or model.get("lora")
     if isinstance(lora, Mapping):
-        from placement.domain.adapt import with_lora
-
         targets = lora.get("targets") or lora.get("target_modules") or ()
         spec = with_lora(
             spec,
             rank=lora.get("r", lora.get("rank", 8)),
             targets=tuple(targets) or ("q_proj", "v_proj"),
         )
-    return spec
+    names = spec_object.get("freeze") or ()
+    if not isinstance(names, list | tuple) or any(type(n) is not str for n in names):
+        raise SpecInvalid({"freeze": "must be a list of names"})
+    return with_frozen(spec, names)
 
 
 def family_of(config_class: str) -> str:
@@ -146,6 +150,7 @@ def workload_of(spec_object: Mapping[str, Any], spec: ModelSpec | None) -> Workl
             "optimizer": name,
             "checkpointing": "full" if spec_object.get("checkpointing") else "none",
             "attention": _attention(spec_object, spec),
+            "keeps_gradients": spec_object.get("set_to_none") is False,
             "optimizer_loop": "forloop",
             "accelerator": "cpu",
         }

@@ -40,8 +40,6 @@ def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
     packed = frozenset(one.component for one in own if one.weight_bits is not None)
     if shape is None or not shape.lora_rank:
         return Weights(frozen, packed)
-    quantized: frozenset[str] = frozenset()
-    """Components whose products first make whole weights again, in both passes."""
     pending: dict[str, list[Linear]] = {}
     for one in own:
         pending.setdefault(one.component, []).extend(one.linears)

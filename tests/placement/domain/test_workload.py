@@ -24,6 +24,14 @@ pytestmark = pytest.mark.pure
         ({"task": "infer", "accumulation": 2}, "accumulation"),
         ({"checkpointing": None}, "checkpointing"),
         ({"colour": "blue"}, "colour"),
+        ({"offload": "moon"}, "offload"),
+        ({"offload_parameters": True}, "offload_parameters"),
+        ({"offload_parameters": "yes", "offload": "cpu"}, "offload_parameters"),
+        ({"task": "infer", "offload": "cpu"}, "offload"),
+        ({"precision": "megatron_bf16", "optimizer": "adafactor"}, "optimizer"),
+        ({"keeps_gradients": 1}, "keeps_gradients"),
+        ({"target_length": -1}, "target_length"),
+        ({"kv_block_tokens": 0}, "kv_block_tokens"),
     ],
 )
 def test_a_bad_field_is_named(changes, field):
