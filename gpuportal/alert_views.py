@@ -17,6 +17,7 @@ from gpuportal import alert_acts
 from gpuportal.alerts import (
     SEVERITIES,
     STATES,
+    WORST_FIRST,
     AlertRow,
     by_severity,
     in_state,
@@ -33,7 +34,7 @@ from telemetry.services.alerts import LONGEST_SNOOZE
 PAGE_ROWS = 25
 CSV_ROWS = 10_000
 SORTS = {
-    "severity": ("worst first", ("rank", "-opened_at")),
+    "severity": ("worst first", WORST_FIRST),
     "newest": ("newest first", ("-opened_at",)),
     "oldest": ("oldest first", ("opened_at",)),
     "place": ("by place", ("gpu__node__name", "node__name", "gpu__index")),
@@ -172,7 +173,8 @@ def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
     form = AlertActForm(request.POST)
     back = request.POST.get("back", "")[:500]
     if not form.is_valid():
-        messages.error(request, "; ".join(x for e in form.errors.values() for x in e))
+        said = (str(text) for texts in form.errors.values() for text in texts)
+        messages.error(request, "; ".join(said))
         return redirect(f"/alerts/?{back}")
     act = form.cleaned_data["act"]
     if act == "acknowledge":

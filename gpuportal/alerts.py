@@ -20,6 +20,7 @@ from telemetry.models import Alert, AlertQuerySet, Response
 STATES = ("open", "acknowledged", "snoozed", "closed", "all")
 SEVERITIES = tuple(word.value for word in Severity)[::-1]
 """Most severe first."""
+WORST_FIRST = ("rank", "-opened_at")
 ABOUT_BOOKINGS = BREAKS | {BROKEN_WITH_BOOKINGS}
 """Rules that concern whoever has booked the Gpu, named in the Alert or not."""
 
@@ -68,7 +69,7 @@ def by_severity(rows: AlertQuerySet) -> AlertQuerySet:
 def calling_alerts(user: User, now: datetime) -> AlertQuerySet:
     """What the top bar counts: open, not acknowledged, not snoozed; worst first."""
     rows = visible_alerts(user, now).calling(now)
-    return by_severity(rows).order_by("rank", "-opened_at")
+    return by_severity(rows).order_by(*WORST_FIRST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,8 @@ def _split(
     strangers: Iterable[Seen], before: HoldingInfo | None
 ) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
     """(the last holder's processes, those of others)."""
-    last, others = [], []
+    last: list[Seen] = []
+    others: list[Seen] = []
     for seen in strangers:
         mine = before is not None and before.is_of(seen.owner)
         (last if mine else others).append(seen)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 
 from telemetry import live
 from telemetry.domain.rules import SILENT, STANDING, severity_of
@@ -42,7 +42,7 @@ def open_alert(
     }
     if reservation_id is not None:
         seen["reservation_id"] = reservation_id
-    place = Alert.objects.filter(rule=rule, gpu_id=gpu_id, node_id=node_id)
+    place = Alert.objects.filter(_at(gpu_id, node_id), rule=rule)
     if place.open().update(**seen):
         return False
     made = seen | {"readings": readings or []}
@@ -90,7 +90,7 @@ def close_alert(
     now: datetime,
 ) -> bool:
     """Close a finding; False when there was none."""
-    found = Alert.objects.open().filter(rule=rule, gpu_id=gpu_id, node_id=node_id)
+    found = Alert.objects.open().filter(_at(gpu_id, node_id), rule=rule)
     return _close(found, now) > 0
 
 
@@ -131,6 +131,13 @@ def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
     still_silent = silent.filter(pk=OuterRef("node_id")).order_by()
     heard = Alert.objects.open().filter(rule=SILENT).exclude(Exists(still_silent))
     return opened, _close(heard, now)
+
+
+def _at(gpu_id: int | None, node_id: int | None) -> Q:
+    """One place. Raises ValueError unless exactly one is given."""
+    if (gpu_id is None) == (node_id is None):
+        raise ValueError("an alert is about a Gpu or about a Node")
+    return Q(node_id=node_id) if gpu_id is None else Q(gpu_id=gpu_id)
 
 
 def _close(alerts: AlertQuerySet, now: datetime) -> int:

@@ -152,18 +152,15 @@ def test_an_operator_snoozes_and_finds_it_again_by_its_state(
     expect(page.get_by_text("snoozed until")).to_be_visible()
 
 
-@looks
 def test_a_student_without_alerts_is_taught(
     page: Page,
     live_asgi: str,
     carol,
     sign_in: Callable[..., None],
     axe,
-    theme,
-    size,
 ):
-    sign_in(carol, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(carol, "dark")
+    page.set_viewport_size({"width": 360, "height": 760})
     open_settled(page, f"{live_asgi}/alerts/")
     expect(page.get_by_role("heading", name="No alert concerns you")).to_be_visible()
     axe()

@@ -8,6 +8,7 @@ import pytest
 from reservations.domain.watch import GpuFacts, Watcher, WatchPolicy
 from reservations.domain.whose import HoldingInfo, Owners, holder_present
 from telemetry.domain import rules
+from telemetry.domain.policy import JudgePolicy
 from telemetry.domain.sample import GpuReading, Health, ProcessReading, Throttle
 from telemetry.domain.state import GpuState
 
@@ -169,3 +170,132 @@ def test_only_the_holders_process_is_presence() -> None:
     assert not holder_present(reading(process("root", 0)), ALICE, OWNERS)
     assert not holder_present(None, ALICE, OWNERS)
     assert not holder_present(reading(process()), None, OWNERS)
+
+
+def rules_of(verdict) -> list[str]:
+    return [finding.rule for finding in verdict.findings]
+
+
+def test_an_idle_hog_opens_when_the_sites_release_rule_would_warn() -> None:
+    policy = WatchPolicy(idle_seconds=90)
+    quiet = reading(process(), util=1)
+    assert rules_of(run(quiet, seconds=90, policy=policy)) == []
+    found = run(quiet, seconds=91, policy=policy)
+    assert rules_of(found) == [rules.IDLE_HOG]
+    facts = found.findings[0].trail.facts()
+    assert 2 <= len(facts) <= 10
+    assert {one["util_pct"] for one in facts} == {1}
+    longer = WatchPolicy(idle_seconds=3600)
+    assert rules_of(run(quiet, seconds=1900, policy=longer)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "seen", "holding", "policy", "opens_at"),
+    [
+        (rules.INTRUDER, reading(process("bob", 1002)), ALICE, {}, 4),
+        (
+            rules.INTRUDER,
+            reading(process("bob", 1002)),
+            ALICE,
+            {"intruder_after_seconds": 30},
+            30,
+        ),
+        (
+            rules.INTRUDER,
+            reading(process("bob", 1002)),
+            ALICE,
+            {"intruder_after_seconds": 0, "least_samples": 7},
+            6,
+        ),
+        (rules.SQUATTER, reading(process("bob", 1002)), None, {}, 10),
+        (rules.ZOMBIE_MEMORY, reading(util=0), None, {}, 10),
+    ],
+)
+def test_each_rule_opens_at_its_threshold_and_closes_when_its_cause_is_gone(
+    rule, seen, holding, policy, opens_at
+) -> None:
+    judge = JudgePolicy(**policy)
+    watcher = Watcher(WatchPolicy(judge=judge))
+    first = None
+    for second in range(60):
+        verdict = watcher.judge(
+            7, seen if second < 50 else IDLE_ROOM, age_seconds=0.2,
+            now=NOW + timedelta(seconds=second), facts=GpuFacts(), owners=OWNERS,
+            holding=holding,
+        )  # fmt: skip
+        if rule in rules_of(verdict) and first is None:
+            first = second
+    assert first == opens_at
+    assert rule not in rules_of(verdict)
+
+
+def test_who_held_it_until_a_moment_ago_is_no_intruder_during_the_grace() -> None:
+    bob = HoldingInfo(
+        3, 20, "bob", "bob", "vision", NOW - timedelta(hours=2),
+        NOW - timedelta(seconds=5),
+    )  # fmt: skip
+    seen = reading(process("bob", 1002))
+    assert run(seen, before=bob, seconds=20).state is GpuState.BUSY
+    assert run(seen, before=bob, seconds=40).state is GpuState.INTRUDER
+
+
+def test_an_overrun_beside_a_squatter_is_two_findings() -> None:
+    ended = replace(ALICE, end=NOW - timedelta(minutes=5))
+    seen = reading(process(), process("bob", 1002))
+    found = run(seen, holding=None, before=ended, seconds=15)
+    assert set(rules_of(found)) == {rules.OVERRUN, rules.SQUATTER}
+    people = {f.rule: f.detail["users"] for f in found.findings}
+    assert people == {rules.OVERRUN: ["alice1"], rules.SQUATTER: ["bob"]}
+
+
+def test_display_servers_and_monitors_of_the_whitelist_are_nobodys() -> None:
+    xorg = ProcessReading(
+        pid=5, uid=1002, user="bob", command="/usr/lib/xorg/Xorg :0",
+        memory_bytes=2**26,
+    )  # fmt: skip
+    assert run(reading(xorg)).state is not GpuState.INTRUDER
+    assert run(reading(xorg, util=0), holding=None).state is GpuState.FREE
+    big = replace(xorg, memory_bytes=2**33)
+    assert run(reading(big)).state is GpuState.INTRUDER
+    none = Owners(logins=OWNERS.logins, whitelist=())
+    assert not none.exempt(xorg)
+
+
+def test_a_container_or_slice_leads_to_the_login_that_the_node_tells() -> None:
+    inside = ProcessReading(pid=5, uid=0, user="alice1", memory_bytes=2**30)
+    assert run(reading(inside)).state is GpuState.BUSY
+    assert holder_present(reading(inside), ALICE, OWNERS)
+    unknown = ProcessReading(pid=5, uid=0, user=None)
+    assert run(reading(unknown)).state is GpuState.BUSY
+
+
+def test_a_finding_of_before_the_restart_stands_on_for_the_same_reservation_only() -> (
+    None
+):
+    quiet = reading(process(), util=1)
+
+    def first_look(number: int) -> list[str]:
+        watcher = Watcher(WatchPolicy())
+        watcher.adopt(7, rules.IDLE_HOG, number)
+        verdict = watcher.judge(
+            7, quiet, age_seconds=0.2, now=NOW, facts=GpuFacts(), owners=OWNERS,
+            holding=ALICE,
+        )  # fmt: skip
+        return rules_of(verdict)
+
+    assert first_look(ALICE.reservation_pk) == [rules.IDLE_HOG]
+    assert first_look(99) == []
+
+
+def test_each_process_of_a_stranger_has_its_own_time() -> None:
+    watcher = Watcher(WatchPolicy())
+    old = ProcessReading(pid=5, uid=1002, user="bob", started_at=1.0)
+    new = ProcessReading(pid=6, uid=1002, user="bob", started_at=9.0)
+    for second in range(20):
+        seen = reading(old, new) if second >= 15 else reading(old)
+        verdict = watcher.judge(
+            7, seen, age_seconds=0.2, now=NOW + timedelta(seconds=second),
+            facts=GpuFacts(), owners=OWNERS, holding=ALICE,
+        )  # fmt: skip
+    told = {one.process.pid: (one.seconds, one.samples) for one in verdict.suspects}
+    assert told == {5: (19.0, 20), 6: (4.0, 5)}
