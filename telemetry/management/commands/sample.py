@@ -1,9 +1,10 @@
 """`manage.py sample`: what the Gpus of this machine do, in the terminal."""
 
 import json
+import os
 import platform
-import re
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from telemetry import terminal
 from telemetry.domain.errors import ProbeUnavailable
-from telemetry.domain.hardware import GpuInfo, Isolation, NodeInfo
-from telemetry.domain.sample import GpuReading, NodeSample
-from telemetry.domain.units import UNKNOWN, format_bytes
-from telemetry.sampler import Probe, make_probe
+from telemetry.domain.hardware import Isolation
+from telemetry.domain.sample import GpuReading, Health, NodeSample
+from telemetry.lanes import Lanes
+from telemetry.sampler import make_probe
+from telemetry.sampling import Probe
 
 EXIT_UNAVAILABLE = 2
+OPEN_WITHIN_SECONDS = 15.0
+READ_WITHIN_SECONDS = 3.0
 CLEAR = "\x1b[H\x1b[2J"
-ROW = "{:>3} {:<24.24} {:>6} {:>6} {:>19} {:>6} {:>11}  {}"
 
 
 class Command(BaseCommand):
@@ -42,73 +46,98 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read and print."""
+        name = options["node"] or platform.node().partition(".")[0] or "node"
         backend = "simulated" if options["simulated"] else options["backend"]
+        try:
+            probe = open_in_time(backend, name)
+        except ProbeUnavailable as error:
+            self.stderr.write(str(error))
+            sys.exit(EXIT_UNAVAILABLE)
+        lanes = Lanes(probe.read_gpu)
+        try:
+            self._show(probe, lanes, name, options)
+        except KeyboardInterrupt:
+            self.stdout.write("")
+        finally:
+            if not lanes.stuck:
+                probe.close()
+
+    def _show(
+        self, probe: Probe, lanes: Lanes, node: str, options: dict[str, Any]
+    ) -> None:
+        while True:
+            began_at = time.monotonic()
+            sample = take(probe, lanes, node)
+            if options["json"]:
+                self.stdout.write(json.dumps(sample.to_dict()))
+            else:
+                clear = CLEAR if options["watch"] and self.stdout.isatty() else ""
+                paint = terminal.coloured if self._colours(options) else terminal.plain
+                shown = terminal.lines(probe.info, sample, paint=paint)
+                self.stdout.write(clear + "\n".join(shown))
+            self.stdout.flush()
+            if not options["watch"]:
+                return
+            time.sleep(max(0.0, began_at + 1 - time.monotonic()))
+            if probe.stale and not lanes.stuck:
+                mend(probe)
+
+    def _colours(self, options: dict[str, Any]) -> bool:
+        """Whether to paint: on a terminal, unless told otherwise (no-color.org)."""
+        if options.get("force_color"):
+            return True
+        refused = options.get("no_color") or os.environ.get("NO_COLOR")
+        return not refused and bool(self.stdout.isatty())
+
+
+def open_in_time(backend: str, node: str) -> Probe:
+    """Open a probe, though a driver may hang. Raises ProbeUnavailable."""
+    opened: list[Probe] = []
+    failed: list[ProbeUnavailable] = []
+
+    def run() -> None:
         try:
             probe = make_probe(
                 backend,
-                node=options["node"] or platform.node().partition(".")[0] or "node",
+                node=node,
                 state_dir=Path(settings.VAR_DIR) / "sim",
                 node_dir=None,
                 isolation=Isolation.NONE,
             )
+            opened.append(probe)
         except ProbeUnavailable as error:
-            self.stderr.write(str(error))
-            sys.exit(EXIT_UNAVAILABLE)
-        try:
-            self._show(probe, as_json=options["json"], watch=options["watch"])
-        except KeyboardInterrupt:
-            self.stdout.write("")
-        finally:
-            probe.close()
+            failed.append(error)
 
-    def _show(self, probe: Probe, *, as_json: bool, watch: bool) -> None:
-        while True:
-            at = time.time()
-            probe.begin(at)
-            sample = probe.read(at)
-            if as_json:
-                self.stdout.write(json.dumps(sample.to_dict()))
-            else:
-                clear = CLEAR if watch and self.stdout.isatty() else ""
-                self.stdout.write(clear + table(probe.info, sample))
-            self.stdout.flush()
-            if not watch:
-                return
-            time.sleep(max(0.0, at + 1 - time.time()))
+    thread = threading.Thread(target=run, name="open", daemon=True)
+    thread.start()
+    thread.join(OPEN_WITHIN_SECONDS)
+    if opened:
+        return opened[0]
+    why = f"the driver does not answer within {OPEN_WITHIN_SECONDS:.0f} s"
+    raise failed[0] if failed else ProbeUnavailable(backend=backend, why=why)
 
 
-def table(info: NodeInfo, sample: NodeSample) -> str:
-    """A reading as lines for people. What the card cannot say is a dash."""
-    head = ROW.format("", "GPU", "state", "util", "memory", "temp", "power", "users")
-    by_uuid = {gpu.uuid: gpu for gpu in info.gpus}
-    lines = [
-        _line(by_uuid[reading.uuid], reading)
-        for reading in sample.gpus
-        if reading.uuid in by_uuid
-    ]
-    driver = f"driver {info.driver_version}" if info.driver_version else "no version"
-    return "\n".join([f"{sample.node}  {driver}", head, *lines])
+def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
+    """One Sample of every Gpu; one that does not answer in time is told as hung."""
+    at, began_at = time.time(), time.monotonic()
+    probe.begin(at)
+    found = lanes.read(probe.uuids, within_seconds=READ_WITHIN_SECONDS)
+    gpus = (
+        found.get(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
+        for uuid in probe.uuids
+    )
+    return NodeSample(
+        node=node,
+        at=at,
+        gpus=tuple(gpus),
+        load1=os.getloadavg()[0],
+        took_seconds=time.monotonic() - began_at,
+    )
 
 
-def _line(gpu: GpuInfo, reading: GpuReading) -> str:
-    users = sorted({process.user or "?" for process in reading.processes or ()})
-    return ROW.format(
-        gpu.index,
-        printable(gpu.name),
-        reading.state.value,
-        _figure(reading.util_pct, " %"),
-        f"{format_bytes(reading.memory_used_bytes)} / "
-        f"{format_bytes(gpu.memory_total_bytes)}",
-        _figure(reading.temperature_celsius, " C"),
-        f"{_figure(reading.power_watts, '')}/{_figure(gpu.power_limit_watts, ' W')}",
-        printable(", ".join(users)) if reading.processes is not None else UNKNOWN,
-    ).rstrip()
-
-
-def _figure(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}{unit}"
-
-
-def printable(text: str) -> str:
-    """Text of a machine without what a terminal would obey."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", text)
+def mend(probe: Probe) -> None:
+    """Start anew after a driver reload; while it is away the Gpus show errors."""
+    try:
+        probe.mend()
+    except ProbeUnavailable:
+        return  # told by every Gpu's line; tried again next second
