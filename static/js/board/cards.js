@@ -26,7 +26,7 @@ export class CardsView {
       return section.root;
     });
     place(this.root, sections);
-    if (cells.length <= PAINT_ALL) for (const cell of cells) this.card(cell).paint();
+    this.few = cells.length <= PAINT_ALL ? cells : null;
     this.paint();
   }
 
@@ -67,7 +67,7 @@ export class CardsView {
   }
 
   paint() {
-    for (const card of this.visible.items) card.paint();
+    for (const card of this.few?.map((cell) => this.card(cell)) ?? this.visible.items) card.paint();
     for (const [name, section] of this.sections) {
       if (section.root.isConnected) this.label(section, name, section.members);
     }

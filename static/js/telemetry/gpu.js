@@ -5,7 +5,7 @@ import { drawMemory, makeMemory } from "../board/memory.js";
 import { Board } from "../board/model.js";
 import { drawSparkline, makeSparkline } from "../board/sparkline.js";
 import { noteWords, untilWords, whoWords } from "../board/words.js";
-import { el, pageData, setText } from "../dom.js";
+import { el, pageData, setClass, setText } from "../dom.js";
 import { UNKNOWN, ghz } from "../format.js";
 import { connect } from "../live.js";
 import { Figures, instanceRows } from "./figures.js";
@@ -29,6 +29,7 @@ const cellOf = () => board.byId.get(page.gpu);
 function paintNow(cell) {
   const { row, info } = cell;
   drawStateChip(chip, cell.state);
+  setClass($("gpu-load"), `gpu-load state-${cell.state.key}`);
   setText(util, row?.utilPct ?? UNKNOWN);
   drawSparkline(spark, cell);
   drawMemory(memory, cell);
@@ -63,7 +64,7 @@ function paintDetail(cell) {
 function paintAge() {
   const age = board.ageSeconds();
   const late = age === null || age > 5;
-  $("gpu-live").className = late ? "live live-late" : "live";
+  $("gpu-live").className = late ? "live live-late" : "live live-ok";
   setText($("gpu-live"), age === null ? "connecting" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
 }
 
