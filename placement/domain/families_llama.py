@@ -55,23 +55,7 @@ def read_llama(
 
     `plain_blocks`: in a model with experts, the blocks that have none.
     """
-    hidden = fields.whole("hidden_size", default=defaults.hidden, high=2**18)
-    heads = fields.whole("num_attention_heads", default=defaults.heads, high=8192)
-    kv_heads = fields.whole(
-        "num_key_value_heads", default=defaults.kv_heads or heads, high=8192
-    )
-    head_dim = shape_extra.pop("head_dim", 0) or (
-        fields.whole("head_dim", default=defaults.head_dim, high=2**16)
-        if defaults.head_dim
-        else head_size(fields, hidden, heads, "num_attention_heads")
-    )
-    fields.must(
-        "num_key_value_heads",
-        kv_heads <= heads and heads % kv_heads == 0,
-        f"{kv_heads} key/value heads do not divide {heads} heads",
-    )
     attention_bias = fields.flag("attention_bias", default=False)
-    mlp_bias = fields.flag("mlp_bias", default=False)
     qkv_bias = fields.flag("qkv_bias", default=defaults.qkv_bias) or attention_bias
     count = blocks(fields, "num_hidden_layers", default=defaults.blocks)
     window, sliding = windowed(
@@ -81,7 +65,43 @@ def read_llama(
         flag=defaults.window_flag,
         full_every=defaults.full_every,
     )
-    shape = TransformerShape(
+    shape = _shape(
+        fields,
+        defaults,
+        biases=qkv_bias,
+        sliding_window=window,
+        sliding_blocks=sliding,
+        **shape_extra,
+    )
+    tensors = Tensors(
+        qkv_bias=qkv_bias,
+        out_bias=attention_bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+        norms=4 if shape.norm_place == "both" else 2,
+        embedding=[(shape.vocab, shape.hidden)],
+        plain_blocks=frozenset(plain_blocks),
+    )
+    groups = tie(fields, shape, tensors, default=defaults.tied)
+    return finish("causal_lm", shape, tensors, count, width, groups)
+
+
+def _shape(fields: Fields, defaults: LlamaDefaults, **extra: Any) -> TransformerShape:
+    hidden = fields.whole("hidden_size", default=defaults.hidden, high=2**18)
+    heads = fields.whole("num_attention_heads", default=defaults.heads, high=8192)
+    kv_heads = fields.whole(
+        "num_key_value_heads", default=defaults.kv_heads or heads, high=8192
+    )
+    head_dim = extra.pop("head_dim", 0) or (
+        fields.whole("head_dim", default=defaults.head_dim, high=2**16)
+        if defaults.head_dim
+        else head_size(fields, hidden, heads, "num_attention_heads")
+    )
+    fields.must(
+        "num_key_value_heads",
+        kv_heads <= heads and heads % kv_heads == 0,
+        f"{kv_heads} key/value heads do not divide {heads} heads",
+    )
+    return TransformerShape(
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
@@ -101,23 +121,10 @@ def read_llama(
             default=defaults.activation,
         ),
         gated=True,
-        rotary=shape_extra.pop("rotary", "full"),
-        biases=qkv_bias,
-        sliding_window=window,
-        sliding_blocks=sliding,
+        rotary=extra.pop("rotary", "full"),
         attention_dropout_ratio=fields.ratio("attention_dropout"),
-        **shape_extra,
+        **extra,
     )
-    tensors = Tensors(
-        qkv_bias=qkv_bias,
-        out_bias=attention_bias,
-        mlp_bias=mlp_bias,
-        norms=4 if shape.norm_place == "both" else 2,
-        embedding=[(shape.vocab, hidden)],
-        plain_blocks=frozenset(plain_blocks),
-    )
-    groups = tie(fields, shape, tensors, default=defaults.tied)
-    return finish("causal_lm", shape, tensors, count, width, groups)
 
 
 def llama(fields: Fields, width: float) -> ModelSpec:

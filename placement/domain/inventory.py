@@ -112,31 +112,7 @@ def spec_from_inventory(
     the others only use it. `in_given_order`: the tensors come as the model runs them
     (a module does, a file's header does not).
     """
-    owners = {twin: group[0] for group in tied_groups for twin in group[1:]}
-    groups: dict[tuple[str, int], list[TensorInfo]] = {}
-    begun = False
-    shared: dict[tuple[str, int], int] = {}
-    homes: dict[str, tuple[str, int]] = {}
-    dtypes: dict[str, int] = {}
-    for tensor in tensors:
-        if not tensor.is_parameter:
-            continue
-        key = _layer_key(tensor.name)
-        if in_given_order and key[0].startswith("<"):
-            key = _END if begun and not _EMBEDDING_NAMES.search(tensor.name) else _START
-        begun = begun or not key[0].startswith("<")
-        homes[tensor.name] = key
-        if tensor.name in owners:
-            groups.setdefault(key, [])
-            if homes.get(owners[tensor.name]) != key:
-                shared[key] = shared.get(key, 0) + tensor.elements
-            continue
-        groups.setdefault(key, []).append(tensor)
-        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.elements
-    if not dtypes:
-        raise SpecInvalid({"tensors": "there are no weights in it"})
-    if len(groups) > MAX_LAYERS:
-        raise SpecInvalid({"tensors": f"more than {MAX_LAYERS:,} layers"})
+    groups, shared, dtype = _grouped(tensors, tied_groups, in_given_order)
     seen = {prefix: -index for index, (prefix, _) in enumerate(reversed(groups))}
     layers = [
         LayerSpec(
@@ -152,7 +128,7 @@ def spec_from_inventory(
         head="none",
         layers=tuple(layers),
         shape=None,
-        dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
+        dtype=dtype,
         source=source,
         tied_groups=tuple(tuple(group) for group in tied_groups),
         notes=tuple(notes),
@@ -161,7 +137,40 @@ def spec_from_inventory(
     return spec
 
 
-_START, _END = ("<embedding>", 0), ("<head>", 0)
+Key = tuple[str, int]
+_START: Key = ("<embedding>", 0)
+_END: Key = ("<head>", 0)
+
+
+def _grouped(
+    tensors: Iterable[TensorInfo], tied_groups: Sequence[Sequence[str]], ordered: bool
+) -> tuple[dict[Key, list[TensorInfo]], dict[Key, int], str]:
+    """(tensors by layer, elements a layer only uses, the dtype of most elements)."""
+    owners = {twin: group[0] for group in tied_groups for twin in group[1:]}
+    groups: dict[Key, list[TensorInfo]] = {}
+    shared: dict[Key, int] = {}
+    homes: dict[str, Key] = {}
+    dtypes: dict[str, int] = {}
+    begun = False
+    for tensor in tensors:
+        if not tensor.is_parameter:
+            continue
+        key = _layer_key(tensor.name)
+        if ordered and key[0].startswith("<"):
+            key = _END if begun and not _EMBEDDING_NAMES.search(tensor.name) else _START
+        begun = begun or not key[0].startswith("<")
+        homes[tensor.name] = key
+        group = groups.setdefault(key, [])
+        if tensor.name not in owners:
+            group.append(tensor)
+            dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.elements
+        elif homes.get(owners[tensor.name]) != key:
+            shared[key] = shared.get(key, 0) + tensor.elements
+    if not dtypes:
+        raise SpecInvalid({"tensors": "there are no weights in it"})
+    if len(groups) > MAX_LAYERS:
+        raise SpecInvalid({"tensors": f"more than {MAX_LAYERS:,} layers"})
+    return groups, shared, max(dtypes, key=lambda dtype: dtypes[dtype])
 
 
 def _layer_key(name: str) -> tuple[str, int]:

@@ -249,6 +249,9 @@ def _qwens() -> None:
          (5120, 25600, 64, 64, 8, 151936, 40960), {}),
     ):  # fmt: skip
         _decoder(name, title, "qwen3", sizes, head_dim=128, **more)
+
+
+def _experts() -> None:
     for name, title, sizes, inner in (
         ("qwen3-30b-a3b", "Qwen3 30B-A3B, 30.5 B, 128 experts",
          (2048, 6144, 48, 32, 4, 151936, 40960), 768),
@@ -278,20 +281,11 @@ def _qwens() -> None:
 
 
 def _gemmas() -> None:
-    _decoder(
-        "gemma-2b",
-        "Gemma 2B, 2.51 B",
-        "gemma",
-        (2048, 16384, 18, 8, 1, 256000, 8192),
-        head_dim=256,
-    )
-    _decoder(
-        "gemma-7b",
-        "Gemma 7B, 8.54 B",
-        "gemma",
-        (3072, 24576, 28, 16, 16, 256000, 8192),
-        head_dim=256,
-    )
+    for name, title, sizes in (
+        ("gemma-2b", "Gemma 2B, 2.51 B", (2048, 16384, 18, 8, 1, 256000, 8192)),
+        ("gemma-7b", "Gemma 7B, 8.54 B", (3072, 24576, 28, 16, 16, 256000, 8192)),
+    ):
+        _decoder(name, title, "gemma", sizes, head_dim=256)
     for name, title, sizes, head in (
         ("gemma-2-2b", "Gemma 2 2B, 2.61 B",
          (2304, 9216, 26, 8, 4, 256000, 8192), 256),
@@ -378,6 +372,7 @@ for _fill in (
     _llamas,
     _mistrals_and_phis,
     _qwens,
+    _experts,
     _gemmas,
     _deepseek_and_two_stacks,
 ):

@@ -37,7 +37,7 @@ def counted(case):
 
 
 def products(spec):
-    found = Counter()
+    found: Counter[str] = Counter()
     for layer in spec.layers:
         if layer.kind not in ("embedding", "head"):
             for part in layer.parts:

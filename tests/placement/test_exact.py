@@ -35,7 +35,7 @@ def with_adapters(configs):
     draw = random.Random(11)
     for config in configs:
         spec = parse_config(config)
-        names = target_names(spec)
+        names = list(target_names(spec))
         if spec.family in FUSED_FAMILIES:
             names = [name for name in names if name not in EXPERT_NAMES]
         targets = draw.sample(names, k=min(len(names), draw.choice([1, 2, 3])))

@@ -44,7 +44,7 @@ def test_initializers_constants_and_subgraphs_are_found():
 
 
 def test_shapes_and_texts_are_no_parameters():
-    text = helper.make_tensor("words", TensorProto.STRING, [1], [b"a"])
+    text = TensorProto(name="words", data_type=TensorProto.STRING, dims=[1])
     spec = read(saved([], [array("w", 4, 4), array("s", 3, dtype=numpy.int64), text]))
 
     assert spec.parameter_count == 16
