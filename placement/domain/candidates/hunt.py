@@ -32,6 +32,10 @@ from placement.domain.workload import Workload
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
 """Free bytes are rounded down to this, so that equally idle Gpus are one class."""
+WORTH_RATIO = 0.8
+"""A second Plan of a strategy is shown if it needs at most this part of the time."""
+GREEDY_WISHES = ("fastest", "cheapest")
+"""With these it is shown however little faster it is."""
 _KEYED = tuple(
     name
     for name in Workload.__slots__
@@ -358,3 +362,8 @@ class Search:
         """Tokens (text) or images (vision) of one step."""
         length = 1 if self.fixed_length else workload.sequence_length
         return float(workload.batch * length)
+
+
+def worth_ratio(hunt: Search) -> float:
+    """How much of the time a second Plan of a strategy may need."""
+    return 1.0 if hunt.wish in GREEDY_WISHES else WORTH_RATIO

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from placement.domain.candidates.hunt import Search
-from placement.domain.candidates.staged import few_classes, not_staged, worth_ratio
+from placement.domain.candidates.hunt import Search, worth_ratio
+from placement.domain.candidates.staged import few_classes, not_staged
 from placement.domain.candidates.stages import Block, Cut, in_pieces, staged_time
 from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer

@@ -7,7 +7,7 @@ much faster.
 
 from collections.abc import Sequence
 
-from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search
+from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search, worth_ratio
 from placement.domain.candidates.shortage import (
     cheapest_change,
     fewest_stages,
@@ -31,14 +31,6 @@ MOST_CLASSES = 8
 """More kinds of unequal Gpus than this are not searched: the roomiest are."""
 MOST_STATES = 6000
 """Counts taken of each class that a search may have; see lattice.py."""
-WORTH_RATIO = 0.8
-GREEDY_WISHES = ("fastest", "cheapest")
-"""With these a second Plan is shown however little faster it is."""
-
-
-def worth_ratio(hunt: Search) -> float:
-    """How much of the time a second Plan of a strategy may need."""
-    return 1.0 if hunt.wish in GREEDY_WISHES else WORTH_RATIO
 
 
 def pipeline(hunt: Search, strategy: Strategy = "pipeline") -> list[Plan] | Refusal:

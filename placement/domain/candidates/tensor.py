@@ -6,8 +6,7 @@ Objective: the mildest remedies, then the fewest Gpus, then the shortest step.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placement.domain.candidates.hunt import Search, Seat
-from placement.domain.candidates.staged import worth_ratio
+from placement.domain.candidates.hunt import Search, Seat, worth_ratio
 from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.candidates.whole import room
 from placement.domain.offer import GpuOffer

@@ -9,7 +9,12 @@ the N fastest of some set of close Gpus (topology.neighbourhoods).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from placement.domain.candidates.hunt import CLASS_ROUNDING_BYTES, Search, Seat
+from placement.domain.candidates.hunt import (
+    CLASS_ROUNDING_BYTES,
+    Search,
+    Seat,
+    worth_ratio,
+)
 from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, fastest, least_utilized, room_for
@@ -28,8 +33,6 @@ from placement.domain.timing import StepTime, data_parallel_time
 from placement.domain.words import gib, gib_at_least, plural, seconds
 from placement.domain.workload import Workload
 
-WORTH_RATIO = 0.8
-"""A second Plan of a strategy is shown if it needs at most this part of the time."""
 EVERY = 8
 """Up to so many replicas every number is tried."""
 NEEDS_TRAINING = ("zero1", "zero1_uneven", "zero2", "fsdp")
@@ -130,7 +133,8 @@ def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
             lambda setting: fits_equally(hunt, sharding, setting),
             lambda setting: fits_equally(hunt, sharding, setting, exact=True),
         )
-    return [_data_plan(hunt, strategy, one, found) for one in _worth_showing(found)]
+    shown = _worth_showing(found, worth_ratio(hunt))
+    return [_data_plan(hunt, strategy, one, found) for one in shown]
 
 
 def counts_of(hunt: Search, most: int) -> list[int]:
@@ -250,15 +254,15 @@ def _time(
     )
 
 
-def _worth_showing(found: Sequence[Found]) -> list[Found]:
+def _worth_showing(found: Sequence[Found], worth: float) -> list[Found]:
     """The fewest Gpus with the mildest remedies, and a much faster one if any."""
     first = min(found, key=lambda one: (one.setting.severity[:4], len(one.chosen)))
     quick = min(
         found, key=lambda one: (one.setting.severity[:3], one.time.total_seconds)
     )
-    if quick.time.total_seconds <= WORTH_RATIO * first.time.total_seconds:
-        return [first, quick]
-    return [first]
+    if quick is first or quick.time.total_seconds > worth * first.time.total_seconds:
+        return [first]
+    return [first, quick]
 
 
 def _data_plan(
