@@ -45,7 +45,7 @@ class FreeHoursForm(forms.Form):
 
     gpu_class = forms.CharField(required=False, max_length=80)
     weeks = forms.TypedChoiceField(
-        required=False, coerce=int, choices=[(n, n) for n in WEEKS], empty_value=0
+        required=False, coerce=int, choices=[(n, n) for n in WEEKS], empty_value=None
     )
     measure = forms.ChoiceField(required=False, choices=list(MEASURES.items()))
     format = forms.ChoiceField(required=False, choices=[("csv", "csv")])
