@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placement.domain.config import check_numbers, check_size
-from placement.domain.errors import BadInput
+from placement.domain.errors import BadInput, SpecInvalid, UnknownFamily
 from placement.domain.quantization import read_quantization
 from placement.domain.quantize import quantized
 from placement.domain.spec import ModelSpec
@@ -72,7 +72,9 @@ def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
     config = read_json(one.file.read())
     check_size(config)
     check_numbers(config)
+    family = config.get("model_type")
     try:
+        _refuse_unknown(family)
         # The order matters: it tells the libraries to start no threads.
         from placement.runtime.transformers_build import built, version
 
@@ -86,7 +88,7 @@ def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
     # Only now: it is asked at every import, and torch has thousands.
     end_at_sockets()
     module = built(config)
-    family = config["model_type"][:80]
+    family = str(family)[:80]
     note = (
         f"built on meta by transformers {version} as "
         f"{type(module).__name__}: parameters are exact, activations a guess"
@@ -100,6 +102,20 @@ def read(one: Opened, name: str) -> tuple[ModelSpec, Any]:
     )
     scheme = read_quantization(config)
     return (spec if scheme is None else quantized(spec, scheme)), config
+
+
+def _refuse_unknown(family: Any) -> None:
+    """Refuse a family that transformers has not either, before torch is imported."""
+    import transformers
+    from transformers.models.auto import auto_mappings as known
+
+    if not isinstance(family, str):
+        raise SpecInvalid({"model_type": "is missing"})
+    if (
+        family not in known.CONFIG_MAPPING_NAMES
+        and family not in known.SPECIAL_MODEL_TYPE_TO_MODULE_NAME
+    ):
+        raise UnknownFamily(family, [f"any of transformers {transformers.__version__}"])
 
 
 if __name__ == "__main__":

@@ -104,3 +104,27 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
     page.get_by_label("File", exact=True).set_input_files(path)
     expect(page.locator("#e-upload")).to_contain_text("not a known family")
     expect(page.get_by_label("Batch", exact=True)).to_have_value("12")
+
+
+def test_a_sharded_models_files_go_together_as_headers(
+    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+):
+    shards = []
+    for number in (0, 1):
+        path = tmp_path / f"model-0000{number + 1}-of-00002.safetensors"
+        tensor = {"dtype": "F32", "shape": [1024, 512], "data_offsets": [0, 2**21]}
+        header = json.dumps({f"h.{number}.w": tensor}).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(2**21))
+        shards.append(path)
+    index = tmp_path / "model.safetensors.index.json"
+    names = {f"h.{number}.w": shards[number].name for number in (0, 1)}
+    index.write_text(json.dumps({"weight_map": names}))
+    open_plan(page, live_asgi, sign_in, alice)
+    page.get_by_text("Own file").click()
+    page.get_by_label("File", exact=True).set_input_files([*shards, index])
+    expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
+    expect(page.locator("#understood")).to_contain_text("parameters exact")
+    sizes = page.evaluate(
+        "() => [...document.getElementById('id_upload').files].map((f) => f.size)"
+    )
+    assert all(size < 2**20 for size in sizes)
