@@ -9,13 +9,13 @@ from datetime import datetime
 from reservations.models import Allocation
 from telemetry import services as telemetry
 from telemetry.domain.rules import BREAKS, BROKEN_WITH_BOOKINGS
-from telemetry.models import Alert, Gpu
+from telemetry.models import Alert
 
 
 def judge_broken(now: datetime) -> tuple[int, int]:
     """Open an Alert for each Gpu that is broken and booked from now on, and close
     those that are over. Returns (opened, closed)."""
-    causes = _broken()
+    causes = Alert.objects.open().filter(rule__in=BREAKS).rules_by_gpu()
     booked: dict[int, list[tuple[int, datetime]]] = {}
     rows = Allocation.objects.filter(live=True, end__gt=now, gpu__in=causes)
     for gpu_id, number, start in rows.order_by("start").values_list(
@@ -43,19 +43,3 @@ def judge_broken(now: datetime) -> tuple[int, int]:
         for gpu_id in over
     )
     return opened, closed
-
-
-def _broken() -> dict[int, set[str]]:
-    """Rules that stand against each Gpu that nobody should count on."""
-    causes: dict[int, set[str]] = {}
-    open_rows = Alert.objects.open().filter(rule__in=BREAKS)
-    by_node: dict[int, set[str]] = {}
-    for gpu_id, node_id, rule in open_rows.values_list("gpu_id", "node_id", "rule"):
-        if gpu_id is not None:
-            causes.setdefault(gpu_id, set()).add(rule)
-        elif node_id is not None:
-            by_node.setdefault(node_id, set()).add(rule)
-    gpus = Gpu.objects.filter(node__in=by_node, retired=False)
-    for gpu_id, node_id in gpus.values_list("pk", "node_id"):
-        causes.setdefault(gpu_id, set()).update(by_node[node_id])
-    return causes

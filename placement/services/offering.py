@@ -249,12 +249,9 @@ def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _Seen:
 
 def _rules(gpus: Sequence[Gpu]) -> dict[int, list[str]]:
     """Return the rules of open findings, by Gpu."""
-    found: dict[int, list[str]] = defaultdict(list)
-    rows = Alert.objects.open().filter(gpu__in=[gpu.pk for gpu in gpus])
-    for pk, rule in rows.order_by("rule").values_list("gpu_id", "rule"):
-        if pk is not None:
-            found[pk].append(rule)
-    return found
+    shown = {gpu.pk for gpu in gpus}
+    open_rules = Alert.objects.open().rules_by_gpu()
+    return {pk: sorted(rules) for pk, rules in open_rules.items() if pk in shown}
 
 
 def _booked(window: Window) -> dict[int, list[Allocation]]:

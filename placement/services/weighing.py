@@ -274,8 +274,8 @@ def _elsewhere(
 def _shunned() -> set[str]:
     """UUIDs of Gpus that nobody should move to: broken, or strangers are on them."""
     rules = [INTRUDER, SQUATTER, *BREAKS]
-    rows = Alert.objects.open().filter(rule__in=rules).exclude(gpu=None)
-    return set(rows.values_list("gpu__uuid", flat=True))
+    found = Alert.objects.open().filter(rule__in=rules).rules_by_gpu()
+    return set(Gpu.objects.filter(pk__in=found).values_list("uuid", flat=True))
 
 
 # --- what a move needs and costs ---------------------------------------------------

@@ -20,6 +20,20 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         """Findings that stood at an instant."""
         return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
 
+    def rules_by_gpu(self) -> dict[int, set[str]]:
+        """Rules by Gpu; what is a whole Node's counts for each of its Gpus."""
+        found: dict[int, set[str]] = {}
+        by_node: dict[int, set[str]] = {}
+        for gpu_id, node_id, rule in self.values_list("gpu_id", "node_id", "rule"):
+            if gpu_id is not None:
+                found.setdefault(gpu_id, set()).add(rule)
+            elif node_id is not None:
+                by_node.setdefault(node_id, set()).add(rule)
+        gpus = Gpu.objects.filter(node__in=by_node, retired=False)
+        for gpu_id, node_id in gpus.values_list("pk", "node_id") if by_node else ():
+            found.setdefault(gpu_id, set()).update(by_node[node_id])
+        return found
+
     def calling(self, now: datetime) -> "AlertQuerySet":
         """Open findings that want somebody: neither acknowledged nor snoozed."""
         awake = Q(snoozed_until=None) | Q(snoozed_until__lte=now)
