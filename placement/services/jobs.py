@@ -75,11 +75,8 @@ def launch_in(
         JobRefusal: the rules say no.
     """
     checked = _checked_form(
-        name, kind, recipe, recipe_settings or {}, script, arguments
+        name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
-    if restart not in list(Restart):
-        ways = ", ".join(repr(way.value) for way in Restart)
-        raise LaunchInvalid({"restart": f"must be one of {ways}"})
     reservation = _locked_reservation(user, reservation_id, now)
     where = _node_of(reservation, node)
     if kind == Job.Kind.SCRIPT:
@@ -98,7 +95,6 @@ def launch_in(
         plan=plan,
         node=where,
         may_move=may_move,
-        restart=restart,
         created_at=now,
         **checked,
     )
@@ -190,13 +186,17 @@ def _checked_form(
     recipe_settings: Mapping[str, object],
     script: str,
     arguments: Sequence[str],
+    restart: str,
 ) -> dict[str, Any]:
     """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
     problems: dict[str, str] = {}
     name = name.strip()
     if not 1 <= len(name) <= 120 or not name.isprintable():
         problems["name"] = "must be 1 to 120 printable characters"
-    checked: dict[str, Any] = {"name": name, "kind": kind}
+    if restart not in list(Restart):
+        ways = ", ".join(repr(way.value) for way in Restart)
+        problems["restart"] = f"must be one of {ways}"
+    checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
     if kind == Job.Kind.RECIPE:
         if script:
             problems["script"] = "a ready recipe takes no script"

@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 
 from reservations.domain.errors import NotChangeable
 from reservations.domain.lifecycle import Kind, State
-from reservations.domain.window import Window, whole_second
+from reservations.domain.window import whole_second
 from reservations.models import Reservation, User
 from reservations.services import books, locking
 from reservations.services.booking import (
@@ -52,7 +52,6 @@ def move_rest(
         NotAllowed, NotFound.
     """
     at = whole_second(now)
-    policy = site_policy()
     before = locking.load_reservation(reservation_id)
     if actor is not None:
         check_may_change(actor, before, act="move", reason=reason)
@@ -61,42 +60,49 @@ def move_rest(
     wanted = set(gpu_ids)
     old = set(before.allocations.values_list("gpu_id", flat=True))
     with transaction.atomic():
-        locked = locking.lock(membership, sorted(wanted | old))
-        locked = replace(
-            locked, gpus=tuple(gpu for gpu in locked.gpus if gpu.pk in wanted)
-        )
+        both = locking.lock(membership, sorted(wanted | old))
+        locked = replace(both, gpus=tuple(g for g in both.gpus if g.pk in wanted))
         row = locking.load_reservation(reservation_id, lock=True)
-        if row.state != State.ACTIVE or row.end <= at:
-            state = State.ENDED if row.state == State.ACTIVE else State(row.state)
-            raise NotChangeable(state=state, act="moved to other GPUs")
-        end, kind, came = row.end, Kind(row.kind), row.checked_in_at
-        keep_used, kept_at = row.keep_used, row.kept_at
-        _release(row, user=actor, at=at, reason=reason, permille=0, policy=policy)
-        request = request_of(locked.gpus, at, end, now=at)
-        decision = judge(request, locked, policy=policy, names=policy.names_visible)
-        if decision.refusal is not None:
-            raise decision.refusal
-        if kind is Kind.FIRM and decision.why_not_firm is not None:
-            raise decision.why_not_firm
-        try:
-            with transaction.atomic():
-                made = _write(
-                    request,
-                    decision,
-                    locked,
-                    purpose=row.purpose,
-                    actor=actor,
-                    policy=policy,
-                )
-        except IntegrityError as error:
-            if OVERLAP not in str(error):
-                raise
-            raise _taken(locked.gpus[0], Window(at, end)) from error
-        # The holder is the same and was there: nobody is new to this Window.
-        made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
-        made.save(update_fields=["checked_in_at", "keep_used", "kept_at"])
+        made = _go_on(row, locked, actor=actor, at=at, reason=reason)
         books.audit(
             "moved-on", row, actor=actor, now=at, reason=reason, to=made.pk,
             gpus=sorted(wanted), gave_back=sorted(old - wanted),
         )  # fmt: skip
+    return made
+
+
+def _go_on(
+    row: Reservation,
+    locked: locking.Locked,
+    *,
+    actor: User | None,
+    at: datetime,
+    reason: str,
+) -> Reservation:
+    """Release the locked row, judge its rest like any request, book it."""
+    policy = site_policy()
+    if row.state != State.ACTIVE or row.end <= at:
+        state = State.ENDED if row.state == State.ACTIVE else State(row.state)
+        raise NotChangeable(state=state, act="moved to other GPUs")
+    end, kind, purpose = row.end, Kind(row.kind), row.purpose
+    came, keep_used, kept_at = row.checked_in_at, row.keep_used, row.kept_at
+    _release(row, user=actor, at=at, reason=reason, permille=0, policy=policy)
+    request = request_of(locked.gpus, at, end, now=at)
+    decision = judge(request, locked, policy=policy, names=policy.names_visible)
+    if decision.refusal is not None:
+        raise decision.refusal
+    if kind is Kind.FIRM and decision.why_not_firm is not None:
+        raise decision.why_not_firm
+    try:
+        with transaction.atomic():
+            made = _write(
+                request, decision, locked, purpose=purpose, actor=actor, policy=policy
+            )
+    except IntegrityError as error:
+        if OVERLAP not in str(error):
+            raise
+        raise _taken(locked.gpus[0], request.window) from error
+    # The holder is the same and was there: nobody is new to this Window.
+    made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
+    made.save(update_fields=["checked_in_at", "keep_used", "kept_at"])
     return made

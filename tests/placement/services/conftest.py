@@ -12,6 +12,12 @@ from placement.domain.orders import parse_order
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.services.stage import NOW, fact, now_is, record
+from tests.placement.services.watched import (  # noqa: F401  (fixtures, by name)
+    cards,
+    rules,
+    slow,
+    watched,
+)
 
 assert current_app.main == gpuportal.celery.app.main
 
