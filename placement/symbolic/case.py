@@ -210,6 +210,31 @@ def of_workload(
     )
 
 
+def partial_input(given: Any) -> dict[str, Any]:
+    """What somebody says of a batch beyond the Workload: any of its fields.
+
+    Raises:
+        SpecInvalid: by field.
+    """
+    if not isinstance(given, Mapping):
+        raise SpecInvalid({"input": "must be an object"})
+    known = {
+        *OPTIONAL_INPUT,
+        *(one for names in INPUT_FIELDS.values() for one in names),
+    }
+    problems: dict[str, str] = {}
+    for name, value in given.items():
+        if name == "kind":
+            _word(problems, "input.kind", value, tuple(INPUT_FIELDS))
+        elif name not in known or name == "batch":
+            problems[f"input.{str(name)[:40]}"] = "is not a field that can be set here"
+        else:
+            _whole(problems, f"input.{name}", value, MAX_LENGTH)
+    if problems:
+        raise SpecInvalid(problems)
+    return dict(given)
+
+
 # --- fields ------------------------------------------------------------------------
 
 

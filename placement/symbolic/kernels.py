@@ -8,13 +8,17 @@ element, and the operators that autocast runs in fp32 on CUDA alone
 """
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from placement.symbolic.tracker import Tracker
@@ -113,6 +117,39 @@ class CudaKernels(TorchFunctionMode):
             key = key.repeat_interleave(repeats, -3)
             value = value.repeat_interleave(repeats, -3)
         return FusedAttention.apply(query, key, value, self.tracker, flash)
+
+
+@contextmanager
+def on_a_gpu(tracker: Tracker, attention: str) -> Iterator[None]:
+    """CudaKernels for everything inside, layers computed again in backward too.
+
+    Autograd's engine runs without the modes of its caller, so a checkpoint's layer
+    enters the mode by itself: its module is the first that is called there.
+    """
+    mode = CudaKernels(tracker, attention)
+    entered: list[nn.Module] = []
+
+    def before(module: nn.Module, _arguments: Any) -> None:
+        if torch._C._len_torch_function_stack() == 0:
+            mode.__enter__()
+            entered.append(module)
+
+    def after(module: nn.Module, _arguments: Any, _result: Any) -> None:
+        if entered and entered[-1] is module:
+            entered.pop()
+            mode.__exit__(None, None, None)
+
+    hooks = (
+        register_module_forward_pre_hook(before),
+        # Also after an exception: checkpoints stop early by raising one.
+        register_module_forward_hook(after, always_call=True),
+    )
+    try:
+        with mode:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class FusedAttention(torch.autograd.Function):

@@ -103,6 +103,9 @@ class StepMode(TorchDispatchMode):
             and one.alias_info.is_write
             and (one.name in kwargs or place < len(args))
         ]
+        for one in tensors_in(written):
+            if not phantom.is_phantom(one):
+                phantom.forget(one)
         count = len(func._schema.returns)
         if count == 0:
             return None

@@ -10,6 +10,7 @@ kernel that wrote to a phantom would end the process.
 
 import math
 import mmap
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +23,8 @@ _region = mmap.mmap(
     -1, REGION_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ
 )
 _START = int(np.frombuffer(_region, dtype=np.uint8).ctypes.data)
-_EMPTY = torch.empty(0)
-_empties: dict[torch.dtype, torch.Tensor] = {}
+_unknown: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+"""Storages with memory that unknown values were written to."""
 
 
 def make(
@@ -54,8 +55,20 @@ def dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_phantom(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no memory of its own."""
-    return tensor.untyped_storage().data_ptr() == _START
+    """Whether nobody knows a tensor's values: no memory, or unknowns written to it."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() == _START or storage._cdata in _unknown
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """Note that a real tensor's values are not known any more."""
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+
+    def gone(_: object) -> None:
+        del _unknown[key]
+
+    _unknown[key] = weakref.ref(storage, gone)
 
 
 def numel(shape: Sequence[int]) -> int:

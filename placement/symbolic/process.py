@@ -62,7 +62,26 @@ def estimate_case(spec: Mapping[str, Any]) -> dict[str, Any]:
         SpecInvalid: by field.
         SymbolicFailed: no answer.
     """
-    answer = run([read_case(spec)]).answers[0]
+    return _only(run([read_case(spec)]))
+
+
+def estimate_entry(
+    entry: str, given: Mapping[str, Any], *, path: str = ""
+) -> dict[str, Any]:
+    """The symbolic answer for somebody's module:callable, from a child process.
+
+    Runs that person's code: only where that person's code may run. `given`: the rest
+    of a spec object (input, precision, optimizer ...); `path`: folder of the module.
+
+    Raises:
+        SpecInvalid: by field.
+        SymbolicFailed: no answer.
+    """
+    return _only(run([read_case({**given, "model": {"entry": entry}})], path=path))
+
+
+def _only(outcome: "Outcome") -> dict[str, Any]:
+    answer = outcome.answers[0]
     if isinstance(answer, PlacementError):
         raise answer
     return answer

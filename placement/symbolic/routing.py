@@ -145,7 +145,16 @@ class Router:
 
     # --- numbers of rows -----------------------------------------------------------
 
+    def _real(self, func: Any, args: Args, named: Named) -> Any:
+        """Run an operator whose values are all known."""
+        result = func(*args, **named)
+        for one in tensors_in(result):
+            self.mode.tracker.born(one)
+        return result
+
     def _rows(self, mask: torch.Tensor) -> int:
+        if not phantom.is_phantom(mask):
+            return int(torch.count_nonzero(mask))
         share = self.density.get(mask)
         return math.ceil(mask.numel() * (1.0 if share is None else share))
 
@@ -161,22 +170,22 @@ class Router:
     def nonzero(self, func: Any, args: Args, named: Named) -> Any:
         """`nonzero`, `torch.where(mask)`."""
         if not phantom.is_phantom(args[0]):
-            return self.mode.ordinary(func, args, named)
+            return self._real(func, args, named)
         return self._index_rows(self._rows(args[0]), args[0].dim())
 
     def masked_select(self, func: Any, args: Args, named: Named) -> Any:
         """Entries under a mask."""
         source, mask = args[0], args[1]
+        if not any(map(phantom.is_phantom, (source, mask))):
+            return self._real(func, args, named)
         return self.mode.made(Layout((self._rows(mask),), (1,), source.dtype))
 
     def index(self, func: Any, args: Args, named: Named) -> Any:
         """`x[mask]`: a mask stands for the row numbers under it."""
         source, indices = args[0], args[1]
-        masks = [
-            one for one in indices if one is not None and one.dtype in (torch.bool,)
-        ]
-        if not any(map(phantom.is_phantom, (source, *tensors_in(indices)))):
-            return self.mode.ordinary(func, args, named)
+        masks = [one for one in tensors_in(indices) if one.dtype == torch.bool]
+        if masks and not any(map(phantom.is_phantom, (source, *tensors_in(indices)))):
+            return self._real(func, args, named)
         if not masks:
             return self.mode.ordinary(func, args, named)
         told: list[Any] = []
@@ -192,7 +201,7 @@ class Router:
         """All entries differ, or all categories occur."""
         source = args[0]
         if not phantom.is_phantom(source):
-            return func(*args, **named)
+            return self._real(func, args, named)
         count = int(self.categories.get(source) or source.numel())
         entries = self.mode.made(Layout((count,), (1,), source.dtype))
         inverse = self.mode.made(
@@ -204,7 +213,7 @@ class Router:
         """Counts of each category."""
         source = args[0]
         if not phantom.is_phantom(source):
-            return func(*args, **named)
+            return self._real(func, args, named)
         least: int = named.get("minlength", args[2] if len(args) > 2 else 0)
         count = max(int(self.categories.get(source) or 1), least)
         return self.mode.made(Layout((count,), (1,), torch.int64))
@@ -212,8 +221,10 @@ class Router:
     def repeat(self, func: Any, args: Args, named: Named) -> Any:
         """`repeat_interleave` by a tensor of counts; unknown counts are one."""
         counts = args[0]
-        if func._overloadname != "Tensor" or not phantom.is_phantom(counts):
+        if func._overloadname != "Tensor":
             return self.mode.ordinary(func, args, named)
+        if not phantom.is_phantom(counts):
+            return self._real(func, args, named)
         total = named.get("output_size") or counts.numel()
         return self.mode.made(Layout((total,), (1,), torch.int64))
 

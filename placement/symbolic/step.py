@@ -14,7 +14,7 @@ import torch
 from placement.domain.errors import SpecInvalid
 from placement.symbolic import phantom
 from placement.symbolic.case import Case
-from placement.symbolic.kernels import CudaKernels, attention_context
+from placement.symbolic.kernels import attention_context, on_a_gpu
 from placement.symbolic.mode import StepMode
 from placement.symbolic.models import Built, build, class_of
 from placement.symbolic.optimizers import optimizer
@@ -53,7 +53,8 @@ def follow(
     summing.learn()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with mode, _functions(case, tracker), _random_states(tracker):
+        kernel = attention_context(case.accelerator, case.attention)
+        with mode, kernel, _functions(case, tracker), _random_states(tracker):
             progress("building the model", 0.1)
             built = build(case, known)
             answer = _Run(case, built, tracker).steps(progress)
@@ -96,10 +97,7 @@ class _Run:
             progress("forward", number / (count + 1))
             self.tracker.enter("fwd")
             before = self.tracker.live_bytes
-            with (
-                self.autocast(),
-                attention_context(self.case.accelerator, self.case.attention),
-            ):
+            with self.autocast():
                 loss = self.built.loss()
             if count > 1:
                 loss = loss / count
@@ -175,7 +173,7 @@ def _is_tensor(value: Any) -> bool:
 def _functions(case: Case, tracker: Tracker) -> AbstractContextManager[Any]:
     if case.accelerator == "cpu":
         return nullcontext()
-    return CudaKernels(tracker, case.attention)
+    return on_a_gpu(tracker, case.attention)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from placement.management.options import add_workload_options, workload_of
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
 from placement.runtime_check import torch_installed
-from placement.symbolic.case import Case, of_workload, read_case
+from placement.symbolic.case import Case, of_workload, partial_input, read_case
 from placement.symbolic.process import SymbolicFailed, run
 
 MOST_FILE_BYTES = 64 * 2**20
@@ -53,6 +53,12 @@ class Command(BaseCommand):
             "--strategy", choices=get_args(Strategy), default="single", metavar="WORD"
         )
         parser.add_argument("--ranks", type=int, default=1, metavar="N")
+        parser.add_argument(
+            "--input",
+            default="{}",
+            metavar="JSON",
+            help='symbolic: the batch, such as {"kind": "cls_img", "size": 224}',
+        )
 
     def handle(self, *args: object, **options: Any) -> None:
         """Estimate and print. Bad input: one line on stderr and exit status 2."""
@@ -144,7 +150,11 @@ def _symbolic(
     if options["strategy"] not in ("single", "ddp"):
         raise BadInput({"strategy": "only single and ddp are followed symbolically"})
     sharding_of(options)
-    case = of_workload(source.model, {}, workload, replicas=options["ranks"])
+    try:
+        given = partial_input(json.loads(options["input"]))
+    except ValueError as error:
+        raise BadInput({"input": f"is not JSON: {error}"}) from error
+    case = of_workload(source.model, given, workload, replicas=options["ranks"])
     return _one_answer(run([case], path=str(Path.cwd())).answers[0])
 
 
@@ -172,7 +182,7 @@ def answers(data: object, method: str | None) -> Any:
     ]
     if chosen == "closed":
         found = [
-            _named(names[place], lambda s=spec: closed_case(s))
+            _named(names[place], lambda s=spec: closed_case(s, time.process_time))
             for place, spec in enumerate(specs)
         ]
     else:
