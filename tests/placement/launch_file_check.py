@@ -1,0 +1,106 @@
+"""Reads launch files with the libraries' own parsers; a process of its own (torch).
+
+stdin: {"files": {...}, "family": {...}}; stdout: what each library understood.
+"""
+
+import io
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+
+class Replicas:
+    """DeepSpeed asks this how many Gpus share the data."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def get_data_parallel_world_size(self) -> int:
+        """Number of replicas."""
+        return self.count
+
+
+def deepspeed(values: dict[str, Any], replicas: int) -> dict[str, Any]:
+    """What DeepSpeed makes of its JSON; it raises where the batch does not add up."""
+    from deepspeed.runtime import config
+
+    # Without a rank it would take the world to be one process, and ask nobody.
+    config.dist.get_rank = lambda: 0
+    read = config.DeepSpeedConfig(values, mpu=Replicas(replicas))
+    return {
+        "train_batch_size": read.train_batch_size,
+        "stage": read.zero_optimization_stage,
+        "bucket": read.zero_config.reduce_bucket_size,
+        "bf16": read.bfloat16_config.enabled,
+        "offload": bool(read.zero_config.offload_optimizer),
+    }
+
+
+def accelerate(values: dict[str, Any]) -> dict[str, Any]:
+    """What accelerate's launcher makes of its file, and the environment it sets."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import (
+        _validate_launch_command,
+        launch_command_parser,
+    )
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "accelerate.json"
+        path.write_text(json.dumps(values))
+        read = load_config_from_file(str(path))
+        parser = launch_command_parser()
+        arguments = parser.parse_args(["--config_file", str(path), "train.py"])
+        args, _defaults, _mixed = _validate_launch_command(arguments)
+    return {
+        "type": str(read.distributed_type),
+        "processes": read.num_processes,
+        "fsdp_version": getattr(args, "fsdp_version", None),
+        "use_fsdp": bool(args.use_fsdp),
+        "use_deepspeed": bool(args.use_deepspeed),
+    }
+
+
+def torchrun(words: list[str]) -> dict[str, Any]:
+    """What torchrun makes of its arguments."""
+    from torch.distributed.run import get_args_parser
+
+    read = get_args_parser().parse_args([*words[1:], "train.py"])
+    return {"nnodes": read.nnodes, "nproc": read.nproc_per_node, "rank": read.node_rank}
+
+
+def device_map(values: dict[str, int], family: dict[str, Any]) -> dict[str, Any]:
+    """accelerate's own check that every tensor of the model has a place."""
+    import torch
+    import transformers
+    from accelerate.utils.modeling import check_device_map
+
+    config = getattr(transformers, family["config"])(**family["values"])
+    with torch.device("meta"):
+        model = getattr(transformers, family["model"])(config)
+    check_device_map(model, dict(values))
+    return {"modules": len(values)}
+
+
+CHECKS = {f.__name__: f for f in (deepspeed, accelerate, torchrun, device_map)}
+
+
+def main() -> None:
+    """Answer each question with what was understood, or with the error."""
+    answers = []
+    said, sys.stdout = sys.stdout, io.StringIO()  # the libraries chat
+    for question in json.load(sys.stdin):
+        try:
+            answers.append(CHECKS[question["check"]](*question["with"]))
+        except Exception as error:  # whatever a library says of a bad file
+            answers.append({"error": f"{type(error).__name__}: {error}"[:300]})
+    sys.stdout = said
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
