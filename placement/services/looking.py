@@ -13,6 +13,7 @@ look is taken by compare-and-set before anything is decided.
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
@@ -27,6 +28,7 @@ from placement.services import relocating, weighing
 from placement.services.progress import measure
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
+from reservations.models import Allocation
 from telemetry.domain.rules import BREAKS, INTRUDER
 from telemetry.models import Alert
 
@@ -93,7 +95,9 @@ def _troubles() -> dict[int, tuple[Trouble, datetime]]:
     found = {}
     for job in _planned().filter(
         Q(state=JobState.RUNNING) | Q(state__in=_ENDED_BADLY),
-        reservation__allocations__gpu__uuid__in=list(by_uuid),
+        reservation__in=Allocation.objects.filter(gpu__uuid__in=list(by_uuid)).values(
+            "reservation"
+        ),
     ):
         own = [
             alert for uuid in weighing.uuids_of(job) for alert in by_uuid.get(uuid, ())
@@ -115,7 +119,6 @@ def _planned():  # type: ignore[no-untyped-def]
         .exclude(plan=None)
         .select_related("plan", "owner", "node", "reservation__membership")
         .order_by("looked_at", "pk")
-        .distinct()
     )
 
 
@@ -211,9 +214,10 @@ def _record(
         if open_row is not None:
             relocating.withdraw(open_row, now, reason="a better proposal came")
         state = MoveDecision.State.PROPOSED
-        if relocating.declined_before(job, weighed, cause, now):
+        why_not = relocating.said_no(job, weighed, cause, now)
+        if why_not:
             state = MoveDecision.State.STAYS
-            verdict = relocating.as_declined(verdict)
+            verdict = replace(verdict, reason=f"{verdict.reason} {why_not}")
         elif verdict.act is Act.DO:
             state = MoveDecision.State.ACCEPTED
     row = relocating.write(job, weighed, verdict, cause, state, now)

@@ -8,11 +8,11 @@ own, as its owner said when allowing it. TERM reaches a recipe at its next step.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from placement import live
@@ -34,6 +34,8 @@ State = MoveDecision.State
 PORTAL = "portal"
 DECLINED_SECONDS = 3600
 """The same proposal is not made again for so long after a no."""
+FAILED_SECONDS = 600
+"""Nor after it could not be carried out."""
 BEGIN_SECONDS = 600
 """A Job that has not begun elsewhere by then holds up no other move."""
 MOST_REASON = 600
@@ -124,19 +126,16 @@ def refresh(
         live.publish_job(row.job_id)
 
 
-def declined_before(
-    job: Job, weighed: weighing.Weighed, cause: str, now: datetime
-) -> bool:
-    """Whether somebody has just said no to the same."""
-    since = now - timedelta(seconds=DECLINED_SECONDS)
-    rows = job.moves.filter(state=State.DECLINED, cause=cause, decided_at__gt=since)
-    return any(row.to_gpus == weighed.to_gpus for row in rows)
-
-
-def as_declined(verdict: Verdict) -> Verdict:
-    """The verdict that nothing is asked again."""
-    reason = f"{verdict.reason} It was declined a short while ago."
-    return replace(verdict, act=Act.NEVER, reason=reason)
+def said_no(job: Job, weighed: weighing.Weighed, cause: str, now: datetime) -> str:
+    """Why the same is not tried again so soon, in words; "" where it may be."""
+    lately = Q(
+        state=State.DECLINED, decided_at__gt=now - timedelta(seconds=DECLINED_SECONDS)
+    ) | Q(state=State.FAILED, seen_at__gt=now - timedelta(seconds=FAILED_SECONDS))
+    for row in job.moves.filter(lately, cause=cause):
+        if row.to_gpus == weighed.to_gpus:
+            how = "declined" if row.state == State.DECLINED else "tried in vain"
+            return f"It was {how} a short while ago."
+    return ""
 
 
 def withdraw(row: MoveDecision, now: datetime, *, reason: str) -> bool:

@@ -13,7 +13,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.services import weighing
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
-from reservations.models import Allocation, AuditEntry, Reservation
+from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
 from telemetry.domain.rules import INTRUDER, LOST
 from telemetry.models import Gpu
 from telemetry.services import close_alert, open_alert
@@ -260,3 +260,18 @@ def test_a_pair_keeps_the_gpu_that_is_well(alice, cards, rules):
     assert row.state == M.PROPOSED
     assert "node-a:1" in row.to_gpus and "node-a:0" not in row.to_gpus
     assert Plan.from_json(row.plan.plan).gpu_uuids
+
+
+def test_what_the_rules_refuse_is_not_tried_again_at_once(slow, rules):
+    site = SitePolicy.current()
+    site.quota_gpu_seconds = 3600
+    site.save()
+    look()
+    agree(slow)
+    services.look_again(after(5))
+    look(60)
+    first, second = moves(slow)
+    assert (first.state, second.state) == (M.FAILED, M.STAYS)
+    assert "tried in vain" in second.reason
+    slow.refresh_from_db()
+    assert slow.state == JobState.RUNNING
