@@ -163,6 +163,24 @@ def search(
     return None, nearest or Fit(False)
 
 
+def as_mild(
+    workload: Workload,
+    mildest: Setting,
+    replicas: int,
+    freedom: Freedom,
+    fit: Callable[[Setting], Fit],
+) -> list[Setting]:
+    """Every setting that fits and neither slows the step to save memory elsewhere nor
+    changes numbers more than the mildest one that does."""
+    found = [mildest]
+    for stage in stages(workload, freedom):
+        if stage.severity[:3] <= mildest.severity[:3]:
+            counts = accumulations(stage.workload, replicas, freedom.limits)
+            made = [in_runs(stage, count) for count in counts]
+            found += [setting for setting in made if fit(setting).fits]
+    return found
+
+
 def _fewest_pieces(
     settings: Sequence[Setting], fit: Callable[[Setting], Fit]
 ) -> Setting:

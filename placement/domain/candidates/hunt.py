@@ -92,6 +92,11 @@ class Search:
         return min(len(self.offers), self.limits.max_gpus or len(self.offers))
 
     @property
+    def greedy(self) -> bool:
+        """True if the wish looks for the shortest step, not for mild remedies."""
+        return self.wish in GREEDY_WISHES
+
+    @property
     def fixed_length(self) -> bool:
         """True if the model itself fixes the number of tokens (vision)."""
         return self.spec.shape is not None and bool(self.spec.shape.image_tokens)
@@ -366,4 +371,4 @@ class Search:
 
 def worth_ratio(hunt: Search) -> float:
     """How much of the time a second Plan of a strategy may need."""
-    return 1.0 if hunt.wish in GREEDY_WISHES else WORTH_RATIO
+    return 1.0 if hunt.greedy else WORTH_RATIO

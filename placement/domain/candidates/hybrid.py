@@ -75,11 +75,16 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal:
     shapes = list(_degrees(hunt, offers))
     if not shapes:
         return refusal("hybrid", "There are too few GPUs for two ways at once.")
+    cuts: list[Cut] = []
     for stage in stages(hunt.asked, hunt.freedom()):
-        cuts = [cut for shape in shapes for cut in _cuts(hunt, stage, shape)]
-        if cuts:
-            return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
-    return _refuse(hunt, shapes)
+        if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
+            break
+        cuts += [cut for shape in shapes for cut in _cuts(hunt, stage, shape)]
+        if cuts and not hunt.greedy:
+            break
+    if not cuts:
+        return _refuse(hunt, shapes)
+    return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
 
 
 def _degrees(hunt: Search, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:

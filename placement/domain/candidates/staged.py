@@ -67,30 +67,43 @@ def pipeline_cuts(
     strategy: Strategy,
 ) -> list[Cut]:
     """On the fewest Gpus, and the fastest if it is worth more; [] if none fits."""
+    found: list[list[Cut]] = []
+    for stage in stages(asked, hunt.freedom()):
+        if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
+            break
+        cuts = _cuts_with(hunt, offers, stage, strategy)
+        if cuts and not hunt.greedy:
+            return cuts
+        found += [cuts] if cuts else []
+    return min(found, key=lambda cuts: cuts[-1].order, default=[])
+
+
+def _cuts_with(
+    hunt: Search, offers: Sequence[GpuOffer], stage: Setting, strategy: Strategy
+) -> list[Cut]:
+    """The same with the remedies of one setting."""
     blocks = [Block(((offer,),)) for offer in offers]
     gpipe = strategy == "gpipe"
     most = min(hunt.most_gpus, len(blocks))
-    for stage in stages(asked, hunt.freedom()):
-        setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
-        # Smaller pieces need less: where the smallest do not fit, none do.
-        smallest = base_of(strategy, counts[-1])
-        fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
-        if not fewest:
-            continue
-        bases = [base_of(strategy, pieces) for pieces in counts]
-        quick = _best(hunt, setting, blocks, bases, fewest, most)
-        if quick is None:
-            continue
-        few = None
-        for count in range(fewest, len(quick.blocks)):
-            few = _best(hunt, setting, blocks, bases, fewest, count)
-            if few is not None:
-                break
-        if few is None:
-            return [quick]
-        worth = worth_ratio(hunt) * few.time.total_seconds
-        return [few, quick] if quick.time.total_seconds <= worth else [few]
-    return []
+    setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
+    # Smaller pieces need less: where the smallest do not fit, none do.
+    smallest = base_of(strategy, counts[-1])
+    fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
+    if not fewest:
+        return []
+    bases = [base_of(strategy, pieces) for pieces in counts]
+    quick = _best(hunt, setting, blocks, bases, fewest, most)
+    if quick is None:
+        return []
+    few = None
+    for count in range(fewest, len(quick.blocks)):
+        few = _best(hunt, setting, blocks, bases, fewest, count)
+        if few is not None:
+            break
+    if few is None:
+        return [quick]
+    worth = worth_ratio(hunt) * few.time.total_seconds
+    return [few, quick] if quick.time.total_seconds <= worth else [few]
 
 
 def _best(

@@ -12,7 +12,7 @@ from placement.domain.candidates.whole import room
 from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, fastest, room_for
 from placement.domain.plan import Plan, Refusal
-from placement.domain.remedies import Fit, Setting, search
+from placement.domain.remedies import Fit, Setting, as_mild, search
 from placement.domain.sharding import Sharding
 from placement.domain.spec import ModelSpec
 from placement.domain.timing import StepTime, tensor_parallel_time
@@ -94,21 +94,27 @@ def _tensor_plan(
     setting, nearest = search(hunt.asked, 1, hunt.freedom(), fit)
     if setting is None:
         return None, nearest
-    sharding = sharding_of(setting)
-    need = hunt.need_bytes(setting, sharding)
+    settings = [setting]
+    if hunt.greedy:
+        settings = as_mild(hunt.asked, setting, 1, hunt.freedom(), fit)
     options = []
-    for group in wide:
-        fitting = [offer for offer in group if offer.free_bytes >= need]
-        if len(fitting) >= degree:
-            chosen = fastest(fitting, degree)
-            options.append((_time(hunt, setting, sharding, chosen), chosen))
-    time, chosen = min(
+    for setting in settings:
+        sharding = sharding_of(setting)
+        need = hunt.need_bytes(setting, sharding)
+        for group in wide:
+            fitting = [offer for offer in group if offer.free_bytes >= need]
+            if len(fitting) >= degree:
+                chosen = fastest(fitting, degree)
+                time = _time(hunt, setting, sharding, chosen)
+                options.append((time, chosen, setting))
+    time, chosen, setting = min(
         options,
         key=lambda one: (
             one[0].total_seconds,
             [(offer.node, offer.index, offer.uuid) for offer in one[1]],
         ),
     )
+    sharding = sharding_of(setting)
     why = [
         f"Every layer is cut over {degree} GPUs joined by fast links; each holds "
         f"1/{degree} of the large matrices.",

@@ -24,6 +24,7 @@ from placement.domain.remedies import (
     Freedom,
     Setting,
     allowed_again,
+    as_mild,
     first_or_none,
     search,
     smaller_asks,
@@ -66,6 +67,9 @@ def single(hunt: Search) -> list[Plan] | Refusal:
     setting, nearest = search(hunt.asked, 1, freedom, fit)
     if setting is None:
         return refuse(hunt, "single", 1, nearest, freedom, fit)
+    if hunt.greedy:
+        options = as_mild(hunt.asked, setting, 1, freedom, fit)
+        setting = min(options, key=lambda one: _price(hunt, one))
     need = _alone(hunt, setting)
     offer = _one(hunt, setting, need)
     sharding = Sharding(offload_optimizer=setting.offload)
@@ -88,6 +92,15 @@ def single(hunt: Search) -> list[Plan] | Refusal:
 
 def _alone(hunt: Search, setting: Setting) -> int:
     return hunt.need_bytes(setting, Sharding(offload_optimizer=setting.offload))
+
+
+def _price(hunt: Search, setting: Setting) -> tuple[float, int]:
+    """What a step costs on the best Gpu for a setting: seconds, or quota."""
+    offer = _one(hunt, setting, _alone(hunt, setting))
+    sharding = Sharding(offload_optimizer=setting.offload)
+    seconds = _time(hunt, setting, (offer,), sharding).total_seconds
+    weight = offer.weight if hunt.wish == "cheapest" else 1
+    return seconds * weight, setting.workload.accumulation
 
 
 def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
@@ -190,8 +203,20 @@ def _equal_ranks(hunt: Search, sharding: Sharding) -> tuple[Found | None, Fit]:
     )
     if setting is None:
         return None, nearest
-    sharding = replace(sharding, offload_optimizer=setting.offload)
-    return equal_group(hunt, setting, sharding), nearest
+    options = [setting]
+    if hunt.greedy:
+        options = as_mild(
+            hunt.asked,
+            setting,
+            sharding.data_degree,
+            _freedom(hunt, sharding),
+            lambda s: fits_equally(hunt, sharding, s),
+        )
+    found = [
+        equal_group(hunt, one, replace(sharding, offload_optimizer=one.offload))
+        for one in options
+    ]
+    return min(found, key=lambda one: one.time.total_seconds), nearest
 
 
 def equal_group(hunt: Search, setting: Setting, sharding: Sharding) -> Found:
