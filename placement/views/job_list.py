@@ -4,7 +4,7 @@ import csv
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
-from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models import DurationField, Exists, ExpressionWrapper, F, OuterRef
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 
 from placement.domain.lifecycle import JobState
 from placement.forms import JobFilterForm
-from placement.models import Job, JobQuerySet
+from placement.models import Job, JobQuerySet, MoveDecision
 from placement.views.access import reader
 from reservations.models import User
 from telemetry.domain.sheet import tame
@@ -45,7 +45,12 @@ def job_list(request: HttpRequest) -> HttpResponse:
     rows = rows.select_related("owner", "node").annotate(
         ran=ExpressionWrapper(
             Coalesce("ended_at", Now()) - F("started_at"), output_field=DurationField()
-        )
+        ),
+        proposed=Exists(
+            MoveDecision.objects.filter(
+                job=OuterRef("pk"), state=MoveDecision.State.PROPOSED
+            )
+        ),
     )
     rows = rows.order_by(f"{mark}{SORTS[key][1]}", "-pk")
     if request.GET.get("format") == "csv":

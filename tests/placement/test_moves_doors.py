@@ -168,3 +168,10 @@ def test_net_words_are_for_people(proposal):
     proposal.save()
     facts = snapshots.job_moves(proposal.job)[0]
     assert (facts["predicted"], facts["realised"]) == ("10 min for 1 min", "−1 min")
+
+
+def test_the_list_of_jobs_says_where_a_move_waits_for_an_answer(alice, proposal):
+    client = signed_in(alice)
+    assert "a move is proposed" in client.get("/jobs/").content.decode()
+    MoveDecision.objects.update(state=M.DECLINED)
+    assert "a move is proposed" not in client.get("/jobs/").content.decode()
