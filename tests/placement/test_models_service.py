@@ -131,24 +131,6 @@ def test_a_family_that_is_not_known_is_built_on_meta(alice):
     assert row.spec["config"] == config
 
 
-def test_a_known_family_in_an_unknown_form_is_built_too(alice):
-    """A reward model: LLaMA with a score per class in the place of logits."""
-    config = {
-        "model_type": "llama",
-        "architectures": ["LlamaForSequenceClassification"],
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "vocab_size": 100,
-        "num_labels": 3,
-    }
-    spec = ModelSpec.from_json(keep(alice, content=json.dumps(config).encode()).spec)
-
-    block = 4 * 64 * 64 + 3 * 64 * 96 + 2 * 64
-    assert spec.parameter_count == 100 * 64 + 2 * block + 64 + 3 * 64
-
-
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -295,3 +295,21 @@ def test_t5_blocks_come_encoder_first():
         ("encoder", "decoder"),
         ("decoder", "head"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture"),
+    [
+        ("llama", "LlamaForSequenceClassification"),
+        ("bert", "BertForQuestionAnswering"),
+        ("electra", "ElectraForPreTraining"),
+        ("whisper", "WhisperForAudioClassification"),
+        ("t5", "T5EncoderModel"),
+    ],
+)
+def test_a_known_family_in_an_unknown_form_is_left_to_a_build(family, architecture):
+    with pytest.raises(UnknownFamily) as caught:
+        parse_config({"model_type": family, "architectures": [architecture]})
+
+    assert caught.value.code == "unknown_family"
+    assert caught.value.field == "architectures"
