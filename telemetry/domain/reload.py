@@ -39,8 +39,11 @@ class ReloadWatch:
         self._proven = True
 
     def judge(self, readable: set[str]) -> None:
-        """Between two samples; `readable` are the Gpus that were asked."""
-        if readable and readable <= self._silent:
+        """Between two samples; `readable` are the Gpus that were asked.
+
+        Where none is left to ask, only starting anew tells whether one is back.
+        """
+        if readable <= self._silent:
             self._proven = True
         self._silent.clear()
 

@@ -107,6 +107,11 @@ class Sim:
         ]
         self.write()
 
+    def rewrite(self, text: str) -> None:
+        """Replace the whole config."""
+        self._raw = text
+        self.write()
+
     def write(self) -> None:
         """Write the config beside the old one, then rename."""
         body = self._raw

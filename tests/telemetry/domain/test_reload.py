@@ -34,10 +34,15 @@ def test_failures_of_different_samples_do_not_add_up() -> None:
     assert not watch.stale
 
 
-def test_a_node_without_readable_gpus_proves_nothing() -> None:
+def test_where_no_gpu_is_left_to_ask_only_starting_anew_tells() -> None:
     watch = ReloadWatch()
     watch.judge(set())
-    assert not watch.stale
+    assert watch.due(0.0)
+    watch.note_try(0.0)
+    watch.note_success()
+    watch.judge(set())
+    assert not watch.due(0.5)
+    assert watch.due(1.0)
 
 
 def test_tries_wait_longer_and_longer_until_a_gpu_answers() -> None:
