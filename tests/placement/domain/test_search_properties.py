@@ -413,11 +413,13 @@ def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks
     st.integers(1, 6),
     st.integers(0, 3),
     st.sampled_from([0.1, 0.4, 2.0]),
-    st.sampled_from(["fastest", "fewest", "cheapest"]),
+    st.sampled_from(["fastest", "fewest", "cheapest", None]),
 )
 def test_more_room_never_makes_the_best_plan_worse(
     drawn, links, blocks, which, more, wish
 ):
+    """Remedies that change numbers are left out: they may be faster, and are not used
+    where they are not needed."""
     offers = offers_of(drawn, links)
     which %= len(offers)
     wider = list(offers)
@@ -426,9 +428,12 @@ def test_more_room_never_makes_the_best_plan_worse(
         free_bytes=offers[which].free_bytes + int(more * GIB),
         used_bytes=offers[which].used_bytes - int(more * GIB),
     )
-    workload = Workload(batch=4, sequence_length=256)
-    before = plan(model(blocks), workload, offers, limits=AS_ASKED, wish=wish).best
-    after = plan(model(blocks), workload, wider, limits=AS_ASKED, wish=wish).best
+    workload = Workload(batch=8, sequence_length=512)
+    limits = Limits(small_optimizer=False, quantization=False)
+    before, after = (
+        plan(model(blocks), workload, gpus, limits=limits, wish=wish).best
+        for gpus in (offers, wider)
+    )
 
     if before is not None:
         assert after is not None
@@ -436,6 +441,9 @@ def test_more_room_never_makes_the_best_plan_worse(
 
 
 def value(one, wish):
+    """What the wish is about; without one the order of choice but for seconds."""
+    if wish is None:
+        return rank_key(one)[:-3]
     told = {
         "fastest": one.step_seconds,
         "fewest": len(one.shards),
