@@ -53,8 +53,8 @@ class Setting:
     def severity(self) -> tuple[bool, bool, bool, bool, int]:
         """For ranking: what hurts most, first."""
         return (
-            self.offload,
             self.weights != "full",
+            self.offload,
             self.workload.optimizer == "adam8bit",
             self.workload.checkpointing == "full",
             self.workload.accumulation,

@@ -82,8 +82,8 @@ def _order_of_choice(one: Plan) -> Key:
     order = FAST_LINK_ORDER if one.launch["fast_links"] else SLOW_LINK_ORDER
     offloads = bool(one.launch["offload_optimizer"]) or one.workload.offload != "none"
     return (
-        offloads,
         one.launch.get("weights", "full") != "full",
+        offloads,
         one.workload.optimizer == "adam8bit",
         one.troubled > 0,
         one.spans_nodes,

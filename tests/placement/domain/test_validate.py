@@ -6,6 +6,7 @@ import pytest
 
 from placement.domain.errors import PlanInvalid
 from placement.domain.planner import plan
+from placement.domain.remedies import Limits
 from placement.domain.validate import plan_problems, validate
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
@@ -14,6 +15,7 @@ from tests.placement.domain.made import make_offers
 pytestmark = pytest.mark.pure
 
 OFFERS = make_offers(23, 23, 23)
+FAST = make_offers(*[23] * 4, link_group="nv")
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +94,90 @@ def test_shares_that_are_not_a_whole_are_found(plans):
 
 def test_a_plan_without_ranks_is_found(plans):
     assert plan_problems(replace(plans["ddp"], shards=()), OFFERS)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    limits = Limits(strategies=("hybrid", "interleaved", "tensor", "gpipe"))
+    made = plan(well_known_spec("gpt2"), Workload(batch=8), FAST, limits=limits)
+    return {one.strategy: one for one in made.plans}
+
+
+def launched(one, **changes):
+    return replace(one, launch={**one.launch, **changes})
+
+
+def test_good_plans_of_every_kind_have_no_problems(mixed):
+    assert set(mixed) == {"hybrid", "interleaved", "tensor", "gpipe"}
+    for one in mixed.values():
+        validate(one, FAST, well_known_spec("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "words"),
+    [
+        ("hybrid", {"tensor_degree": 3}, "are not 4 ranks"),
+        ("hybrid", {"zero_stage": 7}, "ZeRO"),
+        ("hybrid", {"rank_grid": []}, "grid"),
+        ("hybrid", {"gpu_uuids": []}, "other GPUs"),
+        ("tensor", {"zero_stage": 1}, "ZeRO stage 1"),
+        ("gpipe", {"schedule": "1f1b"}, "not the schedule of gpipe"),
+        ("interleaved", {"virtual_stages": 3}, "pieces of the model"),
+        ("interleaved", {"microbatches": 7}, "evenly"),
+        ("gpipe", {"microbatch": 100}, "would do for 8"),
+        ("gpipe", {"microbatch": 0}, "fewer than 8"),
+    ],
+)
+def test_a_launch_that_contradicts_the_plan_is_found(mixed, strategy, changes, words):
+    problems = plan_problems(launched(mixed[strategy], **changes), FAST)
+
+    assert any(words in problem for problem in problems), problems
+
+
+def test_ranks_that_swap_their_seats_are_found(mixed):
+    broken = with_shard(mixed["hybrid"], 0, replica=1)
+
+    assert any("do not sit" in p for p in plan_problems(broken, FAST))
+
+
+def test_a_cut_layer_without_fast_links_is_found(mixed):
+    slow = [replace(offer, link_group="") for offer in FAST]
+
+    assert any("no fast link" in p for p in plan_problems(mixed["tensor"], slow))
+
+
+def test_fast_links_told_pair_by_pair_are_links_too(mixed):
+    ring = [
+        replace(
+            offer, link_group="", links=((FAST[(i + 1) % len(FAST)].uuid, "nvlink"),)
+        )
+        for i, offer in enumerate(FAST)
+    ]
+
+    assert plan_problems(mixed["tensor"], ring) == []
+
+
+def test_times_that_do_not_add_up_are_found(mixed):
+    broken = replace(mixed["tensor"], step_seconds=1e6)
+    negative = replace(mixed["tensor"], bubble_seconds=-1.0)
+
+    assert any("not the step's time" in p for p in plan_problems(broken, FAST))
+    assert any("negative" in p for p in plan_problems(negative, FAST))
+
+
+def test_a_quota_that_is_not_its_gpus_is_found(mixed):
+    broken = replace(mixed["tensor"], quota_gpu_seconds=0.0)
+
+    assert any("quota" in p for p in plan_problems(broken, FAST))
+
+
+def test_a_plan_for_another_model_is_found(mixed):
+    other = well_known_spec("gpt2-medium")
+
+    assert len(plan_problems(mixed["tensor"], FAST, other)) == 2
+
+
+def test_a_gpu_of_another_node_than_told_is_found(mixed):
+    moved = replace(mixed["tensor"], nodes=("lab-z",))
+
+    assert any("is not on lab-z" in p for p in plan_problems(moved, FAST))
