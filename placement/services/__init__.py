@@ -4,7 +4,13 @@ from placement.services.facts import record_fact
 from placement.services.jobs import launch, stop
 from placement.services.looking import look_again
 from placement.services.models import adapted, chosen_spec, parse_model
-from placement.services.planning import keep_plan, make_plans, offered
+from placement.services.planning import (
+    earliest_start,
+    keep_plan,
+    make_plans,
+    offered,
+    soonest_plans,
+)
 from placement.services.refining import cancel_refinement, follow, refine
 from placement.services.relocating import allow_moves, decide
 from placement.services.ticking import tick
@@ -15,6 +21,7 @@ __all__ = [
     "cancel_refinement",
     "chosen_spec",
     "decide",
+    "earliest_start",
     "follow",
     "keep_plan",
     "launch",
@@ -24,6 +31,7 @@ __all__ = [
     "parse_model",
     "record_fact",
     "refine",
+    "soonest_plans",
     "stop",
     "tick",
 ]

@@ -295,8 +295,11 @@ def _check_runnable(plan: StoredPlan) -> None:
     """Refuse what no ready recipe really does; nothing pretends to."""
     strategy = str(plan.plan.get("strategy", ""))
     task = str(plan.plan.get("launch", {}).get("task", "train"))
+    nodes = plan.plan.get("nodes", ())
     if task != "train":
         strategy = f"{task} with {strategy}"
+    elif len(nodes) > 1:
+        strategy = f"{strategy} over {', '.join(map(str, nodes))}"
     elif strategy in RUNNABLE_STRATEGIES:
         return
     raise StrategyNotRunnable(strategy=strategy, runnable=RUNNABLE_STRATEGIES)
