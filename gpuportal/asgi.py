@@ -12,6 +12,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
+import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal.handler import OneHopHandler  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 

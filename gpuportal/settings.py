@@ -139,6 +139,8 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_TASK_CREATE_MISSING_QUEUES = True
+# Symbolic estimates take seconds: a worker of their own, so that ticks never wait.
+CELERY_TASK_ROUTES = {"placement.tasks.refine": {"queue": "refine"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

@@ -18,7 +18,7 @@ def look_again() -> dict[str, int]:
     return services.look_again(timezone.now())
 
 
-@shared_task(name="placement.tasks.refine", queue="refine")
+@shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
-    """Follow one Refinement (``services.refining``). Seconds: a queue of its own."""
+    """Follow one Refinement (``services.refining``). Seconds: on its own queue (settings)."""
     return services.follow(refinement_id=refinement_id, clock=timezone.now)

@@ -31,6 +31,7 @@ ADDRESS_BYTES = 4 * 2**30
 POLL_SECONDS = 0.1
 MOST_LINE_BYTES = 2**20
 ROOT = Path(__file__).resolve().parents[2]
+CHILD = "placement.symbolic.child"
 Listener = Callable[[int, str, float], None]
 
 
@@ -130,7 +131,7 @@ def _start(folder: Path, asked: str) -> subprocess.Popen[bytes]:
     request.write_text(asked)
     with request.open("rb") as source:
         return subprocess.Popen(
-            [sys.executable, "-m", "placement.symbolic.child"],
+            [sys.executable, "-m", CHILD],
             cwd=ROOT,
             env=_environment(folder),
             stdin=source,
