@@ -260,7 +260,8 @@ class Sampler:
         except ProbeUnavailable as error:
             self._state, self._why = "unavailable", str(error)
         else:
-            self._why = ""
+            if not probe.stale:  # else the back-off let it do nothing
+                self._why = ""
 
     def _wait_for_probe(self) -> Probe | None:
         """Open the probe, trying again for as long as there is nothing to read."""
