@@ -90,7 +90,7 @@ def offered(
     booked = _booked(window)
     looked = _Looked(
         seen={} if later else _live(now),
-        rules=_rules(gpus),
+        rules=Alert.objects.open().rules_by_gpu(),
         groups=link_groups({gpu.node for gpu in gpus}),
         links=_links({gpu.node for gpu in gpus}),
         network=placement_policy().network_bytes_per_second,
@@ -165,10 +165,10 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was read of all Gpus, by UUID (rules: by primary key)."""
+    """What was read of all Gpus, by UUID (rules of open findings: by primary key)."""
 
     seen: Mapping[str, _Seen]
-    rules: Mapping[int, Sequence[str]]
+    rules: Mapping[int, set[str]]
     groups: Mapping[str, str]
     links: Mapping[str, tuple[tuple[str, str], ...]]
     network: float
@@ -245,13 +245,6 @@ def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _Seen:
         throttle=tuple(told.get("throttle") or ()),
         sm_clock_mhz=row.row.sm_clock_mhz,
     )
-
-
-def _rules(gpus: Sequence[Gpu]) -> dict[int, list[str]]:
-    """Return the rules of open findings, by Gpu."""
-    shown = {gpu.pk for gpu in gpus}
-    open_rules = Alert.objects.open().rules_by_gpu()
-    return {pk: sorted(rules) for pk, rules in open_rules.items() if pk in shown}
 
 
 def _booked(window: Window) -> dict[int, list[Allocation]]:
@@ -333,4 +326,5 @@ def _links(nodes: set[Node]) -> dict[str, tuple[tuple[str, str], ...]]:
     for node in nodes:
         for a, b, word in node.links:
             found[a].append((b, word))
+            found[b].append((a, word))
     return {uuid: tuple(sorted(pairs)) for uuid, pairs in found.items()}

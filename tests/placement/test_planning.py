@@ -1,5 +1,6 @@
 """What is offered to the planner: live use, bookings, grids, names, one's own."""
 
+import json
 from datetime import datetime, timedelta
 
 import pytest
@@ -8,11 +9,16 @@ from django.utils import timezone
 from placement import services
 from placement.domain.errors import BadInput, WorkloadInvalid
 from placement.domain.plan import Plan
+from placement.domain.remedies import Limits
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
+from placement.models import PlacementPolicy
 from placement.services.planning import BOOKED
 from reservations.domain.lifecycle import State
 from reservations.models import SitePolicy
+from telemetry import live
+from telemetry.domain.rules import ECC, REMAP_PENDING, WEDGED
+from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.placement.lab import GIB, MIB, make_lab, send_frame, signed_in
 
@@ -134,6 +140,140 @@ def test_a_kept_plan_is_read_back_equal(alice, gpus):
     kept.refresh_from_db()
     assert Plan.from_json(kept.plan) == plans.plans[0]
     assert kept.title == "gpt2: One GPU"
+
+
+def finding(gpu, rule):
+    Alert.objects.create(
+        rule=rule, gpu=gpu, opened_at=timezone.now(), last_seen_at=timezone.now()
+    )
+
+
+def test_a_gpu_whose_memory_fails_is_left_out_and_a_hot_one_is_slower(
+    alice, gpus, redis_client
+):
+    finding(gpus[0], ECC)
+    finding(gpus[1], REMAP_PENDING)
+    hot = {
+        "processes": [],
+        "throttle": ["hw_thermal"],
+        "memory_reserved_bytes": None,
+    }
+    detail = {"node": "node-a", "at": 0, "load1": None, "gpus": {gpus[2].uuid: hot}}
+    redis_client.set(live.DETAIL + "node-a", json.dumps(detail))
+    gpus[2].sm_clock_max_mhz = 420
+    gpus[2].save()
+    _, by_label = offers(alice)
+
+    assert "uncorrectable ECC" in by_label["node-a:0"].reason
+    assert by_label["node-a:0"].free_bytes == 0
+    assert by_label["node-a:1"].usable
+    assert by_label["node-a:1"].health == ("row remap pending",)
+    assert by_label["node-a:2"].speed_ratio == pytest.approx(0.5)
+    assert by_label["node-a:3"].health == ()
+
+
+def test_a_finding_of_a_node_is_one_of_each_of_its_gpus(alice, gpus):
+    at = timezone.now()
+    Alert.objects.create(rule=WEDGED, node=gpus[0].node, opened_at=at, last_seen_at=at)
+    _, by_label = offers(alice)
+
+    assert not by_label["node-a:3"].usable
+    assert by_label["node-b:0"].usable
+
+
+def test_split_and_retired_gpus_are_never_offered_whole(alice, gpus):
+    gpus[0].mig = True
+    gpus[0].save()
+    gpus[1].retired = True
+    gpus[1].save()
+    _, by_label = offers(alice)
+
+    assert "instances" in by_label["node-a:0"].reason
+    assert "node-a:1" not in by_label
+
+
+def test_links_weights_and_the_network_are_offered(alice, gpus):
+    node = gpus[0].node
+    node.fast_links = [[gpus[0].uuid, gpus[1].uuid]]
+    node.links = [[gpus[1].uuid, gpus[2].uuid, "pix"]]
+    node.save()
+    PlacementPolicy.objects.update_or_create(
+        pk=1, defaults={"network_bytes_per_second": 1_250_000_000}
+    )
+    _, by_label = offers(alice)
+    first, second, third = (by_label[f"node-a:{index}"] for index in range(3))
+
+    assert first.link_group == second.link_group != ""
+    assert (gpus[2].uuid, "pix") in second.links
+    assert (gpus[1].uuid, "pix") in third.links
+    assert first.network_bytes_per_second == 1.25e9
+    assert first.weight == gpus[0].pool.weight
+
+
+def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gpus):
+    now = timezone.now()
+    make_reservation(bob, gpus, now, now + timedelta(hours=3))
+    make_reservation(bob, gpus[:4], now + timedelta(hours=3), now + timedelta(hours=9))
+    spec = well_known_spec("gpt2")
+    soonest = services.soonest_plans(
+        user=alice, spec=spec, workload=Workload(), at=None, hours=2, now=now
+    )
+
+    assert soonest.found.best.node == "node-b"
+    assert 2.9 * 3600 < soonest.found.best.wait_seconds < 4.1 * 3600
+    assert soonest.offered.start > now + timedelta(hours=2)
+
+
+def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
+    soonest = services.soonest_plans(
+        user=alice,
+        spec=well_known_spec("gpt2"),
+        workload=Workload(),
+        at=None,
+        hours=2,
+        now=timezone.now(),
+    )
+
+    assert soonest.found.best.wait_seconds == 0
+
+
+def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
+    now = timezone.now()
+    make_reservation(bob, gpus, now, now + timedelta(hours=3))
+    soonest = services.soonest_plans(
+        user=alice,
+        spec=well_known_spec("llama-3.1-405b"),
+        workload=Workload(),
+        at=None,
+        hours=2,
+        now=now,
+        limits=Limits(offload=False),
+    )
+
+    assert soonest.found.plans == ()
+    assert not soonest.offered.later
+
+
+def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus):
+    now = timezone.now()
+    found, _ = offers(alice)
+    plans = services.make_plans(
+        spec=well_known_spec("gpt2"),
+        workload=Workload(batch=32),
+        offers=found.offers,
+        wish="fastest",
+    )
+    wide = next(one for one in plans.plans if len(one.shards) == 4)
+    at = now + timedelta(hours=1)
+    free = services.earliest_start(plan=wide, at=at, hours=2, now=now)
+    make_reservation(bob, gpus[:1], at, at + timedelta(hours=5))
+    later = services.earliest_start(plan=wide, at=at, hours=2, now=now)
+
+    assert free.same
+    assert free.window.start <= at + timedelta(hours=1)
+    assert later.window.start >= at + timedelta(hours=5)
+    with pytest.raises(WorkloadInvalid):
+        services.earliest_start(plan=wide, at=at, hours=0, now=now)
 
 
 class TestTheApi:

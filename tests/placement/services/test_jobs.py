@@ -175,6 +175,14 @@ def test_a_plan_that_nothing_runs_is_refused_with_what_does(
     assert strategy in str(refusal.value)
 
 
+def test_a_plan_over_several_nodes_is_refused_with_their_names(alice, reservation):
+    plan = make_plan(alice, "ddp")
+    plan.plan["nodes"] = ["node-a", "node-b"]
+    plan.save()
+    with pytest.raises(StrategyNotRunnable, match="ddp over node-a, node-b"):
+        launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+
+
 def test_a_plan_for_other_gpus_is_refused_with_their_names(alice, reservation):
     plan = make_plan(alice, "single")
     plan.plan["shards"] = [{"gpu_uuid": "GPU-elsewhere", "gpu_label": "node-z:3"}]
