@@ -150,6 +150,8 @@ def refining(celery: Sequence[str], environ: Mapping[str, str]) -> list[Spec]:
                 *("--max-tasks-per-child", "500"),
             ],
             environ,
+            # An idle worker looks at its queue, and at signals, every few seconds.
+            stop_seconds=5.0,
             orphan_signal=signal.SIGQUIT,
             essential=False,
         )

@@ -202,6 +202,9 @@ class _Listening:
                 if not piece:
                     return self._ended()
                 self._take(piece)
+                if len(self.outcome.answers) == self.count:
+                    # Taking a large graph apart would only keep the caller waiting.
+                    return self.outcome
 
     def _take(self, piece: bytes) -> None:
         *lines, self.rest = (self.rest + piece).split(b"\n")
