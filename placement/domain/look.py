@@ -70,13 +70,15 @@ class Trouble:
     gpu_label: str
     breaks: bool
     """Nobody can count on the Gpu; False: a stranger shares it."""
+    unheard: bool = False
+    """Its node says nothing: the Job may still run there, and cannot be stopped."""
 
     @property
     def words(self) -> str:
         """For people."""
         if self.breaks:
-            return f"{self.gpu_label} cannot be counted on ({self.rule})"
-        return f"somebody else runs on {self.gpu_label}"
+            return f"GPU {self.gpu_label} cannot be counted on ({self.rule})"
+        return f"Somebody else runs on {self.gpu_label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +183,7 @@ def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
 
 def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     """Keep the Job alive: elsewhere, if there is a place and time for it."""
-    words = trouble.words[:1].upper() + trouble.words[1:]
-    policy = look.rules.when_in_trouble
+    words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
         return Verdict(
             act=Act.NEVER, reason=f"{words}; there is nowhere to go: {look.no_plan}."
@@ -220,7 +221,8 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
 
 def _allowed(policy: Act, look: Look) -> Act:
     """What the policy comes to for this Job."""
-    if policy is Act.DO and (look.restart is Restart.NOT or look.dearer):
+    unheard = look.trouble is not None and look.trouble.unheard
+    if policy is Act.DO and (look.restart is Restart.NOT or look.dearer or unheard):
         return Act.PROPOSE
     return policy
 
@@ -233,4 +235,6 @@ def _why_not_done(policy: Act, look: Look) -> str:
         return " Not done by itself: the job has not said how it may be started again."
     if look.dearer:
         return " Not done by itself: those GPUs cost more quota."
+    if look.trouble is not None and look.trouble.unheard:
+        return " Not done by itself: its node is silent, and it may still run there."
     return ""

@@ -29,7 +29,7 @@ from placement.services.progress import measure
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
 from reservations.models import Allocation
-from telemetry.domain.rules import BREAKS, INTRUDER
+from telemetry.domain.rules import BREAKS, INTRUDER, SILENT
 from telemetry.models import Alert
 
 TROUBLE_SECONDS = 60
@@ -85,11 +85,7 @@ def _each(
 
 def _troubles() -> dict[int, tuple[Trouble, datetime]]:
     """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
-    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS]).exclude(gpu=None)
-    by_uuid: dict[str, list[Alert]] = {}
-    for alert in alerts.select_related("gpu__node").order_by("opened_at", "pk"):
-        if alert.gpu is not None:
-            by_uuid.setdefault(alert.gpu.uuid, []).append(alert)
+    by_uuid = _alerts_by_uuid()
     if not by_uuid:
         return {}
     found = {}
@@ -99,16 +95,29 @@ def _troubles() -> dict[int, tuple[Trouble, datetime]]:
             "reservation"
         ),
     ):
-        own = [
-            alert for uuid in weighing.uuids_of(job) for alert in by_uuid.get(uuid, ())
-        ]
-        own.sort(key=lambda alert: alert.rule not in BREAKS)
+        own = [one for uuid in weighing.uuids_of(job) for one in by_uuid.get(uuid, ())]
         if own:
-            first = own[0]
+            worst = min(own, key=lambda one: (not one[0].breaks, one[0].unheard))
+            found[job.pk] = (worst[0], max(opened_at for _, opened_at in own))
+    return found
+
+
+def _alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
+    """Return what is wrong with each Gpu; a Node's finding counts for all of its."""
+    found: dict[str, list[tuple[Trouble, datetime]]] = {}
+    alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])
+    for alert in alerts.select_related("gpu__node", "node").order_by("opened_at", "pk"):
+        gpus = [alert.gpu] if alert.gpu else []
+        if alert.gpu is None and alert.node is not None:
+            gpus = list(alert.node.gpus.filter(retired=False).select_related("node"))
+        for gpu in gpus:
             trouble = Trouble(
-                rule=first.rule, gpu_label=str(first.gpu), breaks=first.rule in BREAKS
+                rule=alert.rule,
+                gpu_label=str(gpu),
+                breaks=alert.rule in BREAKS,
+                unheard=alert.rule == SILENT,
             )
-            found[job.pk] = (trouble, max(alert.opened_at for alert in own))
+            found.setdefault(gpu.uuid, []).append((trouble, alert.opened_at))
     return found
 
 

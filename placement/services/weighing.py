@@ -22,9 +22,11 @@ from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan
 from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
+from placement.domain.words import gib, plural
 from placement.domain.workload import Workload
 from placement.models import Job, PlacementPolicy
 from placement.services import planning
+from placement.services.offering import BOOKED
 from placement.services.progress import progress_of
 from reservations.models import Allocation
 from telemetry import live
@@ -33,6 +35,8 @@ from telemetry.models import Alert, Gpu
 
 STATE_BYTES_PER_SECOND = 1e9
 """Through a checkpoint on a drive of the node, written and read again."""
+MOST_NAMED = 6
+"""Gpus that a reason lists one by one."""
 MOST_ELAPSED_LOOKS = 3
 """Time in which nobody looked does not count as regret."""
 
@@ -258,8 +262,7 @@ def _elsewhere(
     }
     plans = _plans(spec, workload, current, list(open_to.values()))
     if not plans:
-        count = len(current.shards)
-        return None, f"no {count} other GPU{'s' if count > 1 else ''} it fits are free"
+        return None, _why_none(current, offers, open_to, shunned)
     best = plans[0]
     near = nearest_set(best.gpu_uuids, current.gpu_uuids, open_to)
     if set(near) != set(best.gpu_uuids):
@@ -271,11 +274,39 @@ def _elsewhere(
     return renamed(best, current, open_to), ""
 
 
-def _shunned() -> set[str]:
-    """UUIDs of Gpus that nobody should move to: broken, or strangers are on them."""
+def _shunned() -> dict[str, str]:
+    """By UUID what is wrong with Gpus that nobody should move to."""
     rules = [INTRUDER, SQUATTER, *BREAKS]
     found = Alert.objects.open().filter(rule__in=rules).rules_by_gpu()
-    return set(Gpu.objects.filter(pk__in=found).values_list("uuid", flat=True))
+    uuids = Gpu.objects.filter(pk__in=found).values_list("pk", "uuid")
+    return {uuid: min(found[pk]) for pk, uuid in uuids}
+
+
+def _why_none(
+    current: Plan,
+    offers: Mapping[str, GpuOffer],
+    open_to: Mapping[str, GpuOffer],
+    shunned: Mapping[str, str],
+) -> str:
+    """What is in the way of each other Gpu, the booked ones counted together."""
+    booked, others = 0, []
+    for uuid, offer in offers.items():
+        if uuid in current.gpu_uuids:
+            continue
+        if uuid in open_to:
+            others.append(f"{offer.label} {gib(offer.free_bytes)} free")
+        elif uuid in shunned:
+            others.append(f"{offer.label} {shunned[uuid]}")
+        elif offer.reason.startswith(BOOKED):
+            booked += 1
+        else:
+            others.append(f"{offer.label} {offer.reason or 'no free memory'}")
+    if booked:
+        others.append(f"{booked} booked till the reservation's end or before")
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    listed = ", ".join(others[:MOST_NAMED]) + more
+    needed = plural(len(current.shards), "GPU")
+    return f"it needs {needed} elsewhere ({listed or 'there is no other'})"
 
 
 # --- what a move needs and costs ---------------------------------------------------

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.pure
 GIB = 2**30
 DO = Rules(when_faster=Act.DO, when_in_trouble=Act.DO)
 LOST = Trouble(rule="lost", gpu_label="red:0", breaks=True)
+SILENT = Trouble(rule="no sample", gpu_label="red:0", breaks=True, unheard=True)
 INTRUDER = Trouble(rule="intruder", gpu_label="red:0", breaks=False)
 
 
@@ -40,7 +41,7 @@ looks = st.builds(
                     when_in_trouble=st.sampled_from(Act)),
     may_move=st.booleans(),
     restart=st.sampled_from(Restart),
-    trouble=st.sampled_from([None, LOST, INTRUDER]),
+    trouble=st.sampled_from([None, LOST, INTRUDER, SILENT]),
     step_seconds_now=st.one_of(st.none(), some_seconds),
     step_seconds_new=st.one_of(st.none(), some_seconds),
     steps_left=st.one_of(st.none(), st.integers(0, 10**9)),
@@ -66,6 +67,7 @@ def test_every_look_is_explained_and_keeps_to_what_was_allowed(seen):
         assert policy is Act.DO
         assert seen.restart is not Restart.NOT and not seen.dearer
         assert seen.trouble or seen.may_move
+        assert not (seen.trouble and seen.trouble.unheard)
     if verdict.act is not Act.NEVER:
         assert seen.window_seconds > seen.cost_seconds
 

@@ -14,7 +14,7 @@ from placement.services import weighing
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
-from telemetry.domain.rules import INTRUDER, LOST
+from telemetry.domain.rules import INTRUDER, LOST, SILENT
 from telemetry.models import Gpu
 from telemetry.services import close_alert, open_alert
 from tests.factories import make_reservation
@@ -196,7 +196,7 @@ def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     services.look_again(after(5))
     row = moves(watched)[0]
     assert (row.state, row.automatic, row.cause) == (M.ACCEPTED, True, LOST)
-    assert "node-a:0 cannot be counted on" in row.reason.replace("Node", "node")
+    assert "GPU node-a:0 cannot be counted on" in row.reason
     services.look_again(after(10))
     row.refresh_from_db()
     assert (row.state, row.to_gpus) == (M.MOVING, ["node-a:1"])
@@ -239,6 +239,7 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     services.look_again(after(5))
     row = moves(watched)[0]
     assert row.state == M.STAYS and "nowhere to go" in row.reason
+    assert "5 booked" in row.reason
 
 
 def test_ones_other_reservations_are_not_moved_onto(watched, alice, cards):
@@ -275,3 +276,13 @@ def test_what_the_rules_refuse_is_not_tried_again_at_once(slow, rules):
     assert "tried in vain" in second.reason
     slow.refresh_from_db()
     assert slow.state == JobState.RUNNING
+
+
+def test_a_silent_node_is_left_only_when_somebody_says_so(watched, cards, rules):
+    rules.when_in_trouble = Act.DO
+    rules.save()
+    open_alert(rule=SILENT, node_id=watched.node_id, now=NOW)
+    services.look_again(after(5))
+    row = moves(watched)[0]
+    assert (row.state, row.to_gpus) == (M.PROPOSED, ["node-b:0"])
+    assert "may still run there" in row.reason
