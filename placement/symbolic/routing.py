@@ -214,7 +214,7 @@ class Router:
         source = args[0]
         if not phantom.is_phantom(source):
             return self._real(func, args, named)
-        least: int = named.get("minlength", args[2] if len(args) > 2 else 0)
+        least: Any = named.get("minlength", args[2] if len(args) > 2 else 0)
         count = max(int(self.categories.get(source) or 1), least)
         return self.mode.made(Layout((count,), (1,), torch.int64))
 
