@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Count, F, Q
 
 from reservations.domain.lifecycle import State
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models import Account, Allocation, Reservation
 from reservations.snapshots.calendar import subtree
 from telemetry import services as telemetry
@@ -21,6 +22,7 @@ from telemetry.models import AccountHour, SampleHour, SampleMinute
 from telemetry.models.samples import TotalsQuerySet
 
 HOUR = timedelta(hours=1)
+LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
 HELD = [
     state.value
     for state in sorted(State.holding() | {State.REFUNDED})
@@ -60,14 +62,23 @@ def _named(of: dict[str, Any]) -> Q:
     return Q(**{f"{_ALLOCATION}__{name}": value for name, value in of.items()})
 
 
+def _near(start: datetime, end: datetime) -> dict[str, Any]:
+    """Allocations that meet [start, end), bounded so that an index range finds
+    them however many Reservations there ever were."""
+    return {
+        "end__gt": start,
+        "start__lt": end,
+        "reservation__start__gt": start - LONGEST,
+        "reservation__start__lt": end,
+    }
+
+
 def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, int]]:
     """By (Account, Pool): what their Gpus did in an hour, and Gpus x seconds held."""
     seconds: dict[tuple[int, int], int] = defaultdict(int)
-    # Bounded on both sides: an index on the end serves it.
+    near = _near(hour, hour + HOUR)
     rows = (
-        Allocation.objects.filter(
-            start__lt=hour + HOUR, end__gt=hour, reservation__state__in=HELD
-        )
+        Allocation.objects.filter(**near, reservation__state__in=HELD)
         .order_by()
         .values_list(
             "reservation__membership__account_id", "gpu__pool_id", "start", "end"
@@ -78,7 +89,9 @@ def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, in
         seconds[account, pool] += int(held.total_seconds())
     if not seconds:
         return {}
-    minutes = held_minutes().filter(minute_at__gte=hour, minute_at__lt=hour + HOUR)
+    minutes = held_minutes(**near).filter(
+        minute_at__gte=hour, minute_at__lt=hour + HOUR
+    )
     totals = {
         (account, pool): total
         for (account, pool), total in minutes.added_up(_ACCOUNT, "gpu__pool")
@@ -89,17 +102,12 @@ def held_in_hour(hour: datetime) -> dict[tuple[int, int], tuple[MinuteTotals, in
 def of_account(account: Account, *, start: datetime, end: datetime) -> Subject:
     """The history of an Account and those below it, between two instants."""
     pks = subtree(account.pk)
-    near = Q(end__gt=start, start__lt=end)
-    gpus = Allocation.objects.filter(
-        near, reservation__membership__account_id__in=pks
-    ).aggregate(gpus=Count("gpu_id", distinct=True))["gpus"]
+    of = {"reservation__membership__account_id__in": pks, **_near(start, end)}
+    held = Allocation.objects.filter(**of)
+    gpus = held.aggregate(gpus=Count("gpu_id", distinct=True))["gpus"]
     return Subject(
         name=account.name,
-        minutes=held_minutes(
-            reservation__membership__account_id__in=pks,
-            end__gt=start,
-            start__lt=end,
-        ),
+        minutes=held_minutes(**of),
         hours=AccountHour.objects.filter(account_id__in=pks),
         gpus=max(1, gpus),
     )
