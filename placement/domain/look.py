@@ -16,6 +16,7 @@ from placement.domain.move import (
     decide_move,
     regret_after,
 )
+from placement.domain.words import plural
 
 SAME_RATIO = 1e-9
 """Step times that differ by less are the same."""
@@ -109,6 +110,8 @@ class Look:
     last_move_cost_seconds: float = 0.0
     dearer: bool = False
     """The other Gpus cost more quota."""
+    companions: int = 0
+    """Other live Jobs of the Reservation: they would end, since it moves as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,9 @@ def judge_look(look: Look) -> Verdict:
         return _in_trouble(look, look.trouble)
     if not look.may_move:
         return _stay("the job does not ask to be moved")
+    if look.companions:
+        jobs = plural(look.companions, "other job")
+        return _stay(f"{jobs} of the same reservation would end with a move")
     now, new = look.step_seconds_now, look.step_seconds_new
     if now is None:
         return _stay("what its plan would take now is not known")
@@ -222,13 +228,17 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
 def _allowed(policy: Act, look: Look) -> Act:
     """What the policy comes to for this Job."""
     unheard = look.trouble is not None and look.trouble.unheard
-    if policy is Act.DO and (look.restart is Restart.NOT or look.dearer or unheard):
+    held_back = look.restart is Restart.NOT or look.dearer or unheard
+    if policy is Act.DO and (held_back or look.companions):
         return Act.PROPOSE
     return policy
 
 
 def _why_not_done(policy: Act, look: Look) -> str:
-    """Why what the policy would do is only proposed."""
+    """Why what the policy would do is only proposed, and what a move would cost."""
+    if look.companions:
+        jobs = plural(look.companions, "other job")
+        return f" Not done by itself: {jobs} of the same reservation would end with it."
     if policy is not Act.DO:
         return ""
     if look.restart is Restart.NOT:

@@ -117,6 +117,7 @@ def weigh(
         seconds_since_last_move=_since(last, now),
         last_move_cost_seconds=_last_cost(last),
         dearer=dearer,
+        companions=job.reservation.jobs.live().exclude(pk=job.pk).count(),
     )
     return Weighed(look, spec, current, best, gpu_ids)
 

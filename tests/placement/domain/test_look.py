@@ -194,3 +194,13 @@ def test_stages_go_where_their_layers_are_already():
     assert near.gpu_uuids == held.gpu_uuids
     assert moved_bytes(near, held) == 0
     validate(near, list(offers.values()))
+
+
+def test_a_job_that_shares_its_reservation_is_not_moved_over_the_others():
+    assert judge_look(look(companions=0)).act is Act.DO
+    stays = judge_look(look(companions=2))
+    assert stays.act is Act.NEVER
+    assert "2 other jobs of the same reservation would end" in stays.reason
+    asked = judge_look(look(companions=1, trouble=LOST))
+    assert asked.act is Act.PROPOSE
+    assert "1 other job of the same reservation would end" in asked.reason
