@@ -38,7 +38,7 @@ READ = frozenset(
     {
         *("id", "model", "input", "precision", "optimizer", "checkpointing"),
         *("grad_accum", "lora", "freeze", "set_to_none", "accelerator", "attention"),
-        *("train", "ranks", "strategy"),
+        *("train", "ranks", "strategy", "traced"),
     }
 )
 MAX_BATCH = 2**20
@@ -82,6 +82,9 @@ class Case:
     trains: bool = True
     ranks: int = 1
     """Replicas of DistributedDataParallel; its buckets are counted, on one rank."""
+    traced: bool = False
+    """As under FakeTensorMode or torch.export: transformers hands masks over
+    explicitly there, and autograd adds gradients up in new tensors."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that mean nothing here."""
 
@@ -142,6 +145,7 @@ def read_case(spec: Mapping[str, Any]) -> Case:
         frozen=_names(problems, "freeze", spec.get("freeze") or ()),
         set_to_none=_flag(problems, spec, "set_to_none", True),
         trains=_flag(problems, spec, "train", True),
+        traced=_flag(problems, spec, "traced", False),
         ranks=_whole(problems, "ranks", spec.get("ranks") or 1, MAX_RANK),
         ignored=tuple(sorted(str(key)[:40] for key in spec if key not in READ)),
     )

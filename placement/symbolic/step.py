@@ -6,8 +6,9 @@ The second step is the steady state: optimizer states exist and gradients are go
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -49,12 +50,12 @@ def follow(
     mode = StepMode(tracker)
     Router(mode)
     Workspaces(mode, case.accelerator)
-    summing = Summing(mode)
-    summing.learn()
+    if not case.traced:
+        Summing(mode).learn()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kernel = attention_context(case.accelerator, case.attention)
-        with mode, kernel, _functions(case, tracker), _random_states(tracker):
+        with mode, kernel, _functions(case, tracker), _world(case, tracker):
             progress("building the model", 0.1)
             built = build(case, known)
             answer = _Run(case, built, tracker).steps(progress)
@@ -177,17 +178,22 @@ def _functions(case: Case, tracker: Tracker) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _random_states(tracker: Tracker) -> Iterator[None]:
-    """Checkpoints keep the generator's state, which no operator makes."""
-    original = torch.get_rng_state
+def _world(case: Case, tracker: Tracker) -> Iterator[None]:
+    """What surrounds the model's code, put back afterwards."""
+    with ExitStack() as changes:
+        state = torch.get_rng_state
 
-    def counted() -> torch.Tensor:
-        state = original()
-        tracker.born(state)
-        return state
+        def counted() -> torch.Tensor:
+            # Checkpoints keep the generator's state, which no operator makes.
+            made = state()
+            tracker.born(made)
+            return made
 
-    torch.get_rng_state = counted
-    try:
+        changes.enter_context(patch.object(torch, "get_rng_state", counted))
+        if case.traced:
+            from transformers import masking_utils
+
+            changes.enter_context(
+                patch.object(masking_utils, "is_tracing", lambda *_a, **_n: True)
+            )
         yield
-    finally:
-        torch.get_rng_state = original

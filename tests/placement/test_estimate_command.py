@@ -108,6 +108,16 @@ def test_one_spec_answers_an_object_and_several_a_list_with_ids(tmp_path, child)
     assert len(json.loads(said("--spec", str(many)))) == 2
 
 
+def test_a_file_of_traced_steps_is_followed_as_traced(tmp_path, child):
+    path = tmp_path / "simulated.json"
+    meta = {"truth": "FakeTensorMode + torch MemTracker on CPU operators"}
+    path.write_text(json.dumps({"meta": meta, "cases": ROWS[:1]}))
+    assert json.loads(said("--spec", str(path)))[0]["id"] == ROWS[0]["spec"]["id"]
+    assert child[0].traced
+    closed = json.loads(said("--spec", str(path), "--method", "closed"))
+    assert "ignored" not in closed[0]
+
+
 def test_without_torch_specs_have_the_closed_form(tmp_path, child, monkeypatch):
     monkeypatch.setattr(estimate, "torch_installed", lambda: False)
     path = tmp_path / "one.json"

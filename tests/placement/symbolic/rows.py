@@ -55,6 +55,11 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "flash": LLAMA | {"accelerator": "cuda", "attention": "flash"},
     "math": LLAMA | {"accelerator": "cuda", "attention": "math"},
     "math-checkpointed": LLAMA | {"attention": "math", "checkpointing": True},
+    "traced": next(
+        row["spec"] | {"traced": True}
+        for row in ROWS
+        if row["spec"]["id"] == "sim-gpt2-fp32-adamw-b8-s1024-sdpa"
+    ),
     "cpu": LLAMA,
     "8bit": LLAMA | {"optimizer": {"name": "adam8bit"}, "precision": "fp32"},
     "fused": LLAMA | {"optimizer": {"name": "adamw", "fused": True}},

@@ -9,8 +9,8 @@ from placement.symbolic.case import read_case
 from placement.symbolic.process import run
 from tests.placement.symbolic.rows import EXTRAS, ROWS
 
-# What the simulator of the large rows made of attention without dropout, torch's own
-# CPU allocator does not show: two layers of the same model measured agree to a byte.
+# The large rows were simulated: transformers makes masks under tracing that it does not
+# make otherwise (test_a_traced_step_has_masks_that_others_do_not).
 SIMULATED = 0.03
 MEASURED = 0.02
 
@@ -77,6 +77,14 @@ def test_flash_attention_keeps_no_scores(told):
     assert (
         told["math-checkpointed"]["activation_bytes"] < told["cpu"]["activation_bytes"]
     )
+
+
+def test_a_traced_step_has_masks_that_others_do_not(told):
+    name = "sim-gpt2-fp32-adamw-b8-s1024-sdpa"
+    (truth,) = [row["truth"] for row in ROWS if row["spec"]["id"] == name]
+    assert told["traced"]["peak_bytes"] == truth["peak_bytes"]
+    mask = 8 * 1024 * 1024 * 4
+    assert truth["peak_bytes"] - told[name]["peak_bytes"] == 12 * mask
 
 
 def test_a_gpu_keeps_dropout_masks_of_a_byte_and_norms_of_autocast_in_fp32(told):
