@@ -7,46 +7,133 @@ a hundred steps, and a loss that does not fall is a fault.
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 VOCABULARY = 64
 CHOICES = 4
 """Tokens that may follow each token: the chain's entropy is at most ln 4."""
 
 
-class TinyTransformer(nn.Module):
-    """A decoder-only transformer with learned positions."""
+class Attention(nn.Module):
+    """Causal self-attention; its projections can be cut by heads."""
 
-    mask: torch.Tensor
-
-    def __init__(self, *, layers: int, hidden: int, heads: int, seq: int) -> None:
+    def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
-        self.token = nn.Embedding(VOCABULARY, hidden)
-        self.position = nn.Embedding(seq, hidden)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                hidden,
-                heads,
-                dim_feedforward=4 * hidden,
-                dropout=0.0,
-                activation="gelu",
-                batch_first=True,
-                norm_first=True,
-            )
-            for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(hidden)
-        mask = nn.Transformer.generate_square_subsequent_mask(seq)
-        self.register_buffer("mask", mask, persistent=False)
-        self.head = nn.Linear(hidden, VOCABULARY, bias=False)
+        self.head_width = hidden // heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.out = nn.Linear(hidden, hidden)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the next token at each place."""
-        length = tokens.shape[1]
-        places = torch.arange(length, device=tokens.device)
-        x = self.token(tokens) + self.position(places)
-        for block in self.blocks:
-            x = block(x, src_mask=self.mask[:length, :length], is_causal=True)
-        return self.head(self.norm(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend to oneself and what came before."""
+        size, length, _ = x.shape
+        # As many heads as this rank has: the width tells.
+        shape = (size, length, -1, self.head_width)
+        query, key, value = (
+            made(x).view(shape).transpose(1, 2)
+            for made in (self.query, self.key, self.value)
+        )
+        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(seen.transpose(1, 2).reshape(size, length, -1))
+
+
+class Mlp(nn.Module):
+    """Two linear layers; they can be cut by their inner width."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, 4 * hidden)
+        self.down = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Widen, bend, narrow."""
+        return self.down(gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """One layer: attention and MLP, each behind a norm and beside a short cut."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(hidden)
+        self.attention = Attention(hidden, heads)
+        self.norm2 = nn.LayerNorm(hidden)
+        self.mlp = Mlp(hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.checkpointing = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run; with checkpointing only x is kept, and all is computed again."""
+        if self.checkpointing and torch.is_grad_enabled():
+            # The state of the random numbers is kept: dropout drops the same again.
+            again: torch.Tensor = checkpoint(
+                self._run, x, use_reentrant=False, preserve_rng_state=True
+            )
+            return again
+        return self._run(x)
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.dropout(self.attention(self.norm1(x)))
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+
+class TinyTransformer(nn.Module):
+    """A decoder-only transformer with learned positions, whole or a stretch of it."""
+
+    def __init__(
+        self, *, layers: int, hidden: int, heads: int, seq: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.token: nn.Embedding | None = nn.Embedding(VOCABULARY, hidden)
+        self.position: nn.Embedding | None = nn.Embedding(seq, hidden)
+        # By name, so that a block keeps its name in a stretch of the model.
+        self.blocks = nn.ModuleDict(
+            {str(n): Block(hidden, heads, dropout) for n in range(layers)}
+        )
+        self.norm: nn.LayerNorm | None = nn.LayerNorm(hidden)
+        self.head: nn.Linear | None = nn.Linear(hidden, VOCABULARY, bias=False)
+        self.autocast: torch.dtype | None = None
+
+    def keep(self, first: int, last: int) -> "TinyTransformer":
+        """Drop all but a stretch: layer 0 is the embedding, the last one the head."""
+        count = len(self.blocks) + 2
+        if first > 0:
+            self.token = self.position = None
+        if last < count:
+            self.norm = self.head = None
+        for number in range(count - 2):
+            if not first <= number + 1 < last:
+                del self.blocks[str(number)]
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits of the next token at each place, or what the next stage gets.
+
+        Args:
+            x: tokens, or what the stage before made of them.
+        """
+        dtype = self.autocast
+        with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
+            if self.token is not None and self.position is not None:
+                places = torch.arange(x.shape[1], device=x.device)
+                x = self.token(x) + self.position(places)
+            x = self.through_blocks(x)
+            if self.norm is not None and self.head is not None:
+                x = self.head(self.norm(x))
+        return x
+
+    def through_blocks(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the blocks one after another."""
+        for block in self.blocks.values():
+            x = block(x)
+        return x
+
+
+def loss_of(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of the next tokens, computed in fp32."""
+    return cross_entropy(logits.float().flatten(0, 1), following.flatten())
 
 
 class MarkovText:

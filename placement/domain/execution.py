@@ -1,0 +1,254 @@
+"""From a Plan to what each process of the ready recipe does: an Execution.
+
+The recipe's model has an embedding, so many blocks and a head: layers + 2 pieces in a
+row, as a Plan counts them. A Plan made for a model of another length keeps its
+proportions: its bounds are scaled, and `scaled_from` says so. What the runtime cannot
+do is refused in words here, before anything starts; the web and the node both ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placement.domain.errors import PlanInvalid
+from placement.domain.plan import Plan
+
+STRATEGIES = (
+    "single",
+    "ddp",
+    "zero1",
+    "zero1_uneven",
+    "zero2",
+    "fsdp",
+    "pipeline",
+    "gpipe",
+    "interleaved",
+    "tensor",
+    "hybrid",
+)
+"""What the recipe's worker runs by a Plan."""
+PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
+OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
+CHECKPOINTING = ("none", "full")
+BY_FSDP = ("zero2", "fsdp")
+"""Run by torch's FSDP2, also where a Plan was worked out for DeepSpeed. Only these can
+keep their state in the processor's memory."""
+
+
+class NotRunnable(Exception):
+    """A sound Plan that the runtime cannot run; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands."""
+
+    stage: int
+    replica: int
+    tensor_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """All that a process needs to know of the Plan."""
+
+    strategy: str
+    places: tuple[Place, ...]
+    """By rank."""
+    stages: int
+    replicas: int
+    tensor_degree: int
+    sequence_parallel: bool
+    zero_stage: int
+    shares: tuple[float, ...]
+    """Uneven ZeRO-1: part of the optimizer state by rank; empty elsewhere."""
+    schedule: str
+    """"" without stages, else 1f1b, gpipe, interleaved."""
+    bounds: tuple[int, ...]
+    """First layer of each piece of the model, and the end."""
+    microbatches: int
+    accumulation: int
+    precision: str
+    optimizer: str
+    optimizer_loop: str
+    checkpointing: bool
+    offload: bool
+    scaled_from: int | None = None
+    """Layers of the Plan's own model, where the recipe's has another number."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return len(self.places)
+
+    def pieces_of(self, stage: int) -> tuple[int, ...]:
+        """Which pieces of the model one stage has: itself, or every p-th."""
+        return tuple(range(stage, len(self.bounds) - 1, self.stages))
+
+
+def why_not(plan: Mapping[str, Any]) -> str:
+    """Say in words why a Plan (as JSON) cannot be run by the recipe; "": it can.
+
+    >>> why_not({"strategy": "zero1", "launch": {"task": "train"}})
+    ''
+    """
+    launch = plan.get("launch", {})
+    strategy = str(plan.get("strategy", ""))
+    asked = {
+        "precision": (launch.get("precision", "fp32"), PRECISIONS),
+        "optimizer": (launch.get("optimizer", "adamw"), OPTIMIZERS),
+        "checkpointing": (launch.get("checkpointing", "none"), CHECKPOINTING),
+    }
+    if launch.get("task", "train") != "train":
+        return "it is for inference, and the recipe trains"
+    if strategy not in STRATEGIES:
+        return f"no recipe runs the strategy {strategy[:40]}"
+    for name, (value, known) in asked.items():
+        if value not in known:
+            return f"the recipe runs {name} {', '.join(known)}, not {str(value)[:40]}"
+    if len(launch.get("nodes", ())) > 1:
+        return "it spans several nodes, and a job runs on one"
+    if launch.get("engine", "torch") != "torch" and strategy not in BY_FSDP:
+        return f"it needs {str(launch['engine'])[:40]}"
+    if launch.get("weights", "full") != "full":
+        return f"its weights are quantized ({str(launch['weights'])[:40]})"
+    return _why_not_offload(strategy, launch)
+
+
+def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
+    where = launch.get("offload", "none")
+    offloads = launch.get("offload_optimizer") or where != "none"
+    if offloads and where not in ("none", "cpu"):
+        return f"it offloads to {str(where)[:40]}"
+    if offloads and strategy not in BY_FSDP:
+        return "torch offloads only what ZeRO-2 and ZeRO-3 (FSDP) share out"
+    return ""
+
+
+def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
+    """What the recipe's processes do for a Plan, with the recipe's settings.
+
+    Args:
+        settings: layers, hidden, heads and seq of the recipe's model.
+
+    Raises:
+        NotRunnable: with the reason in words.
+        PlanInvalid: its ranks do not form a grid.
+    """
+    reason = why_not({"strategy": plan.strategy, "launch": plan.launch})
+    if reason:
+        raise NotRunnable(reason)
+    launch = plan.launch
+    staged = bool(launch.get("schedule"))
+    width = int(launch.get("tensor_degree", 1))
+    along = bool(launch.get("sequence_parallel")) and width > 1
+    _check_width(width, settings, along=along)
+    count = int(settings["layers"]) + 2
+    bounds: Sequence[int] = launch["bounds"] if staged else (0, count)
+    own = plan.layer_count if staged else count
+    offloads = launch.get("offload_optimizer") or launch.get("offload", "none") == "cpu"
+    made = Execution(
+        strategy=plan.strategy,
+        places=tuple(
+            Place(shard.stage, shard.replica, shard.tensor_rank)
+            for shard in sorted(plan.shards, key=lambda shard: shard.rank)
+        ),
+        stages=int(launch.get("pipeline_degree", 1)),
+        replicas=int(launch.get("data_degree", 1)),
+        tensor_degree=width,
+        sequence_parallel=along,
+        zero_stage=int(launch.get("zero_stage", 0)),
+        shares=tuple(launch.get("shares", ())),
+        schedule=str(launch.get("schedule", "")),
+        bounds=scaled(bounds, count),
+        microbatches=int(launch.get("microbatches", 1)) if staged else 1,
+        accumulation=int(launch.get("accumulation", 1)),
+        precision=launch["precision"],
+        optimizer=launch["optimizer"],
+        optimizer_loop=launch.get("optimizer_loop", "foreach"),
+        checkpointing=launch["checkpointing"] == "full",
+        offload=bool(offloads),
+        scaled_from=own if own != count else None,
+    )
+    _check_grid(made)
+    return made
+
+
+def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> None:
+    for name, words in (("heads", "heads"), ("seq", "tokens of a sequence")):
+        count = int(settings[name])
+        if count % width and (along or name == "heads"):
+            raise NotRunnable(
+                f"{width} GPUs share every layer, so {width} must divide the {count} "
+                f"{words}"
+            )
+
+
+def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:
+    """Bounds in proportion for a model of `count` layers, no piece empty.
+
+    Raises NotRunnable where there are more pieces than layers.
+
+    >>> scaled([0, 10, 14], 4)
+    (0, 3, 4)
+    """
+    pieces = len(bounds) - 1
+    if pieces > count:
+        raise NotRunnable(
+            f"the plan cuts the model into {pieces} pieces; with {count - 2} blocks "
+            f"there are only {count} layers: set at least {pieces - 2} blocks"
+        )
+    if bounds[-1] == count:
+        return tuple(bounds)
+    found = [0]
+    for place, bound in enumerate(bounds[1:], 1):
+        wanted = round(bound * count / bounds[-1])
+        least, most = found[-1] + 1, count - (pieces - place)
+        found.append(min(max(wanted, least), most))
+    return tuple(found)
+
+
+def parts_by_share(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
+    """Which tensors each rank owns: whole ones, largest first, to who lacks most.
+
+    Longest processing time first (Graham 1969) on machines of unequal speed: no rank
+    exceeds its share by more than one tensor.
+
+    >>> parts_by_share([5, 1, 1, 1], [0.6, 0.4])
+    [[0], [1, 2, 3]]
+    """
+    whole = sum(sizes)
+    loads = [0] * len(shares)
+    parts: list[list[int]] = [[] for _ in shares]
+    for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        lacks = [whole * s - load for s, load in zip(shares, loads, strict=True)]
+        rank = max(range(len(shares)), key=lambda r: (lacks[r], -r))
+        parts[rank].append(number)
+        loads[rank] += sizes[number]
+    return parts
+
+
+def _check_grid(made: Execution) -> None:
+    cells = {(p.stage, p.replica, p.tensor_rank) for p in made.places}
+    wanted = {
+        (stage, replica, place)
+        for stage in range(made.stages)
+        for replica in range(made.replicas)
+        for place in range(made.tensor_degree)
+    }
+    problems = []
+    if cells != wanted or len(made.places) != len(wanted):
+        problems.append(
+            f"{len(made.places)} ranks do not fill {made.stages} stages x "
+            f"{made.replicas} copies x {made.tensor_degree}"
+        )
+    if (len(made.bounds) - 1) % made.stages:
+        problems.append(
+            f"{len(made.bounds) - 1} pieces on {made.stages} stages are not equal"
+        )
+    if made.shares and len(made.shares) != made.ranks:
+        problems.append(f"{len(made.shares)} shares for {made.ranks} ranks")
+    if problems:
+        raise PlanInvalid(problems)

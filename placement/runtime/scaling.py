@@ -1,0 +1,52 @@
+"""Loss scaling for fp16 whose ranks agree, however the gradients lie.
+
+Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2: the loss is
+multiplied by a scale, gradients are divided by it; a step with a gradient that is not
+finite is left out and the scale halved, after many good ones it is doubled. torch's
+own scaler asks each process alone; stages of a pipeline must decide together.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import distributed
+from torch.distributed.tensor import DTensor
+
+FIRST_SCALE = 2.0**16
+GROWS_AFTER_STEPS = 2000
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that lies here."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class LossScale:
+    """A factor on the loss; always 1 where it is not needed."""
+
+    def __init__(self, device: torch.device, *, needed: bool) -> None:
+        self.device = device
+        self.needed = needed
+        self.factor = FIRST_SCALE if needed else 1.0
+        self.good_steps = 0
+        self.left_out = 0
+
+    def settle(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        """Divide the gradients; say whether the step may be taken, on all ranks."""
+        if not self.needed:
+            return True
+        grads = [local(p.grad) for p in parameters if p.grad is not None]
+        bad = torch.zeros((), device=self.device)
+        for grad in grads:
+            grad.div_(self.factor)
+            bad += (~torch.isfinite(grad)).any().to(self.device)
+        distributed.all_reduce(bad)
+        if bad > 0:
+            self.factor /= 2
+            self.good_steps = 0
+            self.left_out += 1
+            return False
+        self.good_steps += 1
+        if self.good_steps % GROWS_AFTER_STEPS == 0:
+            self.factor *= 2
+        return True

@@ -1,0 +1,192 @@
+"""One rank's part of a training that a Plan describes: model, data, step."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from placement.domain.execution import Execution
+from placement.runtime.ranks import Ranks
+from placement.runtime.scaling import LossScale, local
+from placement.runtime.sharded import cut_layers, optimizer_of, share_out
+from placement.runtime.tiny import Block, MarkovText, TinyTransformer, loss_of
+
+AUTOCAST = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
+
+
+def whole_model(how: Execution, settings: Mapping[str, Any]) -> TinyTransformer:
+    """Return the recipe's model with its first weights, the same on every rank."""
+    torch.manual_seed(settings["seed"])
+    model = TinyTransformer(
+        layers=settings["layers"],
+        hidden=settings["hidden"],
+        heads=settings["heads"],
+        seq=settings["seq"],
+        dropout=settings["dropout"],
+    )
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        block.checkpointing = how.checkpointing
+    model.autocast = AUTOCAST.get(how.precision)
+    return model.to(torch.bfloat16) if how.precision == "bf16" else model
+
+
+class Trainer:
+    """What one process does; `step` returns this rank's part of the loss."""
+
+    def __init__(
+        self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
+    ) -> None:
+        """Build this rank's part of the model and its optimizer."""
+        self.how, self.settings, self.ranks = how, settings, ranks
+        self.parts = self._build()
+        self.params = [p for part in self.parts for p in part.parameters()]
+        self.model: nn.Module = self.parts[0]
+        copies = ranks.group("replica")
+        cut = how.tensor_degree > 1 or how.stages > 1
+        if how.zero_stage < 2 and not cut and how.replicas > 1:
+            self.model = DistributedDataParallel(
+                self.model, process_group=copies, gradient_as_bucket_view=True
+            )
+        self.averages_itself = cut and how.replicas > 1
+        self.optimizer = optimizer_of(
+            self.params, how, group=copies, rate=settings["learning_rate"]
+        )
+        self.scale = LossScale(ranks.device, needed=how.precision == "autocast_fp16")
+        self.text = MarkovText(seed=settings["seed"], rank=ranks.place.replica)
+        self.schedule = self._schedule() if how.stages > 1 else None
+        # Each copy drops other units; tensor ranks of one copy the same.
+        torch.manual_seed(settings["seed"] + 1 + ranks.place.replica)
+
+    def _build(self) -> list[TinyTransformer]:
+        how, ranks = self.how, self.ranks
+        parts = []
+        for piece in how.pieces_of(ranks.place.stage):
+            part = whole_model(how, self.settings)
+            part.keep(how.bounds[piece], how.bounds[piece + 1])
+            if how.zero_stage < 2 or not how.offload:
+                part.to(ranks.device)
+            if how.tensor_degree > 1:
+                cut_layers(part, ranks.along("tensor"), along=how.sequence_parallel)
+            if how.zero_stage >= 2:
+                share_out(part, how, ranks.along("replica"))
+            parts.append(part)
+        return parts
+
+    def _schedule(self) -> Any:
+        """The pipeline schedule of this rank's stages."""
+        how, ranks = self.how, self.ranks
+        stages: list[Any] = [
+            PipelineStage(
+                part,
+                piece,
+                len(how.bounds) - 1,
+                ranks.device,
+                group=ranks.group("stage"),
+            )
+            for piece, part in zip(
+                how.pieces_of(ranks.place.stage), self.parts, strict=True
+            )
+        ]
+
+        def loss_fn(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+            return loss_of(logits, following) * self.scale.factor
+
+        if how.schedule == "interleaved":
+            return ScheduleInterleaved1F1B(
+                stages, how.microbatches, loss_fn, scale_grads=False
+            )
+        # With fewer microbatches than stages 1F1B is GPipe; torch refuses it.
+        alternates = how.schedule == "1f1b" and how.microbatches >= how.stages
+        kind = Schedule1F1B if alternates else ScheduleGPipe
+        return kind(stages[0], how.microbatches, loss_fn, scale_grads=False)
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the next tokens of this replica, and what follows them."""
+        size = self.settings["batch"] * self.how.microbatches
+        tokens = self.text.batch(size, self.settings["seq"]).to(self.ranks.device)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def step(self) -> float:
+        """Take one optimizer step; return this rank's part of the mean loss.
+
+        The parts of all ranks add up to it.
+        """
+        pieces = self.how.accumulation
+        self.optimizer.zero_grad()
+        total = 0.0
+        for number in range(pieces):
+            run = self._whole if self.schedule is None else self._staged
+            total += run(last=number == pieces - 1) / pieces
+        if self.averages_itself:
+            self._average()
+        if self.scale.settle(self.params):
+            self.optimizer.step()
+        ranks = self.ranks
+        return total / self.how.replicas if ranks.place.tensor_rank == 0 else 0.0
+
+    def _whole(self, *, last: bool) -> float:
+        tokens, following = self.batch()
+        with self._exchange(last=last):
+            loss = loss_of(self.model(tokens), following)
+            (loss * (self.scale.factor / self.how.accumulation)).backward()
+        return float(loss.detach())
+
+    def _exchange(self, *, last: bool) -> Any:
+        """Exchange gradients in the last backward of a step only."""
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+        elif isinstance(self.model, DistributedDataParallel) and not last:
+            return self.model.no_sync()
+        return contextlib.nullcontext()
+
+    def _staged(self, *, last: bool) -> float:
+        """Run one batch through the pipeline; only its last stage knows the loss."""
+        assert self.schedule is not None
+        tokens, following = self.batch()
+        stage, stages = self.ranks.place.stage, self.how.stages
+        losses: list[torch.Tensor] = []
+        given = (tokens,) if stage == 0 else ()
+        ends = {"target": following, "losses": losses} if stage == stages - 1 else {}
+        self.schedule.step(*given, **ends, return_outputs=False)
+        if last:
+            # Here and not by the schedule: it would divide the sum again each time.
+            for param in self.params:
+                if param.grad is not None:
+                    param.grad.div_(self.how.accumulation * self.how.microbatches)
+        if not losses:
+            return 0.0
+        return float(torch.stack(losses).mean().detach()) / self.scale.factor
+
+    def _average(self) -> None:
+        """Average the gradients of the copies."""
+        for param in self.params:
+            if param.grad is not None:
+                grad = local(param.grad)
+                distributed.all_reduce(grad, group=self.ranks.group("replica"))
+                grad.div_(self.how.replicas)
+
+    def state_bytes(self) -> int:
+        """Bytes of parameters, gradients and optimizer state that lie on this rank."""
+        kept: list[torch.Tensor] = []
+        for param in self.params:
+            kept += [param.data, *([] if param.grad is None else [param.grad])]
+        for state in _states(self.optimizer):
+            kept += [one for one in state.values() if isinstance(one, torch.Tensor)]
+        return sum(local(t).numel() * t.element_size() for t in kept)
+
+
+def _states(optimizer: Any) -> Sequence[dict[str, Any]]:
+    """The state by parameter, also of an optimizer inside an optimizer."""
+    inner = getattr(optimizer, "optim", optimizer)
+    return list(inner.state.values())

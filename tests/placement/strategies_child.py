@@ -1,0 +1,174 @@
+"""Run strategy after strategy on the ranks that torchrun started; say the losses.
+
+    python -m torch.distributed.run ... -m tests.placement.strategies_child NAMES FILE
+
+Each strategy is compared with a plain loop in one process: no wrappers, one model,
+the same data. Rank 0 writes FILE: name -> what was seen.
+"""
+
+import gc
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from placement.domain.execution import Execution, Place
+from placement.runtime.ranks import Ranks, begin
+from placement.runtime.sharded import KINDS
+from placement.runtime.tiny import MarkovText, loss_of
+from placement.runtime.trainer import Trainer, whole_model
+
+STEPS = 3
+SETTINGS = {
+    "layers": 4, "hidden": 32, "heads": 4, "seq": 16, "batch": 2, "seed": 7,
+    "learning_rate": 3e-3, "dropout": 0.0,
+}  # fmt: skip
+WHOLE = (0, 6)
+
+
+def places(stages, replicas, width):
+    """Return the grid as the planner counts ranks: stage, replica, tensor rank."""
+    return tuple(
+        Place(s, r, t)
+        for s in range(stages)
+        for r in range(replicas)
+        for t in range(width)
+    )
+
+
+def execution(strategy, *, stages=1, replicas=1, width=1, **changes):
+    known = {
+        "strategy": strategy, "places": places(stages, replicas, width),
+        "stages": stages, "replicas": replicas, "tensor_degree": width,
+        "sequence_parallel": False, "zero_stage": 0, "shares": (), "schedule": "",
+        "bounds": WHOLE, "microbatches": 1, "accumulation": 1, "precision": "fp32",
+        "optimizer": "adamw", "optimizer_loop": "foreach", "checkpointing": False,
+        "offload": False,
+    }  # fmt: skip
+    return Execution(**known | changes)
+
+
+DDP = execution("ddp", replicas=2)
+STAGED = execution(
+    "pipeline", stages=2, schedule="1f1b", bounds=(0, 2, 6), microbatches=4
+)
+TWO = {
+    "ddp": DDP,
+    "ddp accumulated": replace(DDP, accumulation=3),
+    "ddp checkpointed": replace(DDP, checkpointing=True),
+    "ddp autocast bf16": replace(DDP, precision="autocast_bf16"),
+    "ddp autocast fp16": replace(DDP, precision="autocast_fp16"),
+    "ddp bf16": replace(DDP, precision="bf16", optimizer="sgd"),
+    "ddp momentum": replace(DDP, optimizer="momentum", optimizer_loop="forloop"),
+    "zero1": replace(DDP, strategy="zero1", zero_stage=1),
+    "zero1 uneven": replace(
+        DDP, strategy="zero1_uneven", zero_stage=1, shares=(5 / 6, 1 / 6)
+    ),
+    "zero2": replace(DDP, strategy="zero2", zero_stage=2, accumulation=2),
+    "zero3": replace(DDP, strategy="fsdp", zero_stage=3, checkpointing=True),
+    "zero3 offloaded": replace(DDP, strategy="fsdp", zero_stage=3, offload=True),
+    "zero3 autocast fp16": replace(
+        DDP, strategy="fsdp", zero_stage=3, precision="autocast_fp16"
+    ),
+    "tensor": execution("tensor", width=2, checkpointing=True),
+    "tensor and sequence": execution("tensor", width=2, sequence_parallel=True),
+    "tensor autocast bf16": execution("tensor", width=2, precision="autocast_bf16"),
+    "gpipe": replace(STAGED, strategy="gpipe", schedule="gpipe"),
+    "1f1b": STAGED,
+    "1f1b accumulated": replace(STAGED, accumulation=2, checkpointing=True),
+    "1f1b autocast fp16": replace(STAGED, precision="autocast_fp16"),
+    "1f1b few": replace(STAGED, microbatches=1),
+    "interleaved": replace(
+        STAGED, strategy="interleaved", schedule="interleaved", bounds=(0, 2, 3, 5, 6)
+    ),
+}
+"""Names of TOLERANCE in the test."""
+HYBRID = execution(
+    "hybrid", stages=2, replicas=2, width=2, schedule="1f1b", bounds=(0, 2, 6),
+    microbatches=4,
+)  # fmt: skip
+EIGHT = {
+    "tensor x pipeline x copies": HYBRID,
+    "the same with ZeRO-1, sequences cut": replace(
+        HYBRID, zero_stage=1, sequence_parallel=True
+    ),
+    "tensor x copies with ZeRO-1": execution(
+        "hybrid", replicas=4, width=2, zero_stage=1, sequence_parallel=True
+    ),
+    "pipeline x copies": execution(
+        "hybrid", stages=4, replicas=2, schedule="gpipe", bounds=(0, 1, 2, 4, 6),
+        microbatches=4, accumulation=2,
+    ),
+}  # fmt: skip
+CASES = {"two": TWO, "eight": EIGHT}
+
+
+def alone(how):
+    """Return the losses of a plain loop over the data of all copies."""
+    model = whole_model(replace(how, checkpointing=False), SETTINGS)
+    kind, extra = KINDS[how.optimizer]
+    optimizer = kind(model.parameters(), lr=SETTINGS["learning_rate"], **extra)
+    texts = [MarkovText(seed=SETTINGS["seed"], rank=r) for r in range(how.replicas)]
+    size = SETTINGS["batch"] * how.microbatches
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for text in texts:
+            for _ in range(how.accumulation):
+                tokens = text.batch(size, SETTINGS["seq"])
+                loss = loss_of(model(tokens[:, :-1]), tokens[:, 1:])
+                part = loss / (how.accumulation * how.replicas)
+                part.backward()
+                total += float(part.detach())
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+def together(how, device, factor=None, **settings):
+    """Return the same losses of the planned run, and what lies on each rank."""
+    trainer = Trainer(how, SETTINGS | settings, Ranks(how, device))
+    if factor is not None:
+        trainer.scale.factor = factor
+    losses = []
+    for _ in range(STEPS):
+        loss = torch.tensor(trainer.step(), dtype=torch.float64)
+        distributed.all_reduce(loss)
+        losses.append(float(loss))
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(how.ranks)]
+    distributed.all_gather(sizes, torch.tensor([trainer.state_bytes()]))
+    return losses, [int(size) for size in sizes], trainer.scale.left_out
+
+
+def main(names, path):
+    device = begin()
+    seen = {}
+    for name, how in CASES[names].items():
+        began = time.monotonic()
+        losses, state_bytes, left_out = together(how, device)
+        gc.collect()
+        seen[name] = {
+            "losses": losses, "state_bytes": state_bytes, "left_out": left_out,
+            "alone": alone(how) if distributed.get_rank() == 0 else None,
+            "seconds": time.monotonic() - began,
+        }  # fmt: skip
+        if distributed.get_rank() == 0:
+            print(name, seen[name], flush=True)
+    if names == "two":
+        seen["extras"] = {
+            "dropped": together(DDP, device, dropout=0.4)[0],
+            "dropped again": together(TWO["ddp checkpointed"], device, dropout=0.4)[0],
+            "overflows": together(TWO["1f1b autocast fp16"], device, factor=2.0**120),
+        }
+    if distributed.get_rank() == 0:
+        Path(path).write_text(json.dumps(seen))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

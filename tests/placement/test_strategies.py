@@ -1,0 +1,105 @@
+"""Every strategy, really run on processes over gloo, learns what one process learns.
+
+One launch of torchrun runs them all: importing torch is most of the time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = Path(__file__).resolve().parents[2]
+EXACT = 0.0
+"""The same sums in the same order."""
+ROUNDING = 5e-6
+"""fp32 sums in another order; losses are near 4, so a few units in the last place."""
+MIXED = 1e-3
+"""bf16 and fp16 products rounded in other groups: 2^-8 and 2^-11 a product."""
+TOLERANCES = {
+    "ddp": EXACT, "ddp checkpointed": EXACT, "ddp autocast bf16": EXACT,
+    "ddp bf16": EXACT, "ddp momentum": EXACT, "zero1": EXACT, "zero1 uneven": EXACT,
+    "ddp autocast fp16": MIXED, "zero3 autocast fp16": MIXED,
+    "tensor autocast bf16": MIXED, "1f1b autocast fp16": MIXED,
+}  # fmt: skip
+"""Largest difference of a loss from that of one process; ROUNDING where not named."""
+PARAMETER_BYTES = 4 * 55_488
+"""fp32, of the model of the check."""
+
+
+def launched(tmp_path, names, ranks, seconds):
+    path = tmp_path / "seen.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(ranks)),
+            *("-m", "tests.placement.strategies_child", names, str(path)),
+        ],
+        cwd=CODE,
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    return launched(tmp_path_factory.mktemp("two"), "two", 2, 240)
+
+
+def check_losses(seen):
+    assert len(seen) > 3
+    for name, run in seen.items():
+        tolerance = TOLERANCES.get(name, ROUNDING)
+        pairs = zip(run["losses"], run["alone"], strict=True)
+        far = max(abs(mine - other) for mine, other in pairs)
+        assert far <= tolerance, (name, run)
+        assert run["left_out"] == 0, name
+        assert run["losses"][0] != run["losses"][1], (name, "nothing was learnt")
+
+
+def test_losses_of_three_steps_equal_those_of_one_process(seen):
+    runs = {name: run for name, run in seen.items() if name != "extras"}
+    assert len(runs) == 22
+    check_losses(runs)
+
+
+def test_each_rank_holds_what_its_strategy_leaves_it(seen):
+    def held(name):
+        return [size / PARAMETER_BYTES for size in seen[name]["state_bytes"]]
+
+    # Parameters, gradients and the two moments of Adam, each as large.
+    assert held("ddp") == pytest.approx([4, 4], rel=0.01)
+    assert held("zero1") == pytest.approx([3, 3], rel=0.01)
+    assert held("zero1 uneven") == pytest.approx([2 + 10 / 6, 2 + 2 / 6], rel=0.01)
+    for name in ("zero2", "zero3", "zero3 offloaded"):
+        assert held(name) == pytest.approx([2, 2], rel=0.01), name
+    assert held("ddp bf16") == pytest.approx([1, 1], rel=0.01)
+    # Blocks are cut, embedding and head are not.
+    assert all(2 < part < 2.3 for part in held("tensor"))
+    first, second = held("1f1b")
+    assert first + second == pytest.approx(4, rel=0.01) and second > 2 * first
+
+
+def test_checkpointing_keeps_the_random_numbers(seen):
+    extras = seen["extras"]
+    assert extras["dropped"] == extras["dropped again"]
+    assert extras["dropped"] != seen["ddp"]["losses"]
+
+
+def test_steps_that_overflow_on_one_stage_are_left_out_on_all(seen):
+    losses, _, left_out = seen["extras"]["overflows"]
+    assert left_out == 3
+    text_alone = seen["1f1b autocast fp16"]["losses"]
+    assert losses[0] == pytest.approx(text_alone[0], abs=1e-3)
+
+
+def test_slow_tensor_pipeline_and_copies_on_eight_processes_learn_the_same(tmp_path):
+    seen = launched(tmp_path, "eight", 8, 400)
+    assert len(seen) == 4
+    check_losses(seen)
