@@ -18,7 +18,7 @@ gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first layer of e
 piece of the model in order, and the end).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from placement.domain.adapt import with_quantized
@@ -82,10 +82,7 @@ def plan(
     unknown = [name for name in allowed.strategies if name not in TITLES]
     if unknown:
         raise WorkloadInvalid({"strategy": f"must be one of {', '.join(TITLES)}"})
-    usable = sorted(
-        (offer for offer in offers if offer.usable),
-        key=lambda offer: (offer.node, offer.index, offer.uuid),
-    )[:MOST_OFFERS]
+    usable = _in_place(offer for offer in offers if offer.usable)[:MOST_OFFERS]
     base = Search(
         spec,
         workload,
@@ -102,10 +99,7 @@ def plan(
     plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:
         validate(one, offers, spec)
-    left_out = sorted(
-        (offer for offer in offers if not offer.usable),
-        key=lambda offer: (offer.node, offer.index, offer.uuid),
-    )
+    left_out = _in_place(offer for offer in offers if not offer.usable)
     return PlanSet(
         model=spec.name,
         workload=workload,
@@ -154,8 +148,12 @@ def _best(usable: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
             o.uuid,
         ),
     )
-    kept = ranked[:MOST_ACROSS]
-    return tuple(sorted(kept, key=lambda o: (o.node, o.index, o.uuid)))
+    return tuple(_in_place(ranked[:MOST_ACROSS]))
+
+
+def _in_place(offers: Iterable[GpuOffer]) -> list[GpuOffer]:
+    """By Node and index, however they were listed."""
+    return sorted(offers, key=lambda offer: (offer.node, offer.index, offer.uuid))
 
 
 def _subsets(

@@ -9,7 +9,7 @@ of the number of stages.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from placement.domain.candidates.hunt import Search, worth_ratio
 from placement.domain.candidates.staged import few_classes, not_staged
@@ -26,6 +26,8 @@ from placement.domain.words import gib, gib_at_least, plural, seconds
 
 PIECES = (2, 4)
 """Pieces of the model per Gpu that are tried."""
+EVERY_ORDER = 3
+"""Up to so many unlike Gpus every order is tried."""
 NOT_EVEN = "The batch cannot be cut into a multiple of the number of stages."
 
 
@@ -113,12 +115,17 @@ def interleaved(
 
 
 def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
-    """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all.
+    """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all; where
+    the shortest step is wished for, with all remedies as mild and any number of Gpus.
 
     It keeps more microbatches than 1F1B, so it never fits with milder remedies.
     """
     theirs = Setting(rival.workload, rival.launch["weights"])
     cuts = list(_cuts(hunt, theirs, rival))
+    if hunt.greedy:
+        for stage in stages(hunt.asked, hunt.freedom()):
+            if stage.severity[:3] <= theirs.severity[:3]:
+                cuts += _cuts(hunt, stage)
     fitting = [cut for cut in cuts if _shortage(hunt, cut).fits]
     if not fitting:
         lacks = [_shortage(hunt, cut) for cut in cuts]
@@ -155,17 +162,38 @@ def _cuts(hunt: Search, stage: Setting, rival: Plan | None = None) -> Iterator[C
     if rival is not None:
         counts &= {len(rival.shards), most}
     for count in sorted(counts):
-        chosen = sorted(
-            fastest(offers, count),
-            key=lambda o: (-o.free_bytes, o.node, o.index, o.uuid),
-        )
         setting, tried = in_pieces(stage, hunt.limits, replicas=1, most_stages=count)
         if rival is not None:
             tried = [rival.launch["microbatches"]]
         for pieces in sorted({number // count * count for number in tried} - {0}):
             for virtual in PIECES:
                 if virtual * count <= layers:
-                    yield _cut(hunt, setting, chosen, pieces, virtual)
+                    for chosen in _orders(offers, count):
+                        yield _cut(hunt, setting, chosen, pieces, virtual)
+
+
+def _orders(offers: Sequence[GpuOffer], count: int) -> list[tuple[GpuOffer, ...]]:
+    """Orders of the fastest, and of the roomiest, that are worth trying: all of a few
+    unlike Gpus, else by room and by speed. The first rank keeps the most."""
+    roomy = sorted(offers, key=_room)[:count]
+    found: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
+    for some in (fastest(offers, count), roomy):
+        kinds = {(o.free_bytes, o.peak_flops * o.share_ratio) for o in some}
+        if len(kinds) > 1 and count <= EVERY_ORDER:
+            ways = [tuple(way) for way in permutations(sorted(some, key=_room))]
+        else:
+            ways = [tuple(sorted(some, key=_room)), tuple(sorted(some, key=_pace))]
+        for way in ways:
+            found.setdefault(tuple(offer.uuid for offer in way), way)
+    return list(found.values())
+
+
+def _room(offer: GpuOffer) -> tuple[object, ...]:
+    return (-offer.free_bytes, offer.node, offer.index, offer.uuid)
+
+
+def _pace(offer: GpuOffer) -> tuple[object, ...]:
+    return (-offer.peak_flops * offer.share_ratio, *_room(offer))
 
 
 def _cut(

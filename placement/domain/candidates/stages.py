@@ -40,7 +40,7 @@ from placement.domain.timing import (
 
 PIECES_PER_STAGE = 4
 """Microbatches per stage to aim for: a bubble of about a fifth."""
-BUDGET = FRONT_BUDGET // 4
+BUDGET = FRONT_BUDGET // 6
 """Of the exact search over unequal speeds: a dozen such searches make one answer."""
 MOST_CORRECTIONS = 3
 """How often a cut is made again because the estimate found it larger than allowed."""

@@ -1,4 +1,4 @@
-"""Brute force agrees on the best of each strategy; more room never makes it worse.
+"""Brute force agrees on the best of each strategy.
 
 Small models of up to 8 layers on up to 4 Gpus. What a step takes is timing.py's word;
 which Gpus, cuts, orders and degrees there are is tried out here one by one, and what a
@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.domain.estimate import estimate, rank_costs, tape_workload
-from placement.domain.families import parse_config
 from placement.domain.planner import plan
-from placement.domain.remedies import Limits
 from placement.domain.sharding import Sharding
 from placement.domain.timing import (
     StepTime,
@@ -29,41 +27,16 @@ from placement.domain.timing import (
     work_of,
 )
 from placement.domain.topology import joined_by_fast_links, slowest_link
-from placement.domain.validate import plan_problems
-from placement.domain.wishes import WISHES, rank_key
 from placement.domain.workload import Workload
-from tests.placement.domain.made import GIB, make_offer
+from tests.placement.domain.made import GIB
+from tests.placement.domain.small import AS_ASKED, LINKS, cards, model, offers_of
 
 pytestmark = pytest.mark.pure
 
-AS_ASKED = Limits(
-    fused_optimizer=False,
-    accumulation=False,
-    checkpointing=False,
-    small_optimizer=False,
-    offload=False,
-    quantization=False,
-)
 INFINITE = float("inf")
 SLACK_RATIO = 0.1
 """Cuts are searched with a bound of what stages need; see candidates/stages.py. With
 so much more room the search finds what brute force finds without."""
-
-
-@lru_cache
-def model(blocks):
-    return parse_config(
-        {
-            "model_type": "llama",
-            "hidden_size": 512,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "num_hidden_layers": blocks,
-            "intermediate_size": 1536,
-            "vocab_size": 8000,
-            "tie_word_embeddings": False,
-        }
-    )
 
 
 @lru_cache(maxsize=20_000)
@@ -81,37 +54,6 @@ def work(spec_blocks, workload, sharding, first=0, last=None):
 
 def pace(offers, workload):
     return min(flops_per_second(offer, workload) for offer in offers)
-
-
-cards = st.lists(
-    st.tuples(
-        st.sampled_from([0.8, 1.0, 1.3, 1.7, 2.4, 4.0]),
-        st.sampled_from([35e12, 71e12]),
-    ),
-    min_size=2,
-    max_size=4,
-)
-LINKS = ("", "all", "pairs", "switches")
-
-
-def offers_of(drawn, links):
-    """Gpus with NVLink between all, in pairs, or PCIe switches of two."""
-    offers = []
-    for index, (free, flops) in enumerate(drawn):
-        group = {"all": "nv", "pairs": f"nv{index // 2}"}.get(links, "")
-        twin = f"GPU-lab-a-{index ^ 1}"
-        near = ((twin, "pix"),) if links == "switches" else ()
-        offers.append(
-            make_offer(
-                index,
-                free_gib=free,
-                total_gib=24,
-                peak_flops=flops,
-                link_group=group,
-                links=near,
-            )
-        )
-    return offers
 
 
 def planned(strategy, blocks, workload, offers):
@@ -380,73 +322,3 @@ def compositions(total, parts):
     for first in range(total + 1):
         for rest in compositions(total - first, parts - 1):
             yield (first, *rest)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    cards,
-    st.sampled_from(LINKS),
-    st.sampled_from(WISHES),
-    st.integers(1, 6),
-    st.sampled_from(["train", "train", "infer"]),
-)
-def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks, task):
-    offers = offers_of(drawn, links)
-    offers = [
-        replace(one, weight=1 + one.index % 2, compute_processes=one.index % 3)
-        for one in offers
-    ]
-    workload = Workload(task=task, batch=6, sequence_length=256)
-    found = plan(model(blocks), workload, offers, wish=wish)
-
-    for one in found.plans:
-        assert plan_problems(one, offers, model(blocks)) == []
-    keys = [rank_key(one, wish) for one in found.plans]
-    assert keys == sorted(keys)
-    assert found == plan(model(blocks), workload, offers[::-1], wish=wish)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    cards,
-    st.sampled_from(LINKS),
-    st.integers(1, 6),
-    st.integers(0, 3),
-    st.sampled_from([0.1, 0.4, 2.0]),
-    st.sampled_from(["fastest", "fewest", "cheapest", None]),
-)
-def test_more_room_never_makes_the_best_plan_worse(
-    drawn, links, blocks, which, more, wish
-):
-    """Remedies that change numbers are left out: they may be faster, and are not used
-    where they are not needed."""
-    offers = offers_of(drawn, links)
-    which %= len(offers)
-    wider = list(offers)
-    wider[which] = replace(
-        offers[which],
-        free_bytes=offers[which].free_bytes + int(more * GIB),
-        used_bytes=offers[which].used_bytes - int(more * GIB),
-    )
-    workload = Workload(batch=8, sequence_length=512)
-    limits = Limits(small_optimizer=False, quantization=False)
-    before, after = (
-        plan(model(blocks), workload, gpus, limits=limits, wish=wish).best
-        for gpus in (offers, wider)
-    )
-
-    if before is not None:
-        assert after is not None
-        assert value(after, wish) <= value(before, wish)
-
-
-def value(one, wish):
-    """What the wish is about; without one the order of choice but for seconds."""
-    if wish is None:
-        return rank_key(one)[:-3]
-    told = {
-        "fastest": one.step_seconds,
-        "fewest": len(one.shards),
-        "cheapest": one.quota_gpu_seconds,
-    }
-    return (one.fit == "tight", round(told[wish], 9))
