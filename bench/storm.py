@@ -53,6 +53,7 @@ class Page(threading.Thread):
         self._frames: list[bytes] = []
         self._roster: tuple[int, dict[int, int]] | None = None
         self._slots: dict[str, int] = {}
+        self._told = 0.0
         self.frames = 0
         self.oldest: tuple[float, str] = (0.0, "")
         """Largest age of a healthy Gpu's row, seconds, and during which fault."""
@@ -86,6 +87,15 @@ class Page(threading.Thread):
             for number, row in enumerate(frame.rows):
                 if number in rows:
                     self._see(rows[number], row)
+        self._tell_gap()
+
+    def _tell_gap(self) -> None:
+        """One line when the worst gap grew: in which fault, who, how busy it was."""
+        gap, fault = self._storm.healthy.worst_gap
+        if gap > max(self._told + 0.5, MOST_AGE_SECONDS):
+            self._told = gap
+            load = os.getloadavg()[0]
+            print(f"  gap of {gap:.1f} s in {fault!r}, load {load:.1f}", flush=True)
 
     def _see(self, slot: int, row: Any) -> None:
         healthy, now = self._storm.healthy, time.monotonic()

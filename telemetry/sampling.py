@@ -56,6 +56,10 @@ class Probe(Protocol):
         """Whether `mend` has something to do."""
 
     @property
+    def urgent(self) -> bool:
+        """Whether nothing can be read before `mend`."""
+
+    @property
     def stuck(self) -> bool:
         """Whether a thread of the probe's own is inside a driver that hangs."""
 
@@ -251,7 +255,13 @@ class Sampler:
         return Restart(why)
 
     def _mend(self, probe: Probe, lanes: Lanes) -> None:
-        """Start the driver's library anew, unless a thread is still inside it."""
+        """Start the driver's library anew, unless a thread is still inside it.
+
+        Then only a new process helps, and it would have to get past the Gpu that
+        hangs: a Gpu that came or went is not worth that, the others are read.
+        """
+        if (lanes.stuck or probe.stuck) and not probe.urgent:
+            return
         if lanes.stuck or probe.stuck:
             why = "the driver was reloaded while a GPU hung"
             raise self._give_up(TroubleState.RELOADING, why)

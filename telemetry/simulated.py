@@ -152,7 +152,7 @@ class SimulatedProbe:
     backend = Backend.SIMULATED
     stale = False
     """There is no driver that could be reloaded."""
-    stuck = False
+    urgent = stuck = False
 
     def __init__(
         self,

@@ -17,7 +17,10 @@ class ReloadWatch:
 
     def __init__(self) -> None:
         self._proven = False
+        self._urgent = False
+        self._answered: set[str] = set()
         self._silent: set[str] = set()
+        self._mute_before = False
         self._tries = 0
         self._next_try_at = float("-inf")
 
@@ -26,26 +29,38 @@ class ReloadWatch:
         """Whether the handles seem to be worthless."""
         return self._proven
 
+    @property
+    def urgent(self) -> bool:
+        """Whether no Gpu can be read before that: not so when one came or went."""
+        return self._urgent
+
     def note(self, uuid: str, *, answered: bool) -> None:
         """After each Gpu of a sample: did any of its calls succeed?"""
         if answered:
-            self._silent.discard(uuid)
+            self._answered.add(uuid)
             self._tries = 0
         else:
             self._silent.add(uuid)
 
-    def note_proof(self) -> None:
-        """A call answered UNINITIALIZED, or the Gpus of this node changed."""
+    def note_proof(self, *, urgent: bool = True) -> None:
+        """A call answered UNINITIALIZED; not `urgent`: the node's Gpus changed."""
         self._proven = True
+        self._urgent = self._urgent or urgent
 
     def judge(self, readable: set[str]) -> None:
-        """Between two samples; `readable` are the Gpus that were asked.
+        """Between two samples; `readable` are the Gpus that have a handle.
 
-        Where none is left to ask, only starting anew tells whether one is back.
+        One that hangs, or is late, says nothing; then twice in a row is proof. Where
+        no Gpu is left to ask, only starting anew tells whether one is back.
         """
-        if readable <= self._silent:
-            self._proven = True
+        mute = bool(self._silent) and not self._answered
+        if not readable:
+            self.note_proof(urgent=False)
+        elif readable <= self._silent or (mute and self._mute_before):
+            self.note_proof()
+        self._mute_before = mute
         self._silent.clear()
+        self._answered.clear()
 
     def due(self, at: float) -> bool:
         """Whether to try to start anew now."""
@@ -60,5 +75,6 @@ class ReloadWatch:
 
     def note_success(self) -> None:
         """NVML started and the Gpus were listed."""
-        self._proven = False
+        self._proven = self._urgent = self._mute_before = False
         self._silent.clear()
+        self._answered.clear()

@@ -97,6 +97,11 @@ class NvmlProbe:
         return self._watch.stale
 
     @property
+    def urgent(self) -> bool:
+        """Whether nothing can be read before that."""
+        return self._watch.urgent
+
+    @property
     def stuck(self) -> bool:
         """Whether a thread of this probe is inside the driver and stays there."""
         return self._xids.stuck
@@ -215,10 +220,10 @@ class NvmlProbe:
         card.mute.clear()
         if card.handle is None:
             if machine.is_back(uuid=card.info.uuid):
-                self._watch.note_proof()
+                self._watch.note_proof(urgent=False)
             return
         if self._other_gpus(now) or self._split_otherwise(card):
-            self._watch.note_proof()
+            self._watch.note_proof(urgent=False)
         card.slow = slow.readings(card)
 
     def _other_gpus(self, now: float) -> bool:

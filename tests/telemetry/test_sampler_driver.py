@@ -95,24 +95,40 @@ def _newest_good(client: redis.Redis) -> NodeSample | None:
     return last if all(gpu.answers for gpu in last.gpus) else None
 
 
+@pytest.mark.parametrize("stale_error", ["UNINITIALIZED", "UNKNOWN"])
 def test_a_reload_with_a_thread_stuck_in_it_asks_for_a_new_process(
-    start, make_sim
+    start, make_sim, stale_error
 ) -> None:
     sim = make_sim(2)
     child = start("--backend", "nvml", env=sim.env())
     child.beat_until(lambda beat: beat["state"] == "ok")
     sim.set("gpu 0", delay__util="forever")
     child.beat_until(lambda beat: beat["state"] == "hung")
-    sim.set("", driver_generation="1", stale_error="UNINITIALIZED")
+    sim.set("", driver_generation="1", stale_error=stale_error)
     assert child.process.wait(10) == EXIT_RESTART
     assert "reloaded while a GPU hung" in child.process.stderr.read()
+
+
+def test_a_gpu_that_comes_back_while_another_hangs_stops_nothing(
+    start, make_sim
+) -> None:
+    sim = make_sim(3)
+    sim.set("", hotplug="yes")
+    child = start("--backend", "nvml", env=sim.env())
+    child.beat_until(lambda beat: beat["state"] == "ok")
+    sim.set("gpu 0", delay__util="forever")
+    seq = child.beat_until(lambda beat: beat["state"] == "hung")["seq"]
+    sim.set("", gpus="4")  # noticed within ten seconds
+    beat = child.beat_until(lambda beat: beat["seq"] >= seq + 12, seconds=25)
+    assert (beat["state"], beat["gpus"], len(beat["hung"])) == ("hung", 3, 1)
+    assert child.process.poll() is None
 
 
 class HangingProbe:
     """A probe whose Gpus, or whose start, never answer."""
 
     backend = Backend.NVML
-    stale = stuck = False
+    stale = urgent = stuck = False
     uuids = ("GPU-1", "GPU-2")
     info = NodeInfo(node=NODE, backend=Backend.NVML, gpus=())
 
@@ -154,6 +170,15 @@ def sampler_of(open_probe: Callable[[], Any], url: str, beats: list[dict]) -> Sa
         heartbeat=beats.append,
         stop=threading.Event(),
     )
+
+
+def test_a_driver_that_takes_its_time_to_start_is_waited_for(start, make_sim) -> None:
+    sim = make_sim(1)
+    sim.set("", delay__init="2500ms")
+    child = start("--backend", "nvml", env=sim.env())
+    beat = child.beat()
+    assert (beat["state"], beat["waiting"]) == ("opening", True)
+    assert child.beat_until(lambda beat: beat["state"] == "ok")["seq"] == 1
 
 
 def test_when_every_gpu_hangs_only_a_new_process_can_help(

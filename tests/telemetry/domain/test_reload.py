@@ -27,10 +27,10 @@ def test_all_gpus_that_fail_at_once_are_a_reload() -> None:
 
 def test_failures_of_different_samples_do_not_add_up() -> None:
     watch = ReloadWatch()
-    watch.note("GPU-1", answered=False)
-    watch.judge(BOTH)
-    watch.note("GPU-2", answered=False)
-    watch.judge(BOTH)
+    for failing, well in (("GPU-1", "GPU-2"), ("GPU-2", "GPU-1")):
+        watch.note(failing, answered=False)
+        watch.note(well, answered=True)
+        watch.judge(BOTH)
     assert not watch.stale
 
 
@@ -63,3 +63,27 @@ def test_tries_wait_longer_and_longer_until_a_gpu_answers() -> None:
     watch.note_proof()
     watch.note_try(at)
     assert watch.due(at + 1.0)
+
+
+def test_a_gpu_that_hangs_does_not_hide_a_reload() -> None:
+    watch = ReloadWatch()
+    for stale in (False, True):
+        watch.note("GPU-2", answered=False)
+        watch.judge(BOTH)
+        assert (watch.stale, watch.urgent) == (stale, stale)
+
+
+def test_a_sample_without_any_reading_proves_nothing() -> None:
+    watch = ReloadWatch()
+    watch.judge(BOTH)
+    assert not watch.stale
+
+
+def test_a_gpu_that_came_is_no_reason_to_hurry() -> None:
+    watch = ReloadWatch()
+    watch.note_proof(urgent=False)
+    assert (watch.stale, watch.urgent) == (True, False)
+    watch.note_proof()
+    assert watch.urgent
+    watch.note_success()
+    assert (watch.stale, watch.urgent) == (False, False)
