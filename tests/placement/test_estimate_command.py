@@ -114,6 +114,13 @@ def test_a_file_of_traced_steps_is_followed_as_traced(tmp_path, child):
     path.write_text(json.dumps({"meta": meta, "cases": ROWS[:1]}))
     assert json.loads(said("--spec", str(path)))[0]["id"] == ROWS[0]["spec"]["id"]
     assert child[0].traced
+    path.write_text(json.dumps(ROWS[0]["spec"] | {"id": "sim-alone"}))
+    said("--spec", str(path))
+    assert child[-1].traced
+    path.write_text(json.dumps(ROWS[0]["spec"] | {"id": "sim-alone", "traced": False}))
+    said("--spec", str(path))
+    assert not child[-1].traced
+    path.write_text(json.dumps({"meta": meta, "cases": ROWS[:1]}))
     closed = json.loads(said("--spec", str(path), "--method", "closed"))
     assert "ignored" not in closed[0]
 
