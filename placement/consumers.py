@@ -11,6 +11,7 @@ from placement import live, logs, services
 from placement.domain.errors import BadInput
 from placement.domain.workload import Workload
 from placement.models import Job, Refinement
+from placement.symbolic.case import MAX_NAMES, MAX_RANK, Adapter
 from placement.tasks import refine
 from reservations.consumers import SessionConsumer
 from reservations.domain.errors import BookingError
@@ -38,8 +39,9 @@ class PatientConsumer(SessionConsumer):
 class PlanConsumer(PatientConsumer):
     """`/ws/plans/`: asks for symbolic Estimates and hears how they come along.
 
-    The page sends {"refine": {"known" or "model", "workload", "replicas"}} and is told
-    `refinement.changed` at once and at every change; {"cancel": key} ends one's own.
+    The page sends {"refine": {"known" or "model", "workload", "replicas", for LoRA
+    "lora_rank" and "lora_targets"}} and is told `refinement.changed` at once and at
+    every change; {"cancel": key} ends one's own.
     What cannot be asked is answered with {"type": "refinement.refused", "problems"}.
     Only the last one asked for is followed: the form moves on.
     """
@@ -107,6 +109,7 @@ class PlanConsumer(PatientConsumer):
             model_id=model,
             workload=Workload.from_json(asked.get("workload") or {}),
             replicas=replicas,
+            adapter=adapter_of(asked),
             now=now,
         )
 
@@ -128,6 +131,21 @@ class PlanConsumer(PatientConsumer):
         """Pass on `refinement.changed` (placement/live.py)."""
         if event["refinement"]["key"] == self.followed:
             await self.pass_on(event)
+
+
+def adapter_of(asked: Mapping[str, Any]) -> Adapter | None:
+    """Return the adapters that a question names; None: none.
+
+    Raises:
+        BadInput: by field.
+    """
+    rank, targets = asked.get("lora_rank", 0), asked.get("lora_targets", [])
+    if type(rank) is not int or not 0 <= rank <= MAX_RANK:
+        raise BadInput({"lora_rank": f"must be a whole number from 0 to {MAX_RANK:,}"})
+    named = isinstance(targets, list) and 0 < len(targets) <= MAX_NAMES
+    if rank and not (named and all(isinstance(one, str) for one in targets)):
+        raise BadInput({"lora_targets": "must name linear layers"})
+    return Adapter(rank=rank, targets=tuple(targets)) if rank else None
 
 
 class JobConsumer(PatientConsumer):

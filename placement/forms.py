@@ -15,6 +15,8 @@ from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
 from placement.domain.well_known import WELL_KNOWN
+from placement.domain.wishes import WISHES
+from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.workload import Workload
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
@@ -22,6 +24,7 @@ SCRIPT = "script"
 Choices = Sequence[tuple[int, str]]
 """(number, words) of what a select offers."""
 MOST_DAYS_AHEAD = 366
+MOST_TARGET_CHARACTERS = 400
 
 
 def most_days_ahead(now: datetime) -> datetime:
@@ -204,6 +207,8 @@ class PlanForm(forms.Form):
             ("mixed_fp16", "fp16 with fp32 master"),
             ("fp16", "pure fp16"),
             ("fp32", "fp32"),
+            ("autocast_fp16", "fp16 autocast"),
+            ("megatron_bf16", "bf16, Megatron-style"),
         ],
         initial="autocast_bf16",
     )
@@ -228,6 +233,37 @@ class PlanForm(forms.Form):
     attention = forms.ChoiceField(
         choices=[("flash", "flash"), ("math", "math"), ("eager", "eager")],
         initial="flash",
+    )
+    offload = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("none", "none"),
+            ("cpu", "to the node's memory"),
+            ("nvme", "to its drive"),
+        ],
+        initial="none",
+    )
+    offload_parameters = forms.BooleanField(
+        label="Offload the weights too", required=False
+    )
+    weights = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("full", "as they are"),
+            ("int8", "8 bits (int8)"),
+            ("nf4", "4 bits (nf4)"),
+        ],
+        initial="full",
+    )
+    lora_rank = forms.IntegerField(
+        label="LoRA rank", required=False, min_value=0, max_value=2**14
+    )
+    lora_targets = forms.CharField(
+        label="LoRA layers", required=False, max_length=MOST_TARGET_CHARACTERS
+    )
+    wish = forms.ChoiceField(
+        required=False,
+        choices=[(wish, WISH_WORDS[wish]) for wish in ("", *WISHES)],
     )
     reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     at = forms.DateTimeField(label="From", required=False)
@@ -263,6 +299,10 @@ class PlanForm(forms.Form):
             raise forms.ValidationError(f"at most {MOST_DAYS_AHEAD} days ahead")
         return at
 
+    def clean_lora_targets(self) -> tuple[str, ...]:
+        """Split names as people write them: by commas or spaces."""
+        return tuple(self.cleaned_data["lora_targets"].replace(",", " ").split())
+
     def workload(self) -> Workload:
         """Return the Workload that the valid form describes.
 
@@ -271,6 +311,7 @@ class PlanForm(forms.Form):
         """
         data = self.cleaned_data
         trains = data["task"] == "train"
+        offload: Any = data["offload"] or "none"
         return Workload(
             task=data["task"],
             batch=data["batch"],
@@ -280,4 +321,19 @@ class PlanForm(forms.Form):
             checkpointing=data["checkpointing"] if trains else "none",
             accumulation=data["accumulation"] if trains else 1,
             attention=data["attention"],
+            offload=offload,
+            # Without optimizer state the weights are all that can be kept away.
+            offload_parameters=offload != "none"
+            and (data["offload_parameters"] or not trains),
         )
+
+
+class BookPlanForm(forms.Form):
+    """When a kept Plan's Gpus are booked, for how long, at whose expense."""
+
+    at = forms.DateTimeField(label="From", required=False)
+    hours = forms.FloatField(min_value=0.1, max_value=336)
+    membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    key = forms.CharField(required=False, max_length=64)
+
+    clean_at = PlanForm.clean_at

@@ -18,7 +18,9 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
 
+from placement.domain.estimate import interval
 from placement.domain.logtext import clean
+from placement.domain.workload import Workload
 from placement.models import Job, Refinement
 
 MOST_LOG_BYTES = 64 * 1024
@@ -94,9 +96,20 @@ def refinement_message(row: Refinement) -> RefinementChanged:
             "doing": row.doing,
             "done_ratio": row.done_ratio,
             "answer": row.answer,
+            "interval": _interval(row),
             "problem": row.problem,
         },
     )
+
+
+def _interval(row: Refinement) -> dict[str, int] | None:
+    """Return what the card must hold for a refined peak; None: there is none yet."""
+    peak = (row.answer or {}).get("peak_bytes")
+    if peak is None:
+        return None
+    workload = Workload(accelerator=row.case.get("accelerator", "cuda"))
+    low, likely, high = interval(peak, workload)
+    return {"low_bytes": low, "likely_bytes": likely, "high_bytes": high}
 
 
 def publish_refinement(refinement_id: int) -> None:

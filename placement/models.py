@@ -8,7 +8,7 @@ from simple_history.models import HistoricalRecords
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Act, Restart, Rules
 from placement.domain.move import HOLD_DOWN_FACTOR, MARGIN_RATIO
-from reservations.models import User
+from reservations.models import Membership, User
 
 
 class RegisteredModel(models.Model):
@@ -28,6 +28,21 @@ class RegisteredModel(models.Model):
         return self.name
 
 
+class StoredPlanQuerySet(models.QuerySet["StoredPlan"]):
+    """Reads of Plans that people kept."""
+
+    def visible_to(self, user: User) -> "StoredPlanQuerySet":
+        """Plans a User may look at: own, of members of Accounts they head; all for
+        operators. Whoever has a Plan's link may look at that one too."""
+        if user.is_operator:
+            return self.all()
+        headed = user.memberships.filter(is_head=True, active=True).values("account")
+        members = Membership.objects.filter(account__in=headed, active=True)
+        return self.filter(
+            models.Q(owner=user) | models.Q(owner__in=members.values("user"))
+        )
+
+
 class StoredPlan(models.Model):
     """A Plan somebody chose: data, checked, printable, never changed."""
 
@@ -36,7 +51,17 @@ class StoredPlan(models.Model):
     spec = models.JSONField()
     workload = models.JSONField()
     plan = models.JSONField()
+    address = models.TextField(
+        blank=True, help_text="Query that opens the planning page with its question."
+    )
+    link_key = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="Whoever is signed in and has it may look; empty: nobody by link.",
+    )
     created_at = models.DateTimeField(default=timezone.now)
+
+    objects = StoredPlanQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at"]

@@ -3,11 +3,19 @@
 from django.urls import path
 
 from placement import channel
-from placement.views import job_list, jobs, launch, plan
+from placement.views import job_list, jobs, kept, launch, plan
 
 urlpatterns = [
     path("plan/", plan.plan_show, name="plan"),
+    path("plan/now/", plan.plan_now, name="plan-now"),
     path("plan/choose/", plan.plan_choose, name="plan-choose"),
+    path("plan/kept/", kept.kept_list, name="plan-list"),
+    path("plan/compare/", kept.kept_compare, name="plan-compare"),
+    path("plan/<int:pk>/", kept.kept_show, name="plan-kept"),
+    path("plan/<int:pk>/share/", kept.kept_share, name="plan-share"),
+    path("plan/<int:pk>/book/", kept.kept_book, name="plan-book"),
+    path("plan/<int:pk>/files.zip", kept.kept_zip, name="plan-zip"),
+    path("plan/<int:pk>/files/<str:name>", kept.kept_file, name="plan-file"),
     path("jobs/", job_list.job_list, name="jobs"),
     path("jobs/new/", launch.job_new, name="job-new"),
     path("jobs/<int:pk>/", jobs.job_show, name="job"),

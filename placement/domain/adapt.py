@@ -115,3 +115,17 @@ def _adapter(rank: int, linears: Sequence[Linear]) -> Part:
         matrix_parameters=parameters,
         stored_bytes=ADAPTER_BYTES * parameters,
     )
+
+
+def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
+    """What LoRA is put on where nobody says: query and value, as its paper does.
+
+    Families that name them otherwise, or keep them in one layer: every linear layer
+    but the head.
+    """
+    known = target_names(spec)
+    usual = ("q_proj", "v_proj")
+    if set(usual) <= set(known):
+        return usual
+    heads = set(_names(layer for layer in spec.layers if layer.kind == "head"))
+    return tuple(name for name in known if name not in heads)

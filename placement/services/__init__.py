@@ -2,6 +2,7 @@
 
 from placement.services.facts import record_fact
 from placement.services.jobs import launch, stop
+from placement.services.keeping import book_plan, may_see, own_copy, set_link, starts_of
 from placement.services.looking import look_again
 from placement.services.models import adapted, chosen_spec, parse_model
 from placement.services.planning import (
@@ -18,6 +19,7 @@ from placement.services.ticking import tick
 __all__ = [
     "adapted",
     "allow_moves",
+    "book_plan",
     "cancel_refinement",
     "chosen_spec",
     "decide",
@@ -27,11 +29,15 @@ __all__ = [
     "launch",
     "look_again",
     "make_plans",
+    "may_see",
     "offered",
+    "own_copy",
     "parse_model",
     "record_fact",
     "refine",
+    "set_link",
     "soonest_plans",
+    "starts_of",
     "stop",
     "tick",
 ]

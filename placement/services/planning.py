@@ -150,12 +150,20 @@ def _search(at: datetime | None, now: datetime) -> Search:
 
 
 def earliest_start(
-    *, plan: Plan, at: datetime | None, hours: float, now: datetime
+    *,
+    plan: Plan,
+    at: datetime | None,
+    hours: float,
+    now: datetime,
+    same_gpus: bool = False,
 ) -> Start | None:
     """Return the first Window from a start on in which a Plan can be booked.
 
     On its own Gpus where they are free together then, else on others that suit; by
     the calendar alone: quota and limits are asked when it is booked.
+
+    Args:
+        same_gpus: on no others than its own.
 
     Raises:
         WorkloadInvalid: hours out of range.
@@ -167,6 +175,8 @@ def earliest_start(
     rows = list(
         Gpu.objects.filter(pk__in=known).select_related("node", "pool").order_by("pk")
     )
+    if same_gpus:
+        rows = [row for row in rows if row.uuid in plan.gpu_uuids]
     groups = link_groups({row.node for row in rows})
     candidates = [
         Candidate(
@@ -189,8 +199,14 @@ def earliest_start(
     )
 
 
-def keep_plan(*, user: User, spec: ModelSpec, plan: Plan, now: datetime) -> StoredPlan:
-    """Store a chosen Plan, so that a booking and a Job can name it."""
+def keep_plan(
+    *, user: User, spec: ModelSpec, plan: Plan, now: datetime, address: str = ""
+) -> StoredPlan:
+    """Store a chosen Plan, so that a booking and a Job can name it.
+
+    Args:
+        address: the query that opens the planning page with its question again.
+    """
     with transaction.atomic(durable=True):
         return StoredPlan.objects.create(
             owner=user,
@@ -198,5 +214,6 @@ def keep_plan(*, user: User, spec: ModelSpec, plan: Plan, now: datetime) -> Stor
             spec=spec.to_json(),
             workload=plan.workload.to_json(),
             plan=plan.to_json(),
+            address=address,
             created_at=now,
         )

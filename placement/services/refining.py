@@ -8,6 +8,7 @@ two workers never follow the same case, and a worker that died is overtaken.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -21,7 +22,7 @@ from placement.domain.workload import Workload
 from placement.models import Refinement, RegisteredModel
 from placement.runtime_check import torch_installed
 from placement.symbolic import process
-from placement.symbolic.case import Case, of_workload
+from placement.symbolic.case import Adapter, Case, of_workload
 from reservations.domain.errors import NotFound
 from reservations.models import User
 
@@ -43,12 +44,14 @@ def refine(
     model_id: int | None,
     workload: Workload,
     replicas: int = 1,
+    adapter: Adapter | None = None,
     now: datetime,
 ) -> tuple[Refinement, bool]:
     """Return the Refinement of a model and Workload, and whether it must be sent.
 
     Args:
         user: who asks; may name a well-known model or an upload of their own.
+        adapter: LoRA on the frozen model; None: all of it is trained.
         now: aware UTC.
 
     Raises:
@@ -60,6 +63,7 @@ def refine(
         raise BadInput({"refine": detail})
     config = _config(user, well_known, model_id)
     case = of_workload({"config": config}, {}, workload, replicas=replicas)
+    case = replace(case, adapter=adapter)
     key = key_of(case)
     with transaction.atomic(durable=True):
         row = Refinement.objects.select_for_update().filter(key=key).first()

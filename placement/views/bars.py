@@ -27,7 +27,6 @@ COMPONENTS = (
     ("context", "CUDA context and workspace"),
 )
 WORDS = dict((USED, *COMPONENTS, SLACK))
-STAGED = ("pipeline", "gpipe")
 
 
 @dataclass(frozen=True)
@@ -74,20 +73,28 @@ def pieces_of(
 
 def shard_bar(shard: Shard, plan: Plan) -> Bar:
     """Return one Gpu of a Plan: what is in use, what each component adds."""
-    layers = ""
-    if plan.strategy in STAGED:
-        layers = f"layers {shard.first_layer} to {shard.last_layer - 1}"
-    elif shard.share_ratio is not None:
-        layers = f"{100 * shard.share_ratio:.0f} % of the optimizer"
     sizes = [_sized(*USED, shard.used_bytes)]
     sizes += _components(shard.components, shard.likely_bytes)
     return Bar(
         label=shard.gpu_label,
         name=shard.gpu_name,
-        note=layers,
+        note=_part(shard, plan),
         pieces=pieces_of(sizes, shard.total_bytes),
         words=f"{gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free",
     )
+
+
+def _part(shard: Shard, plan: Plan) -> str:
+    """Return which part of the model a Gpu has; "" where it has all of it."""
+    said = []
+    if shard.pieces != ((0, plan.layer_count),):
+        runs = " and ".join(f"{first} to {last - 1}" for first, last in shard.pieces)
+        said.append(f"layers {runs}")
+    if int(plan.launch.get("tensor_degree") or 1) > 1:
+        said.append(f"1/{plan.launch['tensor_degree']} of each")
+    if shard.share_ratio is not None:
+        said.append(f"{100 * shard.share_ratio:.0f} % of the optimizer")
+    return ", ".join(said)
 
 
 def offer_bar(offer: GpuOffer, booked: str) -> Bar:
@@ -113,24 +120,6 @@ def estimate_bar(one: Estimate) -> Bar:
     return Bar(
         "One GPU", "", "", pieces_of(sizes, one.high_bytes), gib(one.likely_bytes)
     )
-
-
-def phase_bars(one: Estimate) -> list[Bar]:
-    """Return the peak inside each phase of a step, on one scale."""
-    most = max(one.phase_bytes.values(), default=0)
-    return [
-        Bar(
-            label=phase,
-            name="peak" if phase == one.peak_phase else "",
-            note="",
-            pieces=pieces_of(
-                [("peak" if phase == one.peak_phase else "phase", gib(size), size)],
-                most,
-            ),
-            words=gib(size),
-        )
-        for phase, size in one.phase_bytes.items()
-    ]
 
 
 def time_bar(plan: Plan) -> Bar:

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from placement.domain.estimate import Estimate
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.recipes import RUNNABLE_STRATEGIES
+from placement.domain.spec import ModelSpec
+from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.words import gib, plural, seconds
 from placement.views import bars
 from placement.views.bars import Bar
 from placement.views.schedule import Schedule, schedule_of
 
 MOST_CARDS = 6
+SAME_PACE = 1.05
+"""Steps closer to each other than that are called equal."""
 MENTION_GAIN = 1.15
 """How much faster another Plan must be to stand in the verdict."""
 
@@ -76,6 +80,11 @@ def units_of(image_tokens: int) -> str:
     return "images" if image_tokens else "tokens"
 
 
+def units_of_spec(spec: ModelSpec) -> str:
+    """Return the same of a model."""
+    return units_of(spec.shape.image_tokens if spec.shape else 0)
+
+
 def legend(shown: Iterable[Bar]) -> list[tuple[str, str]]:
     """Return (key, words) of every component that some bar really has, in order."""
     there = {piece.key for bar in shown for piece in bar.pieces}
@@ -90,8 +99,8 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
             "where": _short(plan),
             "step": _step(plan),
             "left": gib(min(shard.headroom_bytes for shard in plan.shards)),
-            "tight": plan.fit == "tight",
-            "why": "; ".join(plan.remedies) or "Fits as asked.",
+            "why": _against(plan, found),
+            "changed": "; ".join(short_remedies(plan)),
         }
         for plan in found.plans
     ]
@@ -107,6 +116,37 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
         for lost in found.refusals
     ]
     return rows
+
+
+def _against(plan: Plan, found: PlanSet) -> str:
+    """Return why a Plan that fits stands where it stands."""
+    first = found.plans[0]
+    wish = WISH_WORDS[found.wish]
+    tight = "Tight: only the least possible need fits. " if plan.fit == "tight" else ""
+    if plan is first:
+        return f"{tight}First choice: {wish}."
+    said = []
+    if plan.step_seconds and first.step_seconds:
+        ratio = plan.step_seconds / first.step_seconds
+        if ratio > SAME_PACE:
+            said.append(f"{ratio:.1f} times slower")
+        elif ratio < 1 / SAME_PACE:
+            said.append(f"{1 / ratio:.1f} times faster")
+    more = len(plan.shards) - len(first.shards)
+    if more:
+        said.append(f"{plural(abs(more), 'GPU')} {'more' if more > 0 else 'fewer'}")
+    if plan.workload.offload != "none" and first.workload.offload == "none":
+        said.append("offloads")
+    if plan.workload.checkpointing == "full" != first.workload.checkpointing:
+        said.append("recomputes activations")
+    if plan.spans_nodes and not first.spans_nodes:
+        said.append("over several nodes")
+    if plan.disturbance > first.disturbance:
+        said.append("beside processes of others")
+    beside = (
+        f"Beside the first: {', '.join(said)}." if said else "As good as the first."
+    )
+    return tight + beside
 
 
 def estimate_rows(one: Estimate) -> list[dict[str, object]]:
@@ -134,13 +174,18 @@ def verdict(found: PlanSet) -> str:
     said = [f"Fits on {_where(best)}{time}."]
     if best.fit == "tight":
         said.append("It is tight: only the least possible need fits.")
-    changes = [text.partition(" (need")[0] for text in best.remedies]
+    changes = short_remedies(best)
     said += [f"{text[0].upper()}{text[1:]}." for text in changes]
     faster = min(found.plans, key=lambda plan: plan.step_seconds)
     gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
     if gain >= MENTION_GAIN:
         said.append(f"{gain:.1f} times faster on {_where(faster)}: {faster.title}.")
     return " ".join(said)
+
+
+def short_remedies(plan: Plan) -> list[str]:
+    """Return what was changed, without what each change buys."""
+    return [text.partition(" (need")[0] for text in plan.remedies]
 
 
 def _why_none(found: PlanSet) -> str:

@@ -1,6 +1,6 @@
 """The planning page: a model and a workload to an estimate and ranked Plans."""
 
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -11,22 +11,32 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from placement import services
-from placement.domain.errors import BadInput
+from placement.domain.errors import BadInput, WorkloadInvalid
 from placement.domain.estimate import Estimate, estimate
+from placement.domain.ladder import Ladder, ladder
+from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.spec import ModelSpec
 from placement.forms import PlanForm
-from placement.models import RegisteredModel
 from placement.runtime_check import torch_installed
-from placement.services.planning import BOOKED, Offered
-from placement.views import bars, pictures
-from placement.views.access import own_reservations, reader
+from placement.services.planning import BOOKED, Offered, Soonest
+from placement.views import bars, comparing, pictures
+from placement.views.access import reader
+from placement.views.asking import (
+    Asked,
+    add_problems,
+    address_of,
+    asked_of,
+    first_values,
+    plan_form,
+)
+from placement.views.timeline import timeline
 from reservations.domain.errors import TooFast
 from reservations.rates import check_rate
+from telemetry.models import Gpu
 
-UPLOADS_PER_MINUTE = 20
 PLANS_PER_MINUTE = 120
-MOST_MODELS_SHOWN = 20
+ESTIMATES_PER_MINUTE = 600
 WALL = "%Y-%m-%dT%H:%M"
 
 
@@ -34,18 +44,87 @@ WALL = "%Y-%m-%dT%H:%M"
 class Answer:
     """What a valid form led to."""
 
-    spec: ModelSpec
+    asked: Asked
     one: Estimate
     found: PlanSet
     offered: Offered
+    later: Soonest | None = None
+    """Where nothing fits then: the first start at which something does."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as it would be run."""
+        return self.asked.spec
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def plan_show(request: HttpRequest) -> HttpResponse:
     """Plan what the address says, or what was typed; htmx gets the result alone."""
     posted = request.method == "POST"
-    form = _form(request, request.POST if posted else _first_values(request.GET))
+    values = request.POST if posted else first_values(request.GET)
+    form = plan_form(request, values)
     return _show(request, form, _answer(request, form))
+
+
+@require_POST
+def plan_now(request: HttpRequest) -> HttpResponse:
+    """Answer while somebody types: the closed form's Estimate on one Gpu, no search."""
+    began = time.perf_counter()
+    form = plan_form(request, request.POST)
+    context: dict[str, object] = {"form": form, "part": True}
+    if form.is_valid():
+        if form.cleaned_data["source"] == "file" and not form.cleaned_data["model"]:
+            # The file itself comes with the whole question, not with every key.
+            return HttpResponse(status=204)
+        try:
+            check_rate(
+                "estimate",
+                user_pk=reader(request).pk,
+                per_minute=ESTIMATES_PER_MINUTE,
+                now=timezone.now(),
+            )
+            asked = asked_of(request, form)
+            context |= quick_pictures(asked, estimate(asked.spec, asked.workload))
+        except BadInput as error:
+            add_problems(form, error)
+        except TooFast as refusal:
+            form.add_error(None, refusal.text())
+    answer = render(request, "placement/_plan_now.html", context)
+    milliseconds = 1000 * (time.perf_counter() - began)
+    answer["Server-Timing"] = f"estimate;dur={milliseconds:.1f}"
+    return answer
+
+
+def quick_pictures(asked: Asked, one: Estimate) -> dict[str, object]:
+    """Return what is shown of one Gpu: three figures, a bar, which classes hold it."""
+    classes = (
+        Gpu.objects.filter(retired=False)
+        .order_by("memory_total_bytes", "name")
+        .values_list("name", "memory_total_bytes")
+        .distinct()
+    )
+    return {
+        "spec": asked.spec,
+        "estimate": one,
+        "estimate_bar": bars.estimate_bar(one),
+        "classes": [_class_words(name, total, one) for name, total in classes],
+        "question": asked.question(),
+        "closed_only": asked.closed_only,
+    }
+
+
+def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
+    """Return whether an empty card of a class would hold it, in a word and a figure."""
+    if one.likely_bytes <= total_bytes:
+        return {"name": name, "word": "fits", "state": "free", "icon": "check"}
+    if one.low_bytes <= total_bytes:
+        return {"name": name, "word": "tight", "state": "warn", "icon": "alert"}
+    return {
+        "name": name,
+        "word": f"{bars.gib(one.likely_bytes - total_bytes)} too small",
+        "state": "plain",
+        "icon": "close",
+    }
 
 
 def _show(
@@ -64,32 +143,11 @@ def _show(
     }
     if answer is not None:
         context |= _pictures(answer)
+        marked = _marked(request)
+        context |= {"compared": marked, "compare": _compared(marked, answer)}
     # htmx shows an answer of its own fragment only with a success status.
     wrong = 422 if form.errors else 200
     return render(request, template, context, status=200 if part else status or wrong)
-
-
-def _form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
-    """Return the form with what this User may choose from."""
-    user = reader(request)
-    mine = own_reservations(user, timezone.now())
-    models = RegisteredModel.objects.filter(owner=user).values_list("pk", "name")
-    return PlanForm(
-        values,
-        request.FILES or None,
-        reservations=[(row.pk, row.label) for row in mine],
-        models=list(models[:MOST_MODELS_SHOWN]),
-    )
-
-
-def _first_values(asked: Mapping[str, str]) -> dict[str, object]:
-    """Return the defaults, with what the address says in their place."""
-    values = {
-        name: field.initial
-        for name, field in PlanForm.base_fields.items()
-        if field.initial is not None
-    }
-    return values | {k: v for k, v in asked.items() if k in PlanForm.base_fields}
 
 
 def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
@@ -103,117 +161,127 @@ def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
             per_minute=PLANS_PER_MINUTE,
             now=timezone.now(),
         )
-        return _plans(request, form, _spec(request, form))
+        return _plans(request, form, asked_of(request, form))
     except BadInput as error:
-        for field, text in error.problems.items():
-            known = field if field in form.fields else None
-            form.add_error(known, text if known else f"{field}: {text}")
+        add_problems(form, error)
     except TooFast as refusal:
         form.add_error(None, refusal.text())
     return None
 
 
-def _spec(request: HttpRequest, form: PlanForm) -> ModelSpec:
-    """Return the chosen model; a new upload is parsed and kept first.
+def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
+    data, now, user = form.cleaned_data, timezone.now(), reader(request)
+    one = estimate(asked.spec, asked.workload)
 
-    Raises:
-        BadInput: by a field of the form.
-    """
-    data = form.cleaned_data
-    if data["source"] == "known":
-        return services.chosen_spec(
-            user=reader(request), well_known=data["known"], model_id=None
+    def soonest() -> Soonest:
+        return services.soonest_plans(
+            user=user,
+            spec=asked.spec,
+            workload=asked.workload,
+            at=data["at"],
+            hours=data["hours"],
+            now=now,
+            max_gpus=data["max_gpus"],
         )
-    if data["upload"]:
-        data["model"] = _parsed(request, form)
-    if data["model"] is None:
-        raise BadInput(
-            {"upload": "Choose a config.json, a .safetensors or an ONNX file."}
-        )
-    return services.chosen_spec(
-        user=reader(request), well_known="", model_id=data["model"]
-    )
 
-
-def _parsed(request: HttpRequest, form: PlanForm) -> int:
-    """Parse and keep the uploaded file; return its number."""
-    now = timezone.now()
-    try:
-        check_rate(
-            "upload", user_pk=reader(request).pk, per_minute=UPLOADS_PER_MINUTE, now=now
-        )
-        row = services.parse_model(
-            user=reader(request), upload=form.cleaned_data["upload"], now=now
-        )
-    except TooFast as refusal:
-        raise BadInput({"upload": refusal.text()}) from None
-    except BadInput as error:
-        said = [
-            text if field in ("upload", "file") else f"{field} {text}"
-            for field, text in error.problems.items()
-        ]
-        raise BadInput({"upload": "; ".join(said)}) from error
-    known = [choice for choice in form.models if choice[0] != row.pk]
-    form.models = [(row.pk, row.name), *known]
-    return row.pk
-
-
-def _plans(request: HttpRequest, form: PlanForm, spec: ModelSpec) -> Answer:
-    data = form.cleaned_data
+    if data["wish"] == "soonest" and data["reservation"] is None:
+        first = soonest()
+        return Answer(asked, one, first.found, first.offered)
     offered = services.offered(
-        user=reader(request),
+        user=user,
         at=data["at"],
         hours=data["hours"],
-        now=timezone.now(),
+        now=now,
         reservation_id=data["reservation"],
     )
-    workload = form.workload()
     found = services.make_plans(
-        spec=spec,
-        workload=workload,
+        spec=asked.spec,
+        workload=asked.workload,
         offers=offered.offers,
         max_gpus=data["max_gpus"],
+        wish=data["wish"] or None,
     )
-    return Answer(spec, estimate(spec, workload), found, offered)
+    later = None
+    booked = any(left.reason.startswith(BOOKED) for left in found.left_out)
+    if not found.plans and booked and data["reservation"] is None:
+        first = soonest()
+        later = first if first.found.plans else None
+    return Answer(asked, one, found, offered, later)
 
 
 def _pictures(answer: Answer) -> dict[str, object]:
     """Return what the template draws."""
-    spec, one, found, offered = answer.spec, answer.one, answer.found, answer.offered
-    units = pictures.units_of(spec.shape.image_tokens if spec.shape else 0)
+    asked, one, found = answer.asked, answer.one, answer.found
+    offered = answer.offered
+    units = pictures.units_of_spec(asked.spec)
     cards = pictures.cards(found.plans, offered.own, units)
     offers = [bars.offer_bar(offer, BOOKED) for offer in offered.offers]
-    alone = bars.estimate_bar(one)
     shown = [bar for card in cards for bar in card.bars]
-    return {
-        "spec": spec,
-        "estimate": one,
+    return quick_pictures(asked, one) | {
         "estimate_rows": pictures.estimate_rows(one),
-        "estimate_bar": alone,
-        "phases": bars.phase_bars(one),
+        "timeline": timeline(one, asked.workload),
         "found": found,
         "verdict": pictures.verdict(found),
         "cards": cards,
         "candidates": pictures.candidates(found),
         "offers": offers,
         "window": offered,
-        "legend": pictures.legend([*shown, *offers, alone]),
+        "later": answer.later,
+        "ladder": _ladder(answer),
+        "legend": pictures.legend([*shown, *offers, bars.estimate_bar(one)]),
         "hatched": any(bar.off for bar in offers),
     }
 
 
+def _ladder(answer: Answer) -> Ladder | None:
+    """Return what would make it fit on the one Gpu with most room; None: no Gpu."""
+    offers = answer.offered.offers
+    if not offers:
+        return None
+
+    def room(offer: GpuOffer) -> tuple[int, int, str]:
+        return offer.free_bytes, offer.memory_total_bytes, offer.label
+
+    usable = [offer for offer in offers if offer.usable]
+    try:
+        return ladder(
+            answer.spec, answer.asked.workload, max(usable or offers, key=room)
+        )
+    except WorkloadInvalid:
+        return None
+
+
+def _marked(request: HttpRequest) -> list[str]:
+    """Return the strategies that were marked for comparing."""
+    said = request.POST if request.method == "POST" else request.GET
+    return list(dict.fromkeys(said.getlist("compare")))
+
+
+def _compared(wanted: list[str], answer: Answer) -> comparing.Comparison | None:
+    """Return the two Plans that were marked, the last two where there are more."""
+    best: dict[str, Plan] = {}
+    for plan in answer.found.plans:
+        best.setdefault(plan.strategy, plan)
+    chosen = [best[name] for name in wanted if name in best][-2:]
+    if len(chosen) < 2:
+        return None
+    units = pictures.units_of_spec(answer.spec)
+    return comparing.compare(*chosen, units=(units, units))
+
+
 @require_POST
 def plan_choose(request: HttpRequest) -> HttpResponse:
-    """Keep the Plan that was clicked and go on to its booking or its Job.
+    """Keep the Plan that was clicked and go on to its booking, its Job or its page.
 
     The browser names the Plan; the planner makes it again, so that nothing a
     browser sends is believed. Where the Gpus changed meanwhile the page says so.
     """
-    form = _form(request, request.POST)
+    form = plan_form(request, request.POST)
     answer = _answer(request, form)
     if answer is None:
         return _show(request, form, None)
-    wanted = request.POST.get("choose", "")
+    kept = "keep" in request.POST
+    wanted = request.POST.get("keep" if kept else "choose", "")
     chosen = next(
         (p for p in answer.found.plans if pictures.plan_key(p) == wanted), None
     )
@@ -225,8 +293,14 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
         )
         return _show(request, form, answer, status=409)
     stored = services.keep_plan(
-        user=reader(request), spec=answer.spec, plan=chosen, now=timezone.now()
+        user=reader(request),
+        spec=answer.spec,
+        plan=chosen,
+        now=timezone.now(),
+        address=address_of(form),
     )
+    if kept:
+        return redirect("plan-kept", pk=stored.pk)
     return redirect(_next_page(chosen, stored.pk, stored.title, answer.offered))
 
 

@@ -11,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.models import RegisteredModel, StoredPlan
+from placement.views import asking
 from placement.views import plan as plan_views
 from reservations import services as reservations
 from reservations.domain.lifecycle import State
@@ -182,7 +183,7 @@ def test_somebody_elses_file_cannot_be_chosen(student, carol):
 
 
 def test_uploads_are_counted_for_all_processes_together(student, monkeypatch):
-    monkeypatch.setattr(plan_views, "UPLOADS_PER_MINUTE", 1)
+    monkeypatch.setattr(asking, "UPLOADS_PER_MINUTE", 1)
     data = {"headers": HTMX}
     student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
     html = student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)

@@ -3,6 +3,7 @@
 
 import { setText } from "../dom.js";
 import { headerOnly } from "./header.js";
+import { follow } from "./refined.js";
 
 const form = document.getElementById("plan-form");
 const upload = document.getElementById("id_upload");
@@ -31,7 +32,7 @@ function showErrors() {
 function keepAddress() {
   const asked = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
-    if (typeof value === "string" && value !== "" && !KEPT_HERE.has(name)) asked.set(name, value);
+    if (typeof value === "string" && value !== "" && !KEPT_HERE.has(name)) asked.append(name, value);
   }
   history.replaceState(null, "", `?${asked}`);
 }
@@ -55,7 +56,12 @@ upload.addEventListener("input", async (event) => {
   upload.files = holder.files;
   again();
 });
-document.body.addEventListener("htmx:afterSettle", () => {
+document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
+  follow();
+  if (detail.target?.id === "plan-now") {
+    showErrors();
+    return;
+  }
   // From now on the number of the stored model travels, and not the file.
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
   showParts();
@@ -68,5 +74,17 @@ document.body.addEventListener("htmx:sendError", () => {
   setText(document.getElementById("announcer"), "The portal cannot be reached; what is shown is older than what you typed.");
 });
 
+// What stands in the answer and belongs to the question: what to compare, when to start.
+document.addEventListener("change", ({ target }) => {
+  if (target.name === "compare") again();
+});
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest("[data-set-at]");
+  if (!button) return;
+  form.elements.at.value = button.dataset.setAt;
+  form.elements.at.dispatchEvent(new Event("input", { bubbles: true }));
+});
+
 showParts();
 showErrors();
+follow();

@@ -13,6 +13,7 @@ export function refine({ onChange, onRefused }) {
   let key = "";
   let open = false;
   let timer = 0;
+  let running = false;
 
   const send = () => {
     if (open && wanted) socket.send({ refine: wanted });
@@ -22,6 +23,7 @@ export function refine({ onChange, onRefused }) {
       if (message.type === "refinement.refused") onRefused(message.problems);
       if (message.type !== "refinement.changed") return;
       key = message.refinement.key;
+      running = ["waiting", "running"].includes(message.refinement.state);
       onChange(message.refinement);
     },
     onState: ({ word }) => {
@@ -32,8 +34,11 @@ export function refine({ onChange, onRefused }) {
   });
   return {
     ask(question) {
+      // Nobody waits for the last question any more.
+      if (open && key && running) socket.send({ cancel: key });
       wanted = question;
       key = "";
+      running = false;
       clearTimeout(timer);
       timer = setTimeout(send, SETTLE_MS);
     },

@@ -1,0 +1,190 @@
+"""Two Plans side by side: each fact in a row, the better one marked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from placement.domain.plan import Plan
+from placement.domain.words import gib, plural, seconds
+from placement.views import bars
+from placement.views.bars import Bar
+from placement.views.pictures import short_remedies
+from placement.views.schedule import schedule_of
+
+MARK_RATIO = 1.02
+"""How much better a figure must be to be marked."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fact of both Plans."""
+
+    words: str
+    first: str
+    second: str
+    better: int = 0
+    """1 or 2: which is better; 0: neither, or no matter of better."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One Plan at the head of its column."""
+
+    plan: Plan
+    heading: str
+    bars: tuple[Bar, ...]
+    time: Bar
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `_plan_compare.html` draws."""
+
+    sides: tuple[Side, Side]
+    rows: tuple[Row, ...]
+    verdict: str
+    legend: tuple[tuple[str, str], ...]
+
+
+def compare(
+    first: Plan,
+    second: Plan,
+    *,
+    units: tuple[str, str],
+    headings: tuple[str, str] = ("", ""),
+) -> Comparison:
+    """Put two Plans side by side; of the same model or not."""
+    sides = tuple(
+        Side(
+            plan,
+            heading or plan.title,
+            tuple(bars.shard_bar(shard, plan) for shard in plan.shards),
+            bars.time_bar(plan),
+        )
+        for plan, heading in zip((first, second), headings, strict=True)
+    )
+    there = {p.key for side in sides for bar in side.bars for p in bar.pieces}
+    legend = tuple((key, words) for key, words in bars.WORDS.items() if key in there)
+    rows = _figures(first, second, units) + _words(first, second)
+    return Comparison((sides[0], sides[1]), rows, _verdict(first, second), legend)
+
+
+def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
+    def row(
+        words: str, of: Callable[[Plan], float], said: Callable[[float], str]
+    ) -> Row:
+        x, y = of(a), of(b)
+        return Row(words, said(x), said(y), _lower(x, y))
+
+    def time(value: float) -> str:
+        return seconds(value) if value else "–"
+
+    rows = [
+        row("One step", lambda p: p.step_seconds, time),
+        row("of it computing", lambda p: p.compute_seconds, time),
+        row("of it sending", lambda p: p.communication_seconds, time),
+        row("of it waiting (bubble)", lambda p: p.bubble_seconds, time),
+        Row(
+            "Speed",
+            _speed(a, units[0]),
+            _speed(b, units[1]),
+            better=_lower(-a.units_per_second, -b.units_per_second)
+            if units[0] == units[1]
+            else 0,
+        ),
+        row("GPUs", lambda p: len(p.shards), lambda n: f"{n:.0f}"),
+        row("Fullest GPU needs", lambda p: max(s.likely_bytes for s in p.shards), gib),
+        row(
+            "All GPUs together need",
+            lambda p: sum(s.likely_bytes for s in p.shards),
+            gib,
+        ),
+        Row(
+            "Least room left",
+            gib(_room_bytes(a)),
+            gib(_room_bytes(b)),
+            better=_lower(-_room_bytes(a), -_room_bytes(b)),
+        ),
+        row(
+            "Quota a step costs",
+            lambda p: p.quota_gpu_seconds,
+            lambda value: f"{value:.3g} weighted GPU-s" if value else "–",
+        ),
+    ]
+    return tuple(rows)
+
+
+def _speed(plan: Plan, unit: str) -> str:
+    return f"{plan.units_per_second:,.0f} {unit}/s" if plan.step_seconds else "–"
+
+
+def _room_bytes(plan: Plan) -> int:
+    return min(shard.headroom_bytes for shard in plan.shards)
+
+
+def _words(a: Plan, b: Plan) -> tuple[Row, ...]:
+    def both(words: str, of: Callable[[Plan], str]) -> Row:
+        return Row(words, of(a) or "–", of(b) or "–")
+
+    def pipe(plan: Plan) -> str:
+        drawn = schedule_of(plan)
+        return drawn.words if drawn else ""
+
+    return (
+        both("Model", lambda p: p.model),
+        both("Where", _where),
+        both("Batch and length", _batch),
+        both(
+            "Precision, optimizer",
+            lambda p: (
+                f"{p.workload.precision}, {p.workload.optimizer}"
+                if p.workload.trains
+                else p.workload.precision
+            ),
+        ),
+        both("What was changed", lambda p: "; ".join(short_remedies(p))),
+        both("Bound by", lambda p: p.bound_by),
+        both("Pipeline", pipe),
+        both("Beware", lambda p: " ".join(p.notes)),
+    )
+
+
+def _where(plan: Plan) -> str:
+    names = ", ".join(shard.gpu_label for shard in plan.shards[:8])
+    more = len(plan.shards) - 8
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _batch(plan: Plan) -> str:
+    asked = plan.workload
+    pieces = f", {asked.accumulation} pieces" if asked.accumulation > 1 else ""
+    return f"{asked.batch} × {asked.sequence_length}{pieces}"
+
+
+def _lower(x: float, y: float) -> int:
+    """Return which of two figures is clearly lower, where lower is better."""
+    low, high = min(x, y), max(x, y)
+    if high - low <= (MARK_RATIO - 1) * max(abs(low), abs(high)):
+        return 0
+    return 1 if x < y else 2
+
+
+def _verdict(a: Plan, b: Plan) -> str:
+    if not (a.step_seconds and b.step_seconds):
+        return "One of them has no time to compare: its file names no computation."
+    same = (a.model, a.workload.batch, a.workload.sequence_length) == (
+        b.model,
+        b.workload.batch,
+        b.workload.sequence_length,
+    )
+    if not same:
+        return "They do not do the same work: compare their speeds, not their steps."
+    ratio = a.step_seconds / b.step_seconds
+    if 1 / MARK_RATIO <= ratio <= MARK_RATIO:
+        return "Their steps take the same time."
+    faster, other = ("second", "first") if ratio > 1 else ("first", "second")
+    gain = max(ratio, 1 / ratio)
+    gpus = (len(b.shards) - len(a.shards)) * (1 if ratio > 1 else -1)
+    price = ""
+    if gpus:
+        price = f", with {plural(abs(gpus), 'GPU')} {'more' if gpus > 0 else 'fewer'}"
+    return f"The {faster} is {gain:.1f} times as fast as the {other}{price}."

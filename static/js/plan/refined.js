@@ -1,0 +1,90 @@
+// The refined Estimate on the page: asked for when the question has settled, told over
+// the socket as it comes along, shown as the same three figures as the closed form's.
+
+import { setText } from "../dom.js";
+import { refine } from "./refine.js";
+
+const part = document.getElementById("plan-refined");
+const at = (name) => document.getElementById(`refined-${name}`);
+const STATES = {
+  waiting: ["waits for a worker", "queued"],
+  running: ["running", "running"],
+  done: ["done", "done"],
+  failed: ["not possible", "failed"],
+  cancelled: ["stopped", "cancelled"],
+};
+const GIB = 2 ** 30;
+let asked = "";
+let refining = null;
+let closedLikely = 0;
+
+const size = (bytes) => (bytes < GIB / 10 ? `${(bytes / 2 ** 20).toFixed(0)} MiB` : `${(bytes / GIB).toFixed(1)} GiB`);
+
+function showState(word, kind) {
+  setText(at("state"), word);
+  at("state").className = `state state-${kind}`;
+}
+
+function showFigures(interval) {
+  at("figures").hidden = !interval;
+  if (!interval) return;
+  setText(at("low"), size(interval.low_bytes));
+  setText(at("likely"), size(interval.likely_bytes));
+  setText(at("high"), size(interval.high_bytes));
+}
+
+function beside(likely) {
+  if (!closedLikely) return "";
+  const pct = (100 * (likely - closedLikely)) / closedLikely;
+  if (Math.abs(pct) < 1) return " The closed form above agrees within 1 %.";
+  return ` That is ${Math.abs(pct).toFixed(0)} % ${pct > 0 ? "more" : "less"} than the closed form above.`;
+}
+
+function changed({ state, doing, done_ratio: ratio, answer, interval, problem }) {
+  const [word, kind] = STATES[state] ?? [state, "plain"];
+  showState(word, kind);
+  const open = state === "waiting" || state === "running";
+  at("progress").hidden = !open;
+  at("progress").value = ratio;
+  at("cancel").hidden = !open;
+  showFigures(interval);
+  if (state === "done" && answer) {
+    const took = answer.seconds ? ` in ${answer.seconds.toFixed(1)} s` : "";
+    setText(at("words"), `One training step was followed on tensors without data, storage by storage${took}: its peak is exact to the kernels' own allocations.${beside(interval.likely_bytes)}`);
+    setText(document.getElementById("announcer"), `Refined: likely ${size(interval.likely_bytes)}.`);
+  } else if (state === "failed") setText(at("words"), problem || "The worker could not follow this model; the closed form stands.");
+  else if (state === "cancelled") setText(at("words"), "The closed form stands.");
+  else setText(at("words"), doing ? `Now: ${doing}.` : "The model's own code runs step by step; the closed form above stands meanwhile.");
+}
+
+function refused(problems) {
+  showState("closed form only", "plain");
+  at("progress").hidden = at("cancel").hidden = true;
+  showFigures(null);
+  setText(at("words"), Object.entries(problems).map(([field, text]) => (field === "refine" ? text : `${field.replaceAll("_", " ")}: ${text}`)).join("; "));
+}
+
+function wish(question) {
+  refining ??= refine({ onChange: changed, onRefused: refused });
+  showState("asking", "queued");
+  showFigures(null);
+  at("progress").hidden = at("cancel").hidden = true;
+  setText(at("words"), "The model's own code is followed step by step; the closed form above stands meanwhile.");
+  refining.ask(question);
+}
+
+/** Asks for what the page shows now, if that is another question than before. */
+export function follow() {
+  const node = document.getElementById("plan-question");
+  part.hidden = !node;
+  if (!node || node.textContent === asked) return;
+  asked = node.textContent;
+  closedLikely = Number(document.getElementById("now-likely").dataset.bytes);
+  const why = JSON.parse(document.getElementById("plan-closed-only").textContent);
+  if (why) {
+    refining?.cancel();
+    refused({ refine: why });
+  } else wish(JSON.parse(asked));
+}
+
+at("cancel").addEventListener("click", () => refining?.cancel());
