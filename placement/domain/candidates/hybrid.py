@@ -26,6 +26,7 @@ from placement.domain.candidates.stages import (
     Cut,
     cut_stages,
     in_pieces,
+    least_seconds,
     staged_time,
 )
 from placement.domain.candidates.telling import refusal, too_small
@@ -79,6 +80,9 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal:
     for stage in stages(hunt.asked, hunt.freedom()):
         if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
             break
+        best = min((cut.time.total_seconds for cut in cuts), default=None)
+        if best is not None and least_seconds(hunt, stage) >= best:
+            continue
         cuts += [cut for shape in shapes for cut in _cuts(hunt, stage, shape)]
         if cuts and not hunt.greedy:
             break

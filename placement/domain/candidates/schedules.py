@@ -13,7 +13,13 @@ from itertools import pairwise, permutations
 
 from placement.domain.candidates.hunt import Search, worth_ratio
 from placement.domain.candidates.staged import few_classes, not_staged
-from placement.domain.candidates.stages import Block, Cut, in_pieces, staged_time
+from placement.domain.candidates.stages import (
+    Block,
+    Cut,
+    in_pieces,
+    least_seconds,
+    staged_time,
+)
 from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import fastest
@@ -26,6 +32,8 @@ from placement.domain.words import gib, gib_at_least, plural, seconds
 
 PIECES = (2, 4)
 """Pieces of the model per Gpu that are tried."""
+EVERY_COUNT = 4
+"""Among so many Gpus every number of them is tried, where speed is wished for."""
 EVERY_ORDER = 3
 """Up to so many unlike Gpus every order is tried."""
 NOT_EVEN = "The batch cannot be cut into a multiple of the number of stages."
@@ -116,18 +124,20 @@ def interleaved(
 
 def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
     """Is it shorter than 1F1B with the same remedies? On as many Gpus, or on all; where
-    the shortest step is wished for, with all remedies as mild and any number of Gpus.
+    the shortest step is wished for, with all remedies as mild too.
 
     It keeps more microbatches than 1F1B, so it never fits with milder remedies.
     """
     theirs = Setting(rival.workload, rival.launch["weights"])
     cuts = list(_cuts(hunt, theirs, rival))
-    if hunt.greedy:
-        for stage in stages(hunt.asked, hunt.freedom()):
-            if stage.severity[:3] <= theirs.severity[:3]:
-                cuts += _cuts(hunt, stage)
-    fitting = [cut for cut in cuts if _shortage(hunt, cut).fits]
-    if not fitting:
+    few = min(hunt.most_gpus, len(hunt.offers)) <= EVERY_COUNT
+    for stage in stages(hunt.asked, hunt.freedom()) if hunt.greedy else ():
+        mild = stage.severity[:3] <= theirs.severity[:3]
+        if mild and least_seconds(hunt, stage) < rival.step_seconds:
+            cuts += _cuts(hunt, stage, None if few else rival)
+    cuts.sort(key=lambda cut: cut.order)
+    best = next((cut for cut in cuts if _shortage(hunt, cut).fits), None)
+    if best is None:
         lacks = [_shortage(hunt, cut) for cut in cuts]
         nearest = min(lacks, key=lambda fit: fit.missing_bytes, default=None)
         if nearest is None:
@@ -141,7 +151,6 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
             missing_bytes=nearest.missing_bytes,
             cheapest_change="the 1F1B schedule",
         )
-    best = min(fitting, key=lambda cut: cut.order)
     if best.time.total_seconds > worth_ratio(hunt) * rival.step_seconds:
         return refusal(
             "interleaved",

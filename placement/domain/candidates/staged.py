@@ -18,6 +18,7 @@ from placement.domain.candidates.stages import (
     Cut,
     cut_stages,
     in_pieces,
+    least_seconds,
 )
 from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
@@ -71,6 +72,10 @@ def pipeline_cuts(
     for stage in stages(asked, hunt.freedom()):
         if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
             break
+        if found and least_seconds(hunt, stage) >= min(
+            cuts[-1].time.total_seconds for cuts in found
+        ):
+            continue
         cuts = _cuts_with(hunt, offers, stage, strategy)
         if cuts and not hunt.greedy:
             return cuts

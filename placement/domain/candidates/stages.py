@@ -117,6 +117,15 @@ def in_pieces(
     return whole, counts if limits.accumulation else counts[:1]
 
 
+def least_seconds(hunt: Search, stage: Setting) -> float:
+    """No way to train with a setting is faster: every Gpu is busy all the time."""
+    whole = in_runs(stage, 1)
+    batch = stage.workload.batch
+    costs = hunt.costs(whole, Sharding(strategy="pipeline", microbatches=batch))
+    flops = batch * sum(layer_flops(cost, stage.workload) for cost in costs)
+    return flops / sum(hunt.speed((offer,), stage) for offer in hunt.offers)
+
+
 def problem_of(
     hunt: Search,
     setting: Setting,
