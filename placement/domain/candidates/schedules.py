@@ -177,21 +177,25 @@ def _cuts(hunt: Search, stage: Setting, rival: Plan | None = None) -> Iterator[C
         for pieces in sorted({number // count * count for number in tried} - {0}):
             for virtual in PIECES:
                 if virtual * count <= layers:
-                    for chosen in _orders(offers, count):
+                    for chosen in _orders(hunt, offers, count):
                         yield _cut(hunt, setting, chosen, pieces, virtual)
 
 
-def _orders(offers: Sequence[GpuOffer], count: int) -> list[tuple[GpuOffer, ...]]:
-    """Orders of the fastest, and of the roomiest, that are worth trying: all of a few
-    unlike Gpus, else by room and by speed. The first rank keeps the most."""
+def _orders(
+    hunt: Search, offers: Sequence[GpuOffer], count: int
+) -> list[tuple[GpuOffer, ...]]:
+    """Orders of the fastest that are worth trying: all of a few unlike Gpus, else by
+    room (the first rank keeps the most); where speed is wished for, by speed and of
+    the roomiest too."""
     roomy = sorted(offers, key=_room)[:count]
     found: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
-    for some in (fastest(offers, count), roomy):
+    for some in (fastest(offers, count), roomy)[: 2 if hunt.greedy else 1]:
         kinds = {(o.free_bytes, o.peak_flops * o.share_ratio) for o in some}
         if len(kinds) > 1 and count <= EVERY_ORDER:
             ways = [tuple(way) for way in permutations(sorted(some, key=_room))]
         else:
-            ways = [tuple(sorted(some, key=_room)), tuple(sorted(some, key=_pace))]
+            keys = (_room, _pace)[: 2 if hunt.greedy else 1]
+            ways = [tuple(sorted(some, key=key)) for key in keys]
         for way in ways:
             found.setdefault(tuple(offer.uuid for offer in way), way)
     return list(found.values())
