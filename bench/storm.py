@@ -39,6 +39,7 @@ NODE = "storm"
 WARM_UP_SECONDS = 15.0
 SETTLE_SECONDS = 20.0
 MOST_AGE_SECONDS = 2.0
+NOTICE_SECONDS = 0.5
 MOST_LINES_A_MINUTE = 100.0
 MEMORY_RATIO = 1.05
 
@@ -99,6 +100,10 @@ class Page(threading.Thread):
 
     def _see(self, slot: int, row: Any) -> None:
         healthy, now = self._storm.healthy, time.monotonic()
+        since = healthy.recovering.get(slot)
+        # A frame shows the last reading again: one of before the change is no news.
+        if since is not None and now - row.age_seconds <= since + NOTICE_SECONDS:
+            return
         good = row.util_pct is not None and row.age_seconds <= MOST_AGE_SECONDS
         healthy.saw(slot, now, good=good)
         if slot not in healthy.touched | healthy.recovering.keys():
