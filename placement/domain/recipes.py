@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.domain.errors import LaunchInvalid
+from placement.domain.execution import STRATEGIES, why_not
 
 GIB = 2**30
-RUNNABLE_STRATEGIES = ("single", "ddp")
-"""Strategies that recipe ``tiny-transformer`` really runs today."""
+PLAN_FILE = "plan.json"
+"""Of the Job's Plan, in the Job's own folder."""
+WITHOUT_PLAN = ("single", "ddp")
+"""Strategies that recipe ``tiny-transformer`` runs with no Plan."""
+RUNNABLE_STRATEGIES = STRATEGIES
+"""Strategies that it runs by a Plan, as far as ``execution.why_not`` says nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,17 @@ TINY_TRANSFORMER = Recipe(
         Setting("hidden", int, 64, least=16, most=2048, help="width of the model"),
         Setting("heads", int, 4, least=1, most=32, help="attention heads"),
         Setting("seq", int, 64, least=8, most=2048, help="tokens per sequence"),
-        Setting("batch", int, 8, least=1, most=1024, help="sequences per process"),
+        Setting(
+            "batch",
+            int,
+            8,
+            least=1,
+            most=1024,
+            help="sequences per process; by a plan, per microbatch",
+        ),
         Setting("steps", int, 200, least=1, most=10_000_000, help="optimizer steps"),
         Setting("learning_rate", float, 3e-3, least=1e-7, most=1, help="of AdamW"),
+        Setting("dropout", float, 0.0, least=0, most=0.9, help="while training"),
         Setting("seed", int, 0, least=0, most=2**31 - 1, help="of data and weights"),
         Setting(
             "seconds_per_step",
@@ -91,7 +104,7 @@ TINY_TRANSFORMER = Recipe(
             str,
             "auto",
             choices=("auto", *RUNNABLE_STRATEGIES),
-            help="auto: ddp where there are several GPUs",
+            help="auto: ddp where there are several GPUs; others need a plan",
         ),
         *_SIMULATED,
     ),
@@ -149,14 +162,34 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def recipe_command(
-    name: str, settings: Mapping[str, object], *, gpu_count: int, python: str
+    name: str,
+    settings: Mapping[str, object],
+    *,
+    gpu_count: int,
+    python: str,
+    plan: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return the argv that starts a recipe on so many Gpus.
 
+    Args:
+        name: of the recipe.
+        settings: of the recipe.
+        gpu_count: Gpus that it gets.
+        python: the interpreter.
+        plan: the Plan (as JSON) that lies in its folder as plan.json, if any.
+
     Raises:
-        LaunchInvalid: unknown recipe or settings.
+        LaunchInvalid: unknown recipe or settings, or a strategy without its Plan.
     """
     checked = checked_settings(name, settings)
+    if name == TINY_TRANSFORMER.name and plan is not None and runs_by_plan(plan):
+        count = len(plan["shards"])
+        if count != gpu_count:
+            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {gpu_count}"})
+        text = json.dumps(checked, sort_keys=True)
+        module = "placement.runtime.launch"
+        return [python, "-m", module, str(count), text, PLAN_FILE]
+    check_needs_no_plan(checked)
     text = json.dumps(checked, sort_keys=True)
     if name == BURN_IN.name:
         return [python, "-m", "placement.runtime.burn_in", text]
@@ -167,6 +200,24 @@ def recipe_command(
         str(process_count(checked, gpu_count=gpu_count)),
         text,
     ]
+
+
+def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
+    """Say whether the recipe does what a Plan (as JSON) says."""
+    return plan is not None and bool(plan.get("shards")) and not why_not(plan)
+
+
+def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
+    """Refuse a strategy whose shares and stages only a Plan can say.
+
+    Raises:
+        LaunchInvalid: at the setting.
+    """
+    strategy = settings.get("strategy", "auto")
+    if strategy not in ("auto", *WITHOUT_PLAN):
+        raise LaunchInvalid(
+            {"recipe_settings.strategy": f"{strategy} needs a plan: make one first"}
+        )
 
 
 def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:

@@ -95,12 +95,17 @@ class StrategyNotRunnable(JobRefusal):
     title: ClassVar[str] = "This plan cannot be started"
     strategy: str
     runnable: tuple[str, ...]
+    why: str = ""
+    """Empty: the strategy alone is the reason."""
 
     def text(self, zone: tzinfo = UTC) -> str:
+        why = self.why or (
+            f"it starts {', '.join(self.runnable)}, and not {self.strategy}"
+        )
         return (
-            f"The portal itself starts {', '.join(self.runnable)} today, and not "
-            f"{self.strategy}. The plan's numbers hold: book its GPUs and start the "
-            "training with a script of your own."
+            f"The portal's recipe cannot run this plan ({self.strategy}): {why}. The "
+            "plan's numbers hold: book its GPUs and start the training with a script "
+            "of your own."
         )
 
 

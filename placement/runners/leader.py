@@ -42,6 +42,7 @@ def command(order: Order, script: Path) -> list[str]:
             order.settings,
             gpu_count=len(order.gpu_uuids),
             python=sys.executable,
+            plan=order.plan,
         )
     with script.open("rb") as file:
         head = [] if file.read(2) == b"#!" else ["/bin/sh"]

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from placement.domain.errors import OrderRefused
+from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, parse_order, remaining_seconds
 from placement.runners import accounts, leader, processes
 from placement.runners.accounts import Identity
@@ -87,7 +87,7 @@ class Shim:
                 allow_scripts=os.environ.get("GPUPORTAL_ALLOW_SCRIPTS") == "1",
             )
             argv = self._prepare(identity)
-        except OrderRefused as refusal:
+        except (OrderRefused, LaunchInvalid) as refusal:
             self._write_end("refused", reason=str(refusal))
             return
         log = self._open_log()

@@ -1,9 +1,10 @@
 """Start recipe ``tiny-transformer`` through torchrun.
 
-    python -m placement.runtime.launch <processes> '<settings>'
+    python -m placement.runtime.launch <processes> '<settings>' [plan.json]
 
-The same as ``torchrun --standalone --nproc-per-node N``, but a SIGTERM, which
-torchrun passes on to the workers, ends it quietly instead of with a traceback.
+With a plan.json the workers do what it says. The same as ``torchrun --standalone
+--nproc-per-node N``, but a SIGTERM, which torchrun passes on to the workers, ends it
+quietly instead of with a traceback.
 """
 
 import sys
@@ -11,7 +12,10 @@ import sys
 
 def main(argv: list[str]) -> int:
     """Run the workers; 0 when they ended well or were asked to end."""
-    processes, settings = argv[1], argv[2]
+    processes, settings, plan = argv[1], argv[2], argv[3:]
+    worker = ["placement.runtime.stage_worker", settings]
+    if plan:
+        worker = ["placement.runtime.plan_worker", plan[0], settings]
     # Torch takes seconds to import; the log should not be silent meanwhile.
     print(f"tiny-transformer: starting {processes} process(es)", flush=True)
     from torch.distributed import run
@@ -22,7 +26,7 @@ def main(argv: list[str]) -> int:
             [
                 "--standalone",
                 *("--nproc-per-node", processes),
-                *("-m", "placement.runtime.stage_worker", settings),
+                *("-m", *worker),
             ]
         )
     except SignalException as ended:

@@ -4,6 +4,7 @@ What should run is derived from the database by the tick, so that a broker that
 forgets loses nothing.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,13 +14,17 @@ from django.conf import settings
 from django.db import transaction
 
 from placement import live
-from placement.domain.errors import LaunchInvalid
+from placement.domain.errors import LaunchInvalid, PlanInvalid
+from placement.domain.execution import NotRunnable, execution_of, why_not
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
+from placement.domain.plan import Plan
 from placement.domain.recipes import (
     RUNNABLE_STRATEGIES,
     TINY_TRANSFORMER,
+    check_needs_no_plan,
     checked_settings,
+    runs_by_plan,
 )
 from placement.domain.refusals import (
     JobOver,
@@ -40,6 +45,8 @@ from telemetry.models import Node
 MOST_SCRIPT_BYTES = 256 * 1024
 MOST_ARGUMENTS = 64
 MOST_ARGUMENT_CHARACTERS = 1024
+MOST_PLAN_CHARACTERS = 40 * 1024
+"""Of a Plan that goes to its node with the order."""
 MOST_LIVE_JOBS = 8
 """Jobs that wait or run in one Reservation."""
 
@@ -78,17 +85,15 @@ def launch_in(
         name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
     reservation = _locked_reservation(user, reservation_id, now)
-    where = _node_of(reservation, node)
-    if kind == Job.Kind.SCRIPT:
-        _check_isolation(where, user)
     plan = _plan_of(user, plan_id, kind)
     if plan is not None:
         _check_held(plan, reservation)
-    if plan is not None and recipe == TINY_TRANSFORMER.name:
-        checked["recipe_settings"] = {
-            **checked["recipe_settings"],
-            "strategy": plan.plan["strategy"],
-        }
+        node = node or str(plan.plan.get("node", ""))
+    where = _node_of(reservation, node)
+    if kind == Job.Kind.SCRIPT:
+        _check_isolation(where, user)
+    if recipe == TINY_TRANSFORMER.name:
+        checked["recipe_settings"] = _planned(checked["recipe_settings"], plan, where)
     job: Job = Job.objects.create(
         reservation=reservation,
         owner=user,
@@ -293,13 +298,39 @@ def _check_held(plan: StoredPlan, reservation: Reservation) -> None:
 
 def _check_runnable(plan: StoredPlan) -> None:
     """Refuse what no ready recipe really does; nothing pretends to."""
-    strategy = str(plan.plan.get("strategy", ""))
-    task = str(plan.plan.get("launch", {}).get("task", "train"))
-    nodes = plan.plan.get("nodes", ())
-    if task != "train":
-        strategy = f"{task} with {strategy}"
-    elif len(nodes) > 1:
-        strategy = f"{strategy} over {', '.join(map(str, nodes))}"
-    elif strategy in RUNNABLE_STRATEGIES:
-        return
-    raise StrategyNotRunnable(strategy=strategy, runnable=RUNNABLE_STRATEGIES)
+    why = why_not(plan.plan)
+    if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
+        why = "it is too long to be sent to its node"
+    if why:
+        raise StrategyNotRunnable(
+            strategy=str(plan.plan.get("strategy", "")),
+            runnable=RUNNABLE_STRATEGIES,
+            why=why,
+        )
+
+
+def _planned(
+    settings_given: dict[str, Any], plan: StoredPlan | None, where: Node
+) -> dict[str, Any]:
+    """Return the recipe's settings with the Plan's strategy, if both go together.
+
+    Raises:
+        LaunchInvalid: a strategy that needs a Plan, or the Plan is for another node.
+        StrategyNotRunnable: the recipe's model cannot be cut as the Plan says.
+    """
+    if plan is None:
+        check_needs_no_plan(settings_given)
+        return settings_given
+    strategy = str(plan.plan["strategy"])
+    if not runs_by_plan(plan.plan):
+        check_needs_no_plan({"strategy": strategy})
+    elif plan.plan["node"] != where.name:
+        raise LaunchInvalid({"node": f"the plan is for {plan.plan['node']}"})
+    else:
+        try:
+            execution_of(Plan.from_json(plan.plan), settings_given)
+        except (NotRunnable, PlanInvalid) as error:
+            raise StrategyNotRunnable(
+                strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=str(error)
+            ) from error
+    return {**settings_given, "strategy": strategy}

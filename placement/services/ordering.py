@@ -13,16 +13,17 @@ from celery import current_app
 from placement import signing
 from placement.domain.orders import Addressed, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
-from placement.domain.recipes import RECIPES, claim_bytes
+from placement.domain.recipes import RECIPES, claim_bytes, runs_by_plan
 from placement.models import Job
+from placement.services.jobs import MOST_PLAN_CHARACTERS
 from reservations.models import SitePolicy
+from telemetry.models import Gpu
 
 ORDER_SECONDS = 60.0
 """An order older than this is stale; the tick sends another one by then."""
 STOP_SECONDS = 60.0
 SCRIPT_CLAIM_BYTES = 4 * 2**30
 SCRIPT_CLAIM_PCT = 60.0
-MOST_PLAN_CHARACTERS = 16 * 1024
 
 logger = logging.getLogger(__name__)
 OUTAGES = (kombu.exceptions.OperationalError, ConnectionError, TimeoutError)
@@ -37,12 +38,7 @@ def start_order(job: Job, *, now: datetime) -> Order:
     """Return the order that starts a Job (or tells its shim a new end)."""
     reservation = job.reservation
     issued_at, deadline_at = now.timestamp(), reservation.end.timestamp()
-    gpus = [
-        row.gpu
-        for row in reservation.allocations.filter(live=True, gpu__node=job.node)
-        .select_related("gpu")
-        .order_by("gpu__index")
-    ]
+    gpus = _gpus_of(job)
     script = job.kind == Job.Kind.SCRIPT
     sha256 = hashlib.sha256(job.script.encode()).hexdigest() if script else ""
     return Order(
@@ -109,6 +105,24 @@ def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
         logger.warning("order for %s was not sent: %s", about, error)
         return False
     return True
+
+
+def _gpus_of(job: Job) -> list[Gpu]:
+    """Return the Gpus that a Job gets, in the order in which it counts them.
+
+    A recipe that runs by a Plan gets the Plan's, by rank; others all that the
+    Reservation holds on the node.
+    """
+    held = (
+        job.reservation.allocations.filter(live=True, gpu__node=job.node)
+        .select_related("gpu")
+        .order_by("gpu__index")
+    )
+    gpus = {row.gpu.uuid: row.gpu for row in held}
+    if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
+        planned = [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
+        return [gpus[uuid] for uuid in planned if uuid in gpus]
+    return list(gpus.values())
 
 
 def _claim(job: Job) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The form that launches a Job into one of one's own Reservations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -11,10 +11,10 @@ from django.views.decorators.http import require_http_methods
 
 from placement import services
 from placement.domain.errors import LaunchInvalid
+from placement.domain.execution import why_not
 from placement.domain.recipes import (
     GIB,
     RECIPES,
-    RUNNABLE_STRATEGIES,
     TINY_TRANSFORMER,
 )
 from placement.forms import SCRIPT, LaunchForm
@@ -49,7 +49,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         "reservations": mine,
         "nodes": nodes,
         "plan": plan,
-        "plan_runs": plan is None or _runs(plan),
+        "why_no_recipe": why_not(plan.plan) if plan else "",
         "recipes": _recipes(form),
         "scripts_allowed": _scripts_allowed(mine),
     }
@@ -89,12 +89,6 @@ def _own_plan(request: HttpRequest) -> StoredPlan | None:
     return StoredPlan.objects.filter(owner=reader(request), pk=int(text)).first()
 
 
-def _runs(plan: StoredPlan) -> bool:
-    """Say whether the ready recipe does what a Plan says."""
-    trains = plan.workload.get("task", "train") == "train"
-    return trains and plan.plan.get("strategy") in RUNNABLE_STRATEGIES
-
-
 def _settings_of(
     plan: StoredPlan | None, rows: Sequence[OwnReservation]
 ) -> dict[str, object]:
@@ -110,7 +104,7 @@ def _settings_of(
     simulated = any(row.simulated and node in row.nodes for row in rows)
     shape = plan.spec.get("shape") or {}
     if simulated and plan.plan.get("parameter_count", 0) > SMALL_PARAMETERS:
-        return found
+        return found | _cuttable(plan.plan.get("launch", {}))
     wanted = {
         "layers": sum(
             layer["kind"] not in ("embedding", "head") for layer in plan.spec["layers"]
@@ -128,6 +122,14 @@ def _settings_of(
     return found | wanted if fits else found
 
 
+def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
+    """Return the sizes of a small model that can be cut as a Plan says."""
+    width = launch.get("tensor_degree", 1)
+    heads = width * -(-4 // width)
+    pieces = len(launch.get("bounds", ())) - 1
+    return {"layers": max(2, pieces - 2), "heads": heads, "hidden": 16 * heads}
+
+
 def _first_words(
     request: HttpRequest, rows: Sequence[OwnReservation], plan: StoredPlan | None
 ) -> dict[str, object]:
@@ -135,7 +137,7 @@ def _first_words(
     chosen = next((r for r in rows if str(r.pk) == asked), rows[0] if rows else None)
     name = plan.title if plan else (chosen.purpose if chosen else "")
     node = str(plan.plan.get("node", "")) if plan else ""
-    first = next(iter(RECIPES)) if plan is None or _runs(plan) else SCRIPT
+    first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
     return {
         "reservation": chosen.pk if chosen else None,
         "name": name[:120],

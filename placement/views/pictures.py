@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.domain.estimate import Estimate
+from placement.domain.execution import why_not
 from placement.domain.plan import Plan, PlanSet
-from placement.domain.recipes import RUNNABLE_STRATEGIES
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.words import gib, plural, seconds
@@ -33,7 +33,8 @@ class Card:
     speed: str
     headroom: str
     own_reservation: int | None
-    runs_with_recipe: bool
+    why_no_recipe: str
+    """Why no ready recipe runs it; "": one does."""
     schedule: Schedule | None
 
 
@@ -70,7 +71,7 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
         speed=f"{plan.units_per_second:,.0f} {units}/s" if plan.step_seconds else "–",
         headroom=f"{gib(tightest.headroom_bytes)}{on}",
         own_reservation=own_reservation(plan, own),
-        runs_with_recipe=plan.workload.trains and plan.strategy in RUNNABLE_STRATEGIES,
+        why_no_recipe=why_not({"strategy": plan.strategy, "launch": plan.launch}),
         schedule=schedule_of(plan),
     )
 

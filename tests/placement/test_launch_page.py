@@ -134,21 +134,40 @@ def test_a_plan_fills_the_form_and_must_fit_the_reservation(
     assert (job.plan, job.recipe_settings["strategy"]) == (stored, "single")
 
 
-def test_a_strategy_that_no_recipe_runs_is_refused_in_words(
-    student, alice, redis_client
-):
+def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_client):
     gpus = make_lab()
     send_frame(redis_client)
     stored = plan_on(alice, "fsdp")
+    stored.plan["launch"]["precision"] = "mixed_fp16"
+    stored.save()
     booked = make_reservation(alice, gpus, state=State.ACTIVE)
     html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
-    assert "No ready recipe runs this strategy yet" in html
+    assert "No ready recipe runs this plan: the recipe runs precision" in html
     data = launching(
         booked, what="tiny-transformer", plan=str(stored.pk),
         node=stored.plan["node"],
     )  # fmt: skip
     answer = student.post("/jobs/new/", data)
+    assert "not mixed_fp16" in answer.content.decode()
     assert "script of your own" in answer.content.decode()
+    assert not Job.objects.exists()
+
+
+def test_a_pipeline_plan_is_launched_with_a_model_that_can_be_cut(
+    student, alice, redis_client
+):
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "pipeline")
+    booked = make_reservation(alice, gpus, state=State.ACTIVE)
+    html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
+    assert "No ready recipe runs" not in html
+    data = launching(booked, what="tiny-transformer", plan=str(stored.pk))
+    assert student.post("/jobs/new/", data | {"node": "node-b"}).status_code == 422
+    assert student.post("/jobs/new/", data).status_code == 302
+    job = Job.objects.get()
+    assert job.recipe_settings["strategy"] == "pipeline"
+    assert job.node.name == stored.plan["node"]
 
 
 def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):

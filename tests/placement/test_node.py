@@ -15,7 +15,14 @@ from celery import Celery
 
 from gpuportal import paths
 from placement import signing
+from placement.domain.gpulist import offers_from_list
+from placement.domain.logtext import numbers_of
 from placement.domain.orders import OrderKind
+from placement.domain.planner import plan as make_plans
+from placement.domain.recipes import checked_settings
+from placement.domain.remedies import Limits
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
 from placement.runners.base import JobFolder
 from placement.runners.local import halt_all
 from tests.placement import nodes
@@ -168,6 +175,55 @@ def test_order_to_job_to_stop_over_the_broker(worker, send, redis_client, folder
     )  # fmt: skip
     # The sampler runs beside it and shows what the Job held.
     until(lambda: redis_client.xlen("raw.node1"), 20)
+
+
+def pipeline_plan():
+    """Return the planner's own Plan of two stages, the node's second Gpu first."""
+    rows = [
+        {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9, "node": "node1",
+         "uuid": f"GPU-node1-{1 - place}", "index": place}
+        for place in (0, 1)
+    ]  # fmt: skip
+    found = make_plans(
+        well_known_spec("gpt2"), Workload(batch=16), offers_from_list(rows),
+        limits=Limits(strategies=("pipeline",)),
+    )  # fmt: skip
+    return json.loads(json.dumps(found.plans[0].to_json()))
+
+
+def test_a_planned_pipeline_trains_on_two_gpus_in_the_plans_order(
+    worker, send, redis_client, folder
+):
+    worker()
+    plan = pipeline_plan()
+    settings = checked_settings(
+        "tiny-transformer",
+        {"steps": 12, "layers": 2, "hidden": 32, "seq": 16, "batch": 2,
+         "strategy": "pipeline"},
+    )  # fmt: skip
+    uuids = tuple(shard["gpu_uuid"] for shard in plan["shards"])
+    assert uuids == ("GPU-node1-1", "GPU-node1-0")
+    send(
+        make_order(
+            recipe="tiny-transformer", settings=settings, plan=plan, gpu_uuids=uuids,
+            gpu_indexes=(1, 0), simulated=True, claim_bytes_per_gpu=2**30,
+            claim_util_pct=80.0, deadline_at=time.time() + 300,
+        )
+    )  # fmt: skip
+    until(lambda: "exited" in events(redis_client), 180)
+    job = JobFolder.of(folder / "node" / "jobs", 7, 1)
+    log = job.log.read_text()
+    assert job.read("status")["exit_code"] == 0, log
+    assert json.loads((job.work / "plan.json").read_text()) == plan
+    assert "the plan was made for 14 layers; this model has 4" in log
+    rows = [row for row in map(numbers_of, log.splitlines()) if row]
+    assert (rows[0]["step"], rows[-1]["step"], rows[-1]["steps"]) == (0, 11, 12)
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
+    assert rows[-1]["step_seconds"] > 0 and rows[-1]["tokens_per_s"] > 0
+    assert rows[-1]["state_bytes_0"] > 0 and rows[-1]["state_bytes_1"] > 0
+    assert (job.work / "checkpoint" / ".metadata").is_file()
+    about = json.loads((job.work / "checkpoint" / "about.json").read_text())
+    assert about["step"] == 11
 
 
 def test_a_forged_order_over_the_broker_is_refused_and_told(worker, send, redis_client):

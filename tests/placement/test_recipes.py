@@ -11,20 +11,29 @@ from pathlib import Path
 import pytest
 
 from placement.domain.errors import LaunchInvalid
+from placement.domain.gpulist import offers_from_list
 from placement.domain.logtext import numbers_of
+from placement.domain.planner import plan as make_plans
 from placement.domain.recipes import (
     RECIPES,
     checked_settings,
     process_count,
     recipe_command,
 )
+from placement.domain.remedies import Limits
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
 
 CODE = Path(__file__).resolve().parents[2]
 
 
-def start(folder, name, gpu_count=1, **settings):
+def start(folder, name, gpu_count=1, plan=None, **settings):
+    if plan is not None:
+        (folder / "plan.json").write_text(json.dumps(plan))
     return subprocess.Popen(
-        recipe_command(name, settings, gpu_count=gpu_count, python=sys.executable),
+        recipe_command(
+            name, settings, gpu_count=gpu_count, python=sys.executable, plan=plan
+        ),
         cwd=folder,
         env={
             "PATH": os.environ["PATH"],
@@ -35,6 +44,16 @@ def start(folder, name, gpu_count=1, **settings):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def plan_for(strategy, gpus):
+    """Return the planner's own Plan for gpt2, as JSON."""
+    rows = [{"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9}] * gpus
+    found = make_plans(
+        well_known_spec("gpt2"), Workload(batch=16), offers_from_list(rows),
+        limits=Limits(strategies=(strategy,)),
+    )  # fmt: skip
+    return json.loads(json.dumps(found.plans[0].to_json()))
 
 
 def losses(text):
@@ -77,6 +96,49 @@ def test_term_saves_a_checkpoint_and_ends_cleanly(tmp_path):
     assert (tmp_path / "checkpoint.pt").is_file()
 
 
+def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_path):
+    process = start(
+        tmp_path, "tiny-transformer", gpu_count=2, plan=plan_for("fsdp", 2),
+        steps=100_000, seconds_per_step=0.05, hidden=32, seq=16,
+    )  # fmt: skip
+    seen = ""
+    while '"step": ' not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, rest
+    assert "saved to checkpoint/" in rest and "Traceback" not in rest
+
+    import torch
+    from torch.distributed import checkpoint
+
+    from placement.runtime.tiny import TinyTransformer
+
+    model = TinyTransformer(layers=2, hidden=32, heads=4, seq=16)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    state = {"model": model.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path / "checkpoint")
+    assert all(not torch.equal(state["model"][name], first[name]) for name in first)
+
+
+def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
+    plan = plan_for("pipeline", 2)
+    plan["launch"]["bounds"] = [0, 2, 4, 6, 8, 14]
+    process = start(tmp_path, "tiny-transformer", gpu_count=2, plan=plan, layers=1)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "the plan cannot be run: the plan cuts the model into 5 pieces" in text
+
+
+def test_a_plan_for_another_number_of_gpus_is_refused():
+    plan = plan_for("fsdp", 2)
+    with pytest.raises(LaunchInvalid) as refused:
+        recipe_command("tiny-transformer", {}, gpu_count=3, python="py", plan=plan)
+    assert refused.value.problems["plan"] == "is for 2 GPUs, not 3"
+
+
 def test_burn_in_counts_and_ends_as_it_is_told(tmp_path):
     process = start(tmp_path, "burn-in", seconds=0.5, lines_per_second=20, exit_code=3)
     text, _ = process.communicate(timeout=30)
@@ -112,7 +174,8 @@ def test_one_process_per_gpu_or_one(strategy, gpus, processes):
     "given",
     [{"steps": 0}, {"steps": 1.5}, {"steps": "many"}, {"steps": True},
      {"layers": 10**9},
-     {"learning_rate": float("inf")}, {"strategy": "fsdp"}, {"extra": 1}],
+     {"learning_rate": float("inf")}, {"strategy": "fsdp"},
+     {"strategy": "nosuch"}, {"extra": 1}],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(given):
     with pytest.raises(LaunchInvalid):

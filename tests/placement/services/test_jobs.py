@@ -1,5 +1,6 @@
 """Launching and stopping: who may, what is refused, in words."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -7,7 +8,11 @@ from django.utils import timezone
 
 from placement import services
 from placement.domain.errors import LaunchInvalid
+from placement.domain.gpulist import offers_from_list
 from placement.domain.lifecycle import JobState
+from placement.domain.orders import parse_order
+from placement.domain.planner import plan as make_plans
+from placement.domain.recipes import recipe_command
 from placement.domain.refusals import (
     JobOver,
     PlanElsewhere,
@@ -17,7 +22,11 @@ from placement.domain.refusals import (
     StrategyNotRunnable,
     TooManyJobs,
 )
+from placement.domain.remedies import Limits
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
 from placement.models import Job, StoredPlan
+from placement.services.ordering import start_order
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
@@ -165,22 +174,96 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
     assert job.recipe_settings["strategy"] == "single"
 
 
-@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "pipeline", "tensor"])
-def test_a_plan_that_nothing_runs_is_refused_with_what_does(
-    alice, reservation, strategy
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"precision": "mixed_fp16"}, "not mixed_fp16"),
+     ({"optimizer": "adafactor"}, "not adafactor"),
+     ({"nodes": ["red", "blue"]}, "spans several nodes"),
+     ({"offload": "nvme"}, "nvme"), ({"x": "y" * 50_000}, "too long")],
+)  # fmt: skip
+def test_a_plan_that_nothing_runs_is_refused_with_the_reason(
+    alice, reservation, changes, words
 ):
-    plan = make_plan(alice, strategy)
-    with pytest.raises(StrategyNotRunnable, match="single, ddp") as refusal:
-        launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
-    assert strategy in str(refusal.value)
-
-
-def test_a_plan_over_several_nodes_is_refused_with_their_names(alice, reservation):
     plan = make_plan(alice, "ddp")
-    plan.plan["nodes"] = ["node-a", "node-b"]
+    plan.plan["launch"] |= changes
     plan.save()
-    with pytest.raises(StrategyNotRunnable, match="ddp over node-a, node-b"):
+    with pytest.raises(StrategyNotRunnable, match=words) as refusal:
         launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    assert "ddp" in str(refusal.value)
+
+
+def real_plan(user, reservation, strategy, **changes):
+    """Keep the planner's own Plan for the Gpus of a Reservation, the last one first."""
+    gpus = [row.gpu for row in reservation.allocations.order_by("-gpu__index")]
+    offers = offers_from_list(
+        [
+            {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9, "uuid": gpu.uuid,
+             "node": gpu.node.name, "index": place, "link_group": "a"}
+            for place, gpu in enumerate(gpus)
+        ]
+    )  # fmt: skip
+    found = make_plans(
+        well_known_spec("gpt2"), Workload(batch=16), offers,
+        limits=Limits(strategies=(strategy,)),
+    )  # fmt: skip
+    plan = json.loads(json.dumps(found.plans[0].to_json()))
+    plan["launch"] |= changes
+    return StoredPlan.objects.create(
+        owner=user, title="p", spec={}, workload={}, plan=plan
+    )
+
+
+@pytest.mark.parametrize(
+    "strategy", ["ddp", "zero1", "zero2", "fsdp", "pipeline", "gpipe", "tensor"]
+)
+def test_a_plan_is_ordered_with_its_gpus_in_its_own_order(alice, reservation, strategy):
+    plan = real_plan(alice, reservation, strategy)
+    job = launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    assert job.recipe_settings["strategy"] == strategy
+    order = start_order(job, now=NOW)
+    wanted = [shard["gpu_uuid"] for shard in plan.plan["shards"]]
+    assert list(order.gpu_uuids) == wanted
+    assert list(order.gpu_indexes) == [1, 0]
+    assert order.plan == plan.plan
+    assert parse_order(order.payload()).plan == plan.plan
+    argv = recipe_command(
+        order.recipe, order.settings, gpu_count=2, python="py", plan=order.plan
+    )
+    assert argv[-1] == "plan.json"
+
+
+def test_a_plan_for_one_gpu_gets_that_gpu_and_no_other(alice, reservation):
+    plan = real_plan(alice, reservation, "single")
+    job = launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    order = start_order(job, now=NOW)
+    assert order.gpu_uuids == (plan.plan["shards"][0]["gpu_uuid"],)
+
+
+def test_a_model_too_small_for_the_plan_is_refused_in_words(alice, reservation):
+    plan = real_plan(alice, reservation, "pipeline", bounds=[0, 2, 4, 6, 8, 14])
+    with pytest.raises(StrategyNotRunnable, match="set at least 3 blocks"):
+        launch(
+            alice, reservation, recipe="tiny-transformer", plan_id=plan.pk,
+            recipe_settings={"layers": 1},
+        )  # fmt: skip
+
+
+def test_a_strategy_of_shares_and_stages_needs_its_plan(alice, reservation):
+    given = {"strategy": "pipeline"}
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(alice, reservation, recipe="tiny-transformer", recipe_settings=given)
+    assert "needs a plan" in refused.value.problems["recipe_settings.strategy"]
+
+
+def test_a_plan_is_not_run_on_another_node(alice):
+    gpus = [*make_gpus(2, make_node("red")), *make_gpus(1, make_node("blue"))]
+    both = make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
+    plan = real_plan(alice, both, "ddp")
+    job = launch(alice, both, recipe="tiny-transformer", plan_id=plan.pk)
+    assert job.node.name == plan.plan["node"]
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(alice, both, recipe="tiny-transformer", plan_id=plan.pk, node="blue")
+    assert "the plan is for red" in refused.value.problems["node"]
 
 
 def test_a_plan_for_other_gpus_is_refused_with_their_names(alice, reservation):
