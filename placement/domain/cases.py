@@ -5,8 +5,8 @@ or arguments, the batch, precision, optimizer, checkpointing and accumulation, a
 CPU process ran them (for-loop optimizer, SDPA's CPU kernels, no CUDA context).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from placement.domain.adapt import with_lora
@@ -21,20 +21,22 @@ from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET
 from placement.domain.replay import replay
 from placement.domain.residual import ResidualNet, net_cost, residual_costs
 from placement.domain.sharding import SINGLE, Sharding
-from placement.domain.spec import ModelSpec
+from placement.domain.spec import MAX_LAYERS, ModelSpec
 from placement.domain.states import widths
 from placement.domain.workload import Workload
 
-KINDS = (
-    "lm",
-    "mlm",
-    "seqcls",
-    "seq2seq",
-    "lm_plain",
-    "cls_img",
-    "seg_img",
-    "cls_vec",
-)
+KINDS = {
+    "lm": ("batch", "seq"),
+    "mlm": ("batch", "seq"),
+    "seqcls": ("batch", "seq"),
+    "seq2seq": ("batch", "seq", "tgt"),
+    "lm_plain": ("batch", "seq"),
+    "cls_img": ("batch", "size"),
+    "seg_img": ("batch", "size"),
+    "cls_vec": ("batch", "dim"),
+}
+"""What each kind of batch must say."""
+MOST_OF_INPUT = 2**22
 READ = {
     "id",
     "model",
@@ -95,11 +97,30 @@ def read_case(spec_object: Mapping[str, Any]) -> Case:
             raise SpecInvalid({name: "must be an object"})
     model, given = spec_object["model"], spec_object["input"]
     kind = given.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise SpecInvalid({"input.kind": f"must be one of {', '.join(KINDS)}"})
+    _check_whole(given, "input.", KINDS[kind], least=1)
+    if "torch" in model:
+        if not isinstance(model["torch"], str):
+            raise SpecInvalid({"model.torch": "must be the name of a class"})
+        if not isinstance(model.get("args", {}), Mapping):
+            raise SpecInvalid({"model.args": "must be an object"})
     spec = None if "torch" in model else model_of(spec_object)
     workload = workload_of(spec_object, spec)
     return Case(spec, workload, spec_object, _input_bytes(given, workload))
+
+
+def _check_whole(
+    given: Mapping[str, Any], path: str, names: Iterable[str], *, least: int
+) -> None:
+    """Raises SpecInvalid for what is no whole number of a size that makes sense."""
+    wrong = {
+        f"{path}{name}": f"must be a whole number from {least} to {MOST_OF_INPUT:,}"
+        for name in names
+        if type(given.get(name)) is not int or not least <= given[name] <= MOST_OF_INPUT
+    }
+    if wrong:
+        raise SpecInvalid(wrong)
 
 
 def model_of(spec_object: Mapping[str, Any]) -> ModelSpec:
@@ -228,33 +249,41 @@ def rank_case(
 ) -> tuple[list[LayerCost], Workload, Sharding]:
     """A distributed case read: the residual net on one of `world` gloo ranks."""
     kind, world = given.get("kind"), given.get("world")
-    if kind not in SHARDINGS:
+    if not isinstance(kind, str) or kind not in SHARDINGS:
         raise SpecInvalid({"kind": f"must be one of {', '.join(SHARDINGS)}"})
     if type(world) is not int or not 1 <= world <= 4096:
         raise SpecInvalid({"world": "must be a whole number of ranks"})
+    net = _residual_net(given.get("sizes", {}))
     bucket = given.get("bucket_elements")
+    if isinstance(bucket, str):
+        bucket = None  # such as "framework default"
+    if bucket is not None and (type(bucket) is not int or not 0 <= bucket <= 2**40):
+        raise SpecInvalid({"bucket_elements": "must be a whole number from 0"})
     changes = dict(SHARDINGS[kind])
     if changes["strategy"].startswith("zero"):
         default = DEEPSPEED_DEFAULT_BUCKET
-        changes["bucket_elements"] = bucket if isinstance(bucket, int) else default
+        changes["bucket_elements"] = default if bucket is None else bucket
         changes["overlap"] = bool(given.get("overlap", False))
     if "view" in given:
         changes["bucket_view"] = bool(given["view"])
     sharding = Sharding(data_degree=world, **changes)
-    pieces = given.get("accumulation", 1)
-    sequences = given.get("batch", SEQUENCES_PER_RANK)
+    amounts = {"accumulation": 1, "batch": SEQUENCES_PER_RANK, **given}
+    _check_whole(amounts, "", ("accumulation", "batch"), least=1)
+    pieces, sequences = amounts["accumulation"], amounts["batch"]
     precision = given.get("precision", "fp32")
+    if not isinstance(precision, str):
+        raise SpecInvalid({"precision": "must be a word"})
+    words: dict[str, Any] = {"precision": PRECISIONS.get(precision, precision)}
     workload = Workload(
         batch=sequences * pieces * world,
         accumulation=pieces,
-        precision=PRECISIONS.get(precision, precision),
+        **words,
         optimizer_loop="forloop",
         accelerator="cpu",
     )
     taped = workload
     if sharding.stage == 3 and widths(workload).autocast:
         taped = workload.but(precision="bf16")
-    net = ResidualNet(**given.get("sizes", {}))
     costs = residual_costs(net, taped, sequences)
     if taped is not workload:
         whole = residual_costs(net, workload, sequences)
@@ -269,6 +298,18 @@ def rank_case(
             for cost, own in zip(costs, whole, strict=True)
         ]
     return costs, workload, sharding
+
+
+def _residual_net(sizes: Any) -> ResidualNet:
+    """The net of these sizes. Raises SpecInvalid by field."""
+    known = {field.name for field in fields(ResidualNet)}
+    if not isinstance(sizes, Mapping) or not known.issuperset(sizes):
+        detail = f"must be an object with any of {', '.join(sorted(known))}"
+        raise SpecInvalid({"sizes": detail})
+    _check_whole(sizes, "sizes.", sizes, least=1)
+    if sizes.get("blocks", 1) > MAX_LAYERS:
+        raise SpecInvalid({"sizes.blocks": f"must be at most {MAX_LAYERS:,}"})
+    return ResidualNet(**sizes)
 
 
 PRECISIONS = {"mixed": "autocast_bf16"}

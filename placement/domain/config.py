@@ -4,7 +4,6 @@ A `Fields` reader answers with a harmless value after a problem, so that one rea
 reports all fields that are wrong; `finish()` raises what was found.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,8 +58,7 @@ class Fields:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or not 0 <= value <= 1
+            or not 0 <= value <= 1  # NaN too
         ):
             self.problems[name] = f"must be between 0 and 1, not {_shown(value)}"
             return default

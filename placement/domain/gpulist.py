@@ -14,7 +14,6 @@ distance]]), weight, network_bytes_per_second, speed_ratio, measured_share_ratio
 bookable, reason, health.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -24,6 +23,8 @@ from placement.domain.offer import GpuOffer, check_offers, peak_flops_of
 
 MOST_GPUS = 1024
 MOST_BYTES = 2**50
+MOST_NUMBER = 1e30
+"""More than any speed in FLOP or bytes per second."""
 _NAMES = tuple(field.name for field in fields(GpuOffer))
 _WHOLE = ("index", "compute_processes", "weight")
 _BYTES = ("free_bytes", "memory_total_bytes", "used_bytes")
@@ -89,7 +90,7 @@ def _problem(name: str, value: Any) -> str:
         return f"must be a whole number from 0 to {most:,}" if wrong else ""
     if name in _NUMBERS:
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or value < 0:
+        if not real or not 0 <= value <= MOST_NUMBER:  # NaN too
             return "must be a number from 0 up"
         return "must be at most 1" if name in _RATIOS and value > 1 else ""
     if name == "bookable":

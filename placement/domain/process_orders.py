@@ -10,7 +10,6 @@ touches root. What came of it returns as one fact of kind `response`.
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -25,6 +24,8 @@ LOWEST_UID = 1000
 NOBODY_UID = 65_534
 MOST_PID = 2**22
 """Linux' ceiling of pid_max on 64 bits (proc(5))."""
+LATEST_AT = 2**40
+"""Unix time of the year 36812: a clock beyond it is broken."""
 MOST_TEXT = 600
 """Characters of a warning."""
 LINE_CHARACTERS = 76
@@ -82,7 +83,7 @@ def kind_of(payload: str) -> str | None:
     """
     try:
         body = json.loads(payload[:MAX_ORDER_BYTES])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kind = body.get("kind") if isinstance(body, dict) else None
     return kind if isinstance(kind, str) and kind in KINDS else None
@@ -109,7 +110,7 @@ def parse_process_order(payload: str) -> ProcessOrder:
     for name in ("issued_at", "expires_at", "started_at", "grace_seconds"):
         value = body[name]
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not math.isfinite(value) or value < 0:
+        if not good or not 0 <= value < LATEST_AT:  # NaN too
             raise OrderRefused("malformed", f"{name} is no time")
     for name in ("node", "nonce", "gpu_uuid", "text"):
         if not isinstance(body[name], str) or "\0" in body[name]:
@@ -193,7 +194,7 @@ def parse_process_fact(message: Mapping[str, Any]) -> ProcessFact:
     at = message.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise FactRefused("at", "no time")
-    if not math.isfinite(at) or not 0 <= at < 2**40:
+    if not 0 <= at < LATEST_AT:  # NaN too
         raise FactRefused("at", "no time")
     try:
         outcome = Outcome(message.get("outcome"))  # type: ignore[arg-type]

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal, overload
 
 from placement.domain.errors import BadInput
 
 LARGEST = 10**60
 """Any number above this is a mistake."""
+SMALLEST = 1e-60
+"""And any below this that must not be 0: to divide by it would end in infinity."""
 
 
 @dataclass(slots=True)
@@ -74,9 +75,8 @@ class Fields:
         right = (
             isinstance(value, int | float)
             and not isinstance(value, bool)
-            and isfinite(value)
-            and least <= value <= LARGEST
-            and (value > 0 or not above_zero)
+            and least <= value <= LARGEST  # false for NaN
+            and (value >= SMALLEST or not above_zero)
             and (not whole or value == int(value))
         )
         if right:

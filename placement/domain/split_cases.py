@@ -26,7 +26,12 @@ from placement.domain.contiguous import split_bytes
 from placement.domain.errors import BadInput
 from placement.domain.move import MARGIN_RATIO, decide_move, move_cost_seconds
 from placement.domain.pipeline import PipelineProblem, split_pipeline
-from placement.domain.reading_cases import Fields, numbers_of, objects_of
+from placement.domain.reading_cases import (
+    SMALLEST,
+    Fields,
+    numbers_of,
+    objects_of,
+)
 from placement.domain.split import classes_of
 
 MOST_LAYERS = 100_000
@@ -159,7 +164,7 @@ def _move(fields: Fields) -> Answer:
     pause = fields.number("pause_s", default=0.0)
     margin = fields.number("margin", default=MARGIN_RATIO)
     regret = fields.number("regret_s", default=0.0)
-    if moved and not speed:
+    if moved and speed < SMALLEST:
         fields.problems["bytes_per_s"] = "must be above 0 where bytes move"
     fields.check()
     cost = move_cost_seconds(

@@ -46,3 +46,13 @@ def workload_of(options: Mapping[str, Any]) -> Workload:
         accelerator=options["accelerator"],
         optimizer_loop=options["loop"] or ("forloop" if on_cpu else "foreach"),
     )
+
+
+def one_line(text: str) -> str:
+    """An error as one line that a terminal may be shown: it may quote a file.
+
+    >>> one_line("split: \\x1b[2J\\n is no kind")
+    'split: ?[2J is no kind'
+    """
+    plain = (c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return "".join(plain)[:1000]

@@ -195,7 +195,7 @@ def _named(payload: str) -> dict[str, Any]:
     """Return which Job a refused order names; it may be anything."""
     try:
         body = json.loads(payload[:65_536])
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     body = body if isinstance(body, dict) else {}
     named: dict[str, Any] = {}

@@ -130,3 +130,13 @@ class TestReplay:
     def test_a_file_that_is_not_there_is_said_so(self, tmp_path):
         with pytest.raises(CommandError, match="No such file"):
             self.replay(str(tmp_path / "no.csv"), "--gpus", "1")
+
+
+def test_a_packed_trace_with_a_line_that_fills_the_memory_is_refused(tmp_path) -> None:
+    bomb = tmp_path / "bomb.csv.gz"
+    with gzip.open(bomb, "wt", compresslevel=1) as file:
+        for _ in range(64):
+            file.write("a" * 2**20)
+    with pytest.raises(CommandError, match="a line is too long") as refused:
+        call_command("replay", str(bomb), "--gpus", "4")
+    assert refused.value.returncode == 2

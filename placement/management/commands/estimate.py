@@ -21,14 +21,20 @@ from placement.domain.errors import BadInput, PlacementError, SpecInvalid
 from placement.domain.estimate import estimate, interval
 from placement.domain.sharding import Sharding, Strategy
 from placement.domain.workload import Workload
-from placement.management.options import add_workload_options, workload_of
+from placement.management.options import (
+    add_workload_options,
+    one_line,
+    workload_of,
+)
 from placement.management.sources import Source, find, spec_of_entry
 from placement.management.tables import estimate_table
 from placement.runtime_check import torch_installed
 from placement.symbolic.case import Case, of_workload, partial_input, read_case
 from placement.symbolic.process import SymbolicFailed, run
 
-MOST_FILE_BYTES = 64 * 2**20
+MOST_FILE_BYTES = 16 * 2**20
+"""Of JSON, which may take 50 times that in memory."""
+MOST_CASES = 10_000
 METHODS = ("closed", "symbolic")
 DEGREES = {"pipeline": "pipeline_degree", "tensor": "tensor_degree"}
 
@@ -74,8 +80,7 @@ class Command(BaseCommand):
                 return
             answer = one(options)
         except (PlacementError, OSError) as error:
-            line = " ".join(f"estimate: {error}".split())
-            self.stderr.write(line[:1000])
+            self.stderr.write(one_line(f"estimate: {error}"))
             sys.exit(2)
         if options["json"]:
             self.stdout.write(json.dumps(answer))
@@ -205,12 +210,13 @@ def answers(data: object, method: str | None) -> Any:
 
 def specs_of(data: object) -> tuple[bool, list[Any]]:
     """Whether a file has one spec alone, and its spec objects. Raises BadInput."""
-    cases = data.get("cases", None) if isinstance(data, Mapping) else data
-    if cases is None:
-        assert isinstance(data, Mapping)
+    if isinstance(data, Mapping) and data.get("cases") is None:
         return True, [_spec_in(data)]
+    cases = data["cases"] if isinstance(data, Mapping) else data
     if not isinstance(cases, list):
         raise BadInput({"cases": "must be a list"})
+    if len(cases) > MOST_CASES:
+        raise BadInput({"cases": f"{len(cases):,}; at most {MOST_CASES:,}"})
     return False, [_spec_in(case) for case in cases]
 
 

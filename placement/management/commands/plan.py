@@ -30,7 +30,11 @@ from placement.domain.planner import plan as make_plan_set
 from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import WISHES
-from placement.management.options import add_workload_options, workload_of
+from placement.management.options import (
+    add_workload_options,
+    one_line,
+    workload_of,
+)
 from placement.management.sources import find, spec_of_entry
 from placement.services import planning
 from placement.services.models import adapted
@@ -108,8 +112,7 @@ class Command(BaseCommand):
             self.stdout.write(answer.table())
 
     def _refuse(self, problem: str) -> NoReturn:
-        line = " ".join(f"plan: {problem}".split())
-        self.stderr.write(line[:1000])
+        self.stderr.write(one_line(f"plan: {problem}"))
         sys.exit(2)
 
 

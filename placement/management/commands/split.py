@@ -15,8 +15,10 @@ from django.core.management.base import BaseCommand
 
 from placement.domain.errors import BadInput
 from placement.domain.split_cases import answer
+from placement.management.options import one_line
 
-MOST_FILE_BYTES = 64 * 2**20
+MOST_FILE_BYTES = 16 * 2**20
+"""Of JSON, which may take 50 times that in memory."""
 
 
 class Command(BaseCommand):
@@ -41,8 +43,7 @@ class Command(BaseCommand):
         try:
             found = solve(_read(options["source"]))
         except BadInput as error:
-            line = " ".join(f"split: {error}".split())
-            self.stderr.write(line[:1000])
+            self.stderr.write(one_line(f"split: {error}"))
             sys.exit(2)
         if options["json"]:
             self.stdout.write(json.dumps(found))

@@ -18,6 +18,10 @@ from reservations.domain.replay.orders import NAMES, order_of
 from reservations.domain.replay.trace import TraceInvalid, TraceJob, read_trace
 
 BAD_INPUT = 2
+MOST_LINE = 64 * 1024
+"""Characters of one line of a trace."""
+MOST_CHARACTERS = 512 * 2**20
+"""Of all its lines: a million jobs need a fifth of it."""
 LINES = (
     ("mean wait", "wait_mean_hours", "h"),
     ("median wait", "wait_p50_hours", "h"),
@@ -104,13 +108,28 @@ class Command(BaseCommand):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """A text file, packed or not."""
+def _opened(path: Path) -> Iterator[Iterator[str]]:
+    """The lines of a text file, packed or not."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
     opener = gzip.open if packed else open
     with opener(path, "rt", encoding="utf-8", newline="") as lines:
-        yield lines
+        yield _bounded(lines)
+
+
+def _bounded(lines: TextIO) -> Iterator[str]:
+    """Lines, none of which fills the memory: a packed file may hold any amount.
+
+    Raises:
+        TraceInvalid: a line, or all of them, is longer than a trace's.
+    """
+    left = MOST_CHARACTERS
+    while line := lines.readline(MOST_LINE + 1):
+        left -= len(line)
+        if len(line) > MOST_LINE or left < 0:
+            what = "a line" if len(line) > MOST_LINE else "the trace"
+            raise TraceInvalid(f"{what} is too long")
+        yield line
 
 
 def _seconds(name: str, hours: float) -> int:
