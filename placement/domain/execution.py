@@ -32,6 +32,8 @@ STRATEGIES = (
 PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
 CHECKPOINTING = ("none", "full")
+KEEPS_WHOLE = ("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
+"""Strategies that need to know nothing of what is inside a model."""
 BY_FSDP = ("zero2", "fsdp")
 """Run by torch's FSDP2, also where a Plan was worked out for DeepSpeed. Only these can
 keep their state in the processor's memory."""
@@ -184,6 +186,45 @@ def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> Non
                 f"{width} GPUs share every layer, so {width} must divide the {count} "
                 f"{words}"
             )
+
+
+def execution_of_own(plan: Plan) -> Execution:
+    """The same for somebody's own model, which is kept whole.
+
+    Raises:
+        NotRunnable: stages, cut layers and checkpointing, which need its code.
+    """
+    if plan.strategy not in KEEPS_WHOLE:
+        raise NotRunnable(
+            "a model of your own is copied or shared out, not cut into stages or parts "
+            "of layers: that needs a script of yours"
+        )
+    if plan.launch["checkpointing"] != "none":
+        raise NotRunnable("checkpointing is for the code of your model to do")
+    return execution_of(plan, {"layers": 1, "heads": 1, "seq": 1})
+
+
+def execution_without_plan(replicas: int) -> Execution:
+    """One process, or copies of the model in so many: fp32, AdamW."""
+    return Execution(
+        strategy="ddp" if replicas > 1 else "single",
+        places=tuple(Place(0, replica, 0) for replica in range(replicas)),
+        stages=1,
+        replicas=replicas,
+        tensor_degree=1,
+        sequence_parallel=False,
+        zero_stage=0,
+        shares=(),
+        schedule="",
+        bounds=(0, 1),
+        microbatches=1,
+        accumulation=1,
+        precision="fp32",
+        optimizer="adamw",
+        optimizer_loop="foreach",
+        checkpointing=False,
+        offload=False,
+    )
 
 
 def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from placement.domain.errors import LaunchInvalid
+from placement.domain.entry import EntryPoint
+from placement.domain.errors import LaunchInvalid, SpecInvalid
 from placement.domain.execution import STRATEGIES, why_not
 
 GIB = 2**30
@@ -34,7 +35,10 @@ class Setting:
     least: float = 0
     most: float = 0
     choices: tuple[str, ...] = ()
+    """Of a word; without any it is read as `reads` says."""
     help: str = ""
+    reads: str = ""
+    """Of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Recipe:
     about: str
     settings: tuple[Setting, ...]
     needs_torch: bool
+    runs_own_code: bool = False
+    """It imports its owner's code: where scripts may not run, it may not either."""
 
 
 _SIMULATED = (
@@ -65,6 +71,14 @@ _SIMULATED = (
         most=100,
         help="utilization it shows on each simulated GPU",
     ),
+)
+_OF_ANY_TRAINING = (
+    "batch",
+    "steps",
+    "learning_rate",
+    "seed",
+    "seconds_per_step",
+    "strategy",
 )
 
 TINY_TRANSFORMER = Recipe(
@@ -124,9 +138,48 @@ BURN_IN = Recipe(
     ),
     needs_torch=False,
 )
+OWN_MODEL = Recipe(
+    name="own-model",
+    title="A model of your own",
+    about=(
+        "Trains a torch module of yours on a data set of yours, neither changed: on "
+        "one GPU, in copies, or with its state shared out by a plan."
+    ),
+    settings=(
+        Setting(
+            "model", str, "train:model", reads="entry", help="returns a torch module"
+        ),
+        Setting(
+            "data",
+            str,
+            "train:data",
+            reads="entry",
+            help="returns a data set of (input, target)",
+        ),
+        Setting(
+            "loss",
+            str,
+            "torch.nn.functional:cross_entropy",
+            reads="entry",
+            help="of (output, target)",
+        ),
+        Setting(
+            "folder",
+            str,
+            "",
+            reads="folder",
+            help="of your code on the node; empty: your home folder",
+        ),
+        *(s for s in TINY_TRANSFORMER.settings if s.name in _OF_ANY_TRAINING),
+        *_SIMULATED,
+    ),
+    needs_torch=True,
+    runs_own_code=True,
+)
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN)
+    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL)
 }
+BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name)
 
 
 def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
@@ -182,24 +235,17 @@ def recipe_command(
         LaunchInvalid: unknown recipe or settings, or a strategy without its Plan.
     """
     checked = checked_settings(name, settings)
-    if name == TINY_TRANSFORMER.name and plan is not None and runs_by_plan(plan):
-        count = len(plan["shards"])
-        if count != gpu_count:
-            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {gpu_count}"})
-        text = json.dumps(checked, sort_keys=True)
-        module = "placement.runtime.launch"
-        return [python, "-m", module, str(count), text, PLAN_FILE]
-    check_needs_no_plan(checked)
     text = json.dumps(checked, sort_keys=True)
     if name == BURN_IN.name:
         return [python, "-m", "placement.runtime.burn_in", text]
-    return [
-        python,
-        "-m",
-        "placement.runtime.launch",
-        str(process_count(checked, gpu_count=gpu_count)),
-        text,
-    ]
+    launch = [python, "-m", "placement.runtime.launch", name]
+    if plan is not None and runs_by_plan(plan):
+        count = len(plan["shards"])
+        if count != gpu_count:
+            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {gpu_count}"})
+        return [*launch, str(count), text, PLAN_FILE]
+    check_needs_no_plan(checked)
+    return [*launch, str(process_count(checked, gpu_count=gpu_count)), text]
 
 
 def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
@@ -231,6 +277,8 @@ def claim_bytes(settings: Mapping[str, Any]) -> int:
 
 
 def _checked(setting: Setting, value: object) -> int | float | str:
+    if setting.kind is str and not setting.choices:
+        return _text(setting, value)
     if setting.kind is str:
         if value not in setting.choices:
             raise ValueError(f"must be one of {', '.join(setting.choices)}")
@@ -246,6 +294,20 @@ def _checked(setting: Setting, value: object) -> int | float | str:
     if not setting.least <= value <= setting.most:
         raise ValueError(f"must be {setting.least:g} to {setting.most:g}")
     return setting.kind(value)  # type: ignore[no-any-return]
+
+
+def _text(setting: Setting, value: object) -> str:
+    """Free text, as its Setting reads it. Raises ValueError with what it must be."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
+        raise ValueError("must be at most 300 printable characters")
+    if setting.reads == "entry":
+        try:
+            return str(EntryPoint.read(value.strip()))
+        except SpecInvalid as error:
+            raise ValueError(error.problems["entry"]) from error
+    if value and not value.startswith("/"):
+        raise ValueError("must be an absolute path on the node, or empty")
+    return value
 
 
 def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:

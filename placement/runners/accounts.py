@@ -16,6 +16,7 @@ from pathlib import Path
 
 from placement.domain.errors import OrderRefused
 from placement.domain.orders import Limits, Order
+from placement.domain.recipes import RECIPES
 
 LOWEST_UID = 1000
 # "nobody" of every distribution: an account that others share.
@@ -38,11 +39,14 @@ def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
 
     Raises:
         OrderRefused: ``unix_user`` (no such account, or not a student's) or
-            ``isolation`` (a script without a user of its own).
+            ``isolation`` (a script, or a recipe that runs its owner's code, without a
+            user of its own).
     """
     if os.geteuid() == 0 and order.unix_user:
         return _lookup(order.unix_user)
-    if order.recipe is None and not allow_scripts:
+    recipe = RECIPES.get(order.recipe or "")
+    own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)
+    if own_code and not allow_scripts:
         why = (
             f"{order.user or 'the owner'} has no Unix user on this node"
             if os.geteuid() == 0

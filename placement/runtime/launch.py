@@ -1,6 +1,6 @@
-"""Start recipe ``tiny-transformer`` through torchrun.
+"""Start recipe ``tiny-transformer`` or ``own-model`` through torchrun.
 
-    python -m placement.runtime.launch <processes> '<settings>' [plan.json]
+    python -m placement.runtime.launch RECIPE <processes> '<settings>' [plan.json]
 
 With a plan.json the workers do what it says. The same as ``torchrun --standalone
 --nproc-per-node N``, but a SIGTERM, which torchrun passes on to the workers, ends it
@@ -9,15 +9,20 @@ quietly instead of with a traceback.
 
 import sys
 
+OWN_MODEL = "own-model"
+
 
 def main(argv: list[str]) -> int:
     """Run the workers; 0 when they ended well or were asked to end."""
-    processes, settings, plan = argv[1], argv[2], argv[3:]
-    worker = ["placement.runtime.stage_worker", settings]
-    if plan:
+    recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
+    if recipe == OWN_MODEL:
+        worker = ["placement.runtime.own_worker", settings, *plan]
+    elif plan:
         worker = ["placement.runtime.plan_worker", plan[0], settings]
+    else:
+        worker = ["placement.runtime.stage_worker", settings]
     # Torch takes seconds to import; the log should not be silent meanwhile.
-    print(f"tiny-transformer: starting {processes} process(es)", flush=True)
+    print(f"{recipe}: starting {processes} process(es)", flush=True)
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
 

@@ -74,8 +74,9 @@ def train(trainer: Trainer, asked: Asked) -> int:
     """Train until the last step or until TERM; return the last step."""
     settings, how, device = trainer.settings, trainer.how, trainer.ranks.device
     last = settings["steps"] - 1
-    tokens = settings["batch"] * settings["seq"] * how.replicas
-    tokens *= how.microbatches * how.accumulation
+    done = settings["batch"] * settings.get("seq", 1) * how.replicas
+    done *= how.microbatches * how.accumulation
+    units = "tokens" if "seq" in settings else "items"
     printed_at, printed_step = time.monotonic(), -1
     for step in range(settings["steps"]):
         began = time.monotonic()
@@ -90,7 +91,7 @@ def train(trainer: Trainer, asked: Asked) -> int:
                 "steps": settings["steps"],
                 "loss": round(loss, 6),
                 "step_seconds": round(pace, 6),
-                "tokens_per_s": round(tokens / max(pace, 1e-9), 1),
+                f"{units}_per_s": round(done / max(pace, 1e-9), 1),
                 **memory(trainer),
             }
             if trainer.ranks.rank == 0:

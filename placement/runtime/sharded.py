@@ -86,12 +86,18 @@ def _placed(
     return whole.redistribute(mesh, [new]).to_local()
 
 
-def share_out(model: TinyTransformer, how: Execution, mesh: DeviceMesh) -> None:
-    """Share out a model's weights among its copies with FSDP2, in place."""
+def share_out(model: nn.Module, how: Execution, mesh: DeviceMesh) -> None:
+    """Share out a model's weights among its copies with FSDP2, in place.
+
+    Each member of a list of modules is fetched by itself, the rest together.
+    """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
     again = how.zero_stage == 3
-    for part in (*model.blocks.values(), model):
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
+    # The inner ones first, as fully_shard wants them.
+    blocks = [block for one in reversed(lists) for block in one.children()]
+    for part in (*blocks, model):
         fully_shard(
             part, mesh=mesh, reshard_after_forward=again, offload_policy=offload
         )

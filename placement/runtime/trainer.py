@@ -51,7 +51,7 @@ class Trainer:
         self.how, self.settings, self.ranks = how, settings, ranks
         self.parts = self._build()
         self.params = [p for part in self.parts for p in part.parameters()]
-        self.model: nn.Module = self.parts[0]
+        self.model = self.parts[0]
         copies = ranks.group("replica")
         cut = how.tensor_degree > 1 or how.stages > 1
         if how.zero_stage < 2 and not cut and how.replicas > 1:
@@ -68,7 +68,7 @@ class Trainer:
         # Each copy drops other units; tensor ranks of one copy the same.
         torch.manual_seed(settings["seed"] + 1 + ranks.place.replica)
 
-    def _build(self) -> list[TinyTransformer]:
+    def _build(self) -> Sequence[nn.Module]:
         how, ranks = self.how, self.ranks
         parts = []
         for piece in how.pieces_of(ranks.place.stage):
@@ -138,9 +138,12 @@ class Trainer:
     def _whole(self, *, last: bool) -> float:
         tokens, following = self.batch()
         with self._exchange(last=last):
-            loss = loss_of(self.model(tokens), following)
+            loss = self._loss(tokens, following)
             (loss * (self.scale.factor / self.how.accumulation)).backward()
         return float(loss.detach())
+
+    def _loss(self, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.model(tokens), following)
 
     def _exchange(self, *, last: bool) -> Any:
         """Exchange gradients in the last backward of a step only."""

@@ -15,13 +15,20 @@ from django.db import transaction
 
 from placement import live
 from placement.domain.errors import LaunchInvalid, PlanInvalid
-from placement.domain.execution import NotRunnable, execution_of, why_not
+from placement.domain.execution import (
+    NotRunnable,
+    execution_of,
+    execution_of_own,
+    why_not,
+)
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.domain.recipes import (
+    BY_TORCHRUN,
+    OWN_MODEL,
+    RECIPES,
     RUNNABLE_STRATEGIES,
-    TINY_TRANSFORMER,
     check_needs_no_plan,
     checked_settings,
     runs_by_plan,
@@ -90,10 +97,12 @@ def launch_in(
         _check_held(plan, reservation)
         node = node or str(plan.plan.get("node", ""))
     where = _node_of(reservation, node)
-    if kind == Job.Kind.SCRIPT:
+    if kind == Job.Kind.SCRIPT or RECIPES[recipe].runs_own_code:
         _check_isolation(where, user)
-    if recipe == TINY_TRANSFORMER.name:
-        checked["recipe_settings"] = _planned(checked["recipe_settings"], plan, where)
+    if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
+        checked["recipe_settings"] = _planned(
+            recipe, checked["recipe_settings"], plan, where
+        )
     job: Job = Job.objects.create(
         reservation=reservation,
         owner=user,
@@ -310,7 +319,7 @@ def _check_runnable(plan: StoredPlan) -> None:
 
 
 def _planned(
-    settings_given: dict[str, Any], plan: StoredPlan | None, where: Node
+    recipe: str, settings_given: dict[str, Any], plan: StoredPlan | None, where: Node
 ) -> dict[str, Any]:
     """Return the recipe's settings with the Plan's strategy, if both go together.
 
@@ -328,7 +337,11 @@ def _planned(
         raise LaunchInvalid({"node": f"the plan is for {plan.plan['node']}"})
     else:
         try:
-            execution_of(Plan.from_json(plan.plan), settings_given)
+            read = Plan.from_json(plan.plan)
+            if recipe == OWN_MODEL.name:
+                execution_of_own(read)
+            else:
+                execution_of(read, settings_given)
         except (NotRunnable, PlanInvalid) as error:
             raise StrategyNotRunnable(
                 strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=str(error)

@@ -324,3 +324,23 @@ def test_who_may_see_and_who_may_stop(alice, bob, carol, omar, reservation):
     stopped = stop(omar, job)
     assert stopped.reason == "stopped by the operator"
     assert stopped.events.last().actor == "omar"
+
+
+def test_a_model_of_ones_own_needs_isolation_like_a_script(
+    alice, reservation, settings
+):
+    with pytest.raises(ScriptsNotAllowed):
+        launch(alice, reservation, recipe="own-model")
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    job = launch(alice, reservation, recipe="own-model")
+    assert job.recipe_settings["model"] == "train:model"
+
+
+def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    plan = real_plan(alice, reservation, "zero1")
+    job = launch(alice, reservation, recipe="own-model", plan_id=plan.pk)
+    assert job.recipe_settings["strategy"] == "zero1"
+    cut = real_plan(alice, reservation, "pipeline")
+    with pytest.raises(StrategyNotRunnable, match="not cut into stages"):
+        launch(alice, reservation, recipe="own-model", plan_id=cut.pk)

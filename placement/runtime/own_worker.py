@@ -1,0 +1,149 @@
+"""One process of recipe ``own-model``: somebody's module on somebody's data.
+
+    python -m torch.distributed.run ... -m placement.runtime.own_worker '{...}' [PLAN]
+
+The settings name three callables as ``module:callable``, imported from a folder of
+their owner's: the model takes nothing and returns a torch module; the data takes
+nothing and returns a data set with a length, of pairs (input, target); the loss takes
+(output, target). None of them knows of copies, shares or other processes. With a
+plan.json the model is copied or shared out as it says; without one each process has a
+copy. Prints what ``placement.runtime.plan_worker`` prints, items instead of tokens.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from placement.domain.entry import EntryPoint
+from placement.domain.errors import BadInput, SpecInvalid
+from placement.domain.execution import (
+    Execution,
+    NotRunnable,
+    execution_of_own,
+    execution_without_plan,
+)
+from placement.domain.plan import Plan
+from placement.runtime.plan_worker import CANNOT_RUN, save, train
+from placement.runtime.ranks import Ranks, begin
+from placement.runtime.sharded import share_out
+from placement.runtime.stage_worker import Asked
+from placement.runtime.trainer import AUTOCAST, Trainer
+
+
+def called(text: str) -> Callable[..., Any]:
+    """Return the callable that an entry point names. Raises SpecInvalid."""
+    entry = EntryPoint.read(text)
+    try:
+        found: Any = importlib.import_module(entry.module)
+        for piece in entry.callable.split("."):
+            found = getattr(found, piece)
+    except (ImportError, AttributeError) as error:
+        raise SpecInvalid({text: f"is not there: {error}"[:300]}) from error
+    if not callable(found):
+        raise SpecInvalid({text: f"is a {type(found).__name__}, not a callable"})
+    made: Callable[..., Any] = found
+    return made
+
+
+class OwnTrainer(Trainer):
+    """A rank of a training whose model, data and loss are somebody's own."""
+
+    def __init__(
+        self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
+    ) -> None:
+        """Call the entry points. Raises SpecInvalid for what they are not."""
+        self.autocast = AUTOCAST.get(how.precision)
+        self.loss_fn = called(settings["loss"])
+        super().__init__(how, settings, ranks)
+        self.batches = self._batches()
+
+    def _build(self) -> Sequence[nn.Module]:
+        settings, how, ranks = self.settings, self.how, self.ranks
+        torch.manual_seed(settings["seed"])
+        model = called(settings["model"])()
+        if not isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise SpecInvalid({settings["model"]: f"made a {kind}, not a torch module"})
+        if how.precision == "bf16":
+            model = model.to(torch.bfloat16)
+        model.to(ranks.device)
+        # Its first weights may come from anywhere: all start with those of rank 0.
+        for tensor in (*model.parameters(), *model.buffers()):
+            distributed.broadcast(tensor.data, 0)
+        if how.zero_stage >= 2:
+            if how.offload:
+                model.to("cpu")
+            share_out(model, how, ranks.along("replica"))
+        return [model]
+
+    def _batches(self) -> Iterator[list[torch.Tensor]]:
+        settings, replicas = self.settings, self.how.replicas
+        data: Dataset[Any] = called(settings["data"])()
+        count, wanted = len(data), settings["batch"] * replicas  # type: ignore[arg-type]
+        if count < wanted:
+            raise SpecInvalid(
+                {settings["data"]: f"{count} items; one step needs {wanted}"}
+            )
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            data, replicas, self.ranks.place.replica, seed=settings["seed"],
+            drop_last=True,
+        )  # fmt: skip
+        loader = DataLoader(data, settings["batch"], sampler=sampler, drop_last=True)
+
+        def endless() -> Iterator[list[torch.Tensor]]:
+            epoch = 0
+            while True:
+                sampler.set_epoch(epoch)
+                yield from loader
+                epoch += 1
+
+        return endless()
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the next inputs of this copy, and their targets."""
+        inputs, targets = next(self.batches)
+        return inputs.to(self.ranks.device), targets.to(self.ranks.device)
+
+    def _loss(self, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        dtype = self.autocast
+        with torch.autocast(tokens.device.type, dtype, enabled=dtype is not None):
+            output = self.model(tokens)
+        loss: torch.Tensor = self.loss_fn(output.float(), following)
+        return loss
+
+
+def main(argv: list[str]) -> int:
+    """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
+    asked = Asked()
+    settings = json.loads(argv[1])
+    sys.path.insert(0, settings["folder"] or str(Path.home()))
+    device = begin()
+    try:
+        how = execution_without_plan(distributed.get_world_size())
+        if len(argv) > 2:
+            plan = Plan.from_json(json.loads(Path(argv[2]).read_text()))
+            how = execution_of_own(plan)
+        trainer = OwnTrainer(how, settings, Ranks(how, device))
+        if trainer.ranks.rank == 0:
+            count = sum(p.numel() for p in trainer.params)
+            print(f"{settings['model']}: {count} parameters, {how.strategy}, "
+                  f"{how.ranks} process(es) on {device.type}", flush=True)  # fmt: skip
+        save(trainer, train(trainer, asked))
+    except (NotRunnable, BadInput, OSError) as error:
+        print(f"this cannot be run: {error}", flush=True)
+        return CANNOT_RUN
+    finally:
+        distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
