@@ -64,16 +64,19 @@ def compare(
     )
     there = {p.key for side in sides for bar in side.bars for p in bar.pieces}
     legend = tuple((key, words) for key, words in bars.WORDS.items() if key in there)
-    rows = _figures(first, second, units) + _words(first, second)
+    rows = _words(first, second) + _figures(first, second, units)
     return Comparison((sides[0], sides[1]), rows, _verdict(first, second), legend)
 
 
 def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
+    same = _same_work(a, b)
+
     def row(
         words: str, of: Callable[[Plan], float], said: Callable[[float], str]
     ) -> Row:
         x, y = of(a), of(b)
-        return Row(words, said(x), said(y), _lower(x, y))
+        # Less of another work is no better.
+        return Row(words, said(x), said(y), _lower(x, y) if same else 0)
 
     def time(value: float) -> str:
         return seconds(value) if value else "–"
@@ -102,7 +105,7 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
             "Least room left",
             gib(_room_bytes(a)),
             gib(_room_bytes(b)),
-            better=_lower(-_room_bytes(a), -_room_bytes(b)),
+            better=_lower(-_room_bytes(a), -_room_bytes(b)) if same else 0,
         ),
         row(
             "Quota a step costs",
@@ -168,15 +171,19 @@ def _lower(x: float, y: float) -> int:
     return 1 if x < y else 2
 
 
+def _same_work(a: Plan, b: Plan) -> bool:
+    """Say whether a step of one does what a step of the other does."""
+    works = [
+        (p.model, p.workload.task, p.workload.batch, p.workload.sequence_length)
+        for p in (a, b)
+    ]
+    return works[0] == works[1]
+
+
 def _verdict(a: Plan, b: Plan) -> str:
     if not (a.step_seconds and b.step_seconds):
         return "One of them has no time to compare: its file names no computation."
-    same = (a.model, a.workload.batch, a.workload.sequence_length) == (
-        b.model,
-        b.workload.batch,
-        b.workload.sequence_length,
-    )
-    if not same:
+    if not _same_work(a, b):
         return "They do not do the same work: compare their speeds, not their steps."
     ratio = a.step_seconds / b.step_seconds
     if 1 / MARK_RATIO <= ratio <= MARK_RATIO:

@@ -24,6 +24,7 @@ from redis.exceptions import ConnectionError as NoBroker
 
 from placement.domain.errors import BadInput, PlacementError
 from placement.domain.gpulist import offers_from_list
+from placement.domain.launchfiles import launch_files
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import TITLES, PlanSet
 from placement.domain.planner import plan as make_plan_set
@@ -93,6 +94,9 @@ class Command(BaseCommand):
         )
         parser.add_argument("--lora-targets", nargs="+", default=(), metavar="NAME")
         parser.add_argument("--weights", choices=("full", "int8", "nf4"))
+        parser.add_argument(
+            "--files", metavar="DIR", help="write what starts the first plan there"
+        )
         parser.add_argument("--json", action="store_true", help="answer in JSON")
         for name in REMEDIES:
             parser.add_argument(f"--{name}", action="store_true")
@@ -101,7 +105,9 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: Any) -> None:
         """Plan and print. Bad input: one line on stderr and exit status 2."""
         try:
-            answer = answered(question_of(options))
+            asked = question_of(options)
+            answer = answered(asked)
+            written = write_files(answer.found, asked.spec, options["files"])
         except (PlacementError, OSError) as error:
             self._refuse(str(error))
         except (OperationalError, NoBroker) as error:
@@ -109,7 +115,7 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(answer.to_json()))
         else:
-            self.stdout.write(answer.table())
+            self.stdout.write("\n".join([answer.table(), *written]))
 
     def _refuse(self, problem: str) -> NoReturn:
         self.stderr.write(one_line(f"plan: {problem}"))
@@ -141,6 +147,32 @@ class Answer:
                 f"Earliest start of the first: {self.earliest['start']}, {gpus}."
             )
         return "\n".join(lines)
+
+
+def write_files(found: PlanSet, spec: ModelSpec, folder: str | None) -> list[str]:
+    """Write the first Plan's launch files; return what was written, and what not.
+
+    Raises:
+        BadInput: there is no Plan, or the folder is no folder.
+        OSError: it cannot be written.
+    """
+    if folder is None:
+        return []
+    if found.best is None:
+        raise BadInput({"files": "nothing fits, so there is nothing to start"})
+    where = Path(folder)
+    if where.exists() and not where.is_dir():
+        raise BadInput({"files": f"{folder[:200]} is not a folder"})
+    where.mkdir(parents=True, exist_ok=True)
+    made = launch_files(found.best, spec)
+    said = []
+    for file in made.files:
+        path = where / file.name
+        path.write_text(file.text, encoding="utf-8")
+        how = f": {file.command}" if file.command else ""
+        said.append(f"Wrote {path}{how}")
+    said += [f"No {name}: {why}" for name, why in made.left_out.items()]
+    return [*said, *made.notes]
 
 
 def question_of(options: Mapping[str, Any]) -> Question:

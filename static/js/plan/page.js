@@ -2,6 +2,7 @@
 // its header where that is enough, keeps the address in step with what is planned.
 
 import { setText } from "../dom.js";
+import { onMark, showMarks } from "./compare.js";
 import { headerOnly } from "./header.js";
 import { follow } from "./refined.js";
 
@@ -66,6 +67,7 @@ document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
   showParts();
   showErrors();
+  showMarks();
   keepAddress();
   const said = document.getElementById("verdict") ?? document.querySelector("#plan-result [role=alert]");
   if (said) setText(document.getElementById("announcer"), said.textContent.trim());
@@ -75,9 +77,7 @@ document.body.addEventListener("htmx:sendError", () => {
 });
 
 // What stands in the answer and belongs to the question: what to compare, when to start.
-document.addEventListener("change", ({ target }) => {
-  if (target.name === "compare") again();
-});
+onMark(again);
 document.addEventListener("click", ({ target }) => {
   const button = target.closest("[data-set-at]");
   if (!button) return;

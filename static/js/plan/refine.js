@@ -14,14 +14,16 @@ export function refine({ onChange, onRefused }) {
   let open = false;
   let timer = 0;
   let running = false;
+  let asked = false;
 
   const send = () => {
-    if (open && wanted) socket.send({ refine: wanted });
+    if (open && wanted) asked = socket.send({ refine: wanted });
   };
   const socket = connect("/ws/plans/", {
     onJson: (message) => {
       if (message.type === "refinement.refused") onRefused(message.problems);
-      if (message.type !== "refinement.changed") return;
+      // Until the new question is sent, whatever comes is about the old one.
+      if (message.type !== "refinement.changed" || !asked) return;
       key = message.refinement.key;
       running = ["waiting", "running"].includes(message.refinement.state);
       onChange(message.refinement);
@@ -38,7 +40,7 @@ export function refine({ onChange, onRefused }) {
       if (open && key && running) socket.send({ cancel: key });
       wanted = question;
       key = "";
-      running = false;
+      running = asked = false;
       clearTimeout(timer);
       timer = setTimeout(send, SETTLE_MS);
     },

@@ -77,14 +77,16 @@ function wish(question) {
 export function follow() {
   const node = document.getElementById("plan-question");
   part.hidden = !node;
-  if (!node || node.textContent === asked) return;
-  asked = node.textContent;
+  if (!node) return;
+  const reason = document.getElementById("plan-closed-only").textContent;
+  if (asked === node.textContent + reason) return;
+  asked = node.textContent + reason;
   closedLikely = Number(document.getElementById("now-likely").dataset.bytes);
-  const why = JSON.parse(document.getElementById("plan-closed-only").textContent);
+  const why = JSON.parse(reason);
   if (why) {
     refining?.cancel();
     refused({ refine: why });
-  } else wish(JSON.parse(asked));
+  } else wish(JSON.parse(node.textContent));
 }
 
 at("cancel").addEventListener("click", () => refining?.cancel());
