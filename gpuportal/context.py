@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from gpuportal.alerts import calling_alerts, told_to
 from reservations.models import Account, Membership, User
+from reservations.snapshots.notices import NoticeInfo, notices_of
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
 from telemetry.domain.rules import INTRUDER
@@ -118,6 +119,19 @@ class Site:
         if len(self.alerts) <= ALERTS_SHOWN or not isinstance(user, User):
             return len(self.alerts)
         return calling_alerts(user, timezone.now()).count()
+
+    @cached_property
+    def notices(self) -> list[NoticeInfo]:
+        """What this User was told and has not read, newest first."""
+        user = self.request.user
+        if not isinstance(user, User):
+            return []
+        return notices_of(user, unread=True, most=ALERTS_SHOWN)
+
+    @property
+    def bell_count(self) -> int:
+        """What the bell counts: open alerts and unread notices."""
+        return self.alert_count + len(self.notices)
 
     @cached_property
     def accused(self) -> list[Alert]:

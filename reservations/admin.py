@@ -31,6 +31,7 @@ from reservations.models import (
     LateReturn,
     LedgerEntry,
     Membership,
+    Notice,
     Reservation,
     SitePolicy,
     Token,
@@ -313,6 +314,16 @@ class TokenAdmin(ReadOnlyAdmin):
 
     list_display = ("given_at", "membership", "given_for", "used_for", "reason")
     list_filter = ("reason",)
+
+
+@admin.register(Notice)
+class NoticeAdmin(ReadOnlyAdmin):
+    """What people were told, and when they read it."""
+
+    list_display = ("told_at", "user", "kind", "reservation", "read_at")
+    list_filter = ("kind",)
+    list_select_related = ("user", "reservation__user")
+    search_fields = ("user__username",)
 
 
 @admin.register(AuditEntry)

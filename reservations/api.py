@@ -23,6 +23,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.history_api import router as history_router
 from reservations.models import Membership, Reservation, User
+from reservations.notices_api import router as notices_router
 from reservations.rates import check_rate
 from reservations.schemas import (
     BookIn,
@@ -38,6 +39,7 @@ from reservations.snapshots.facts import site_policy
 
 router = Router(tags=["calendar"])
 router.add_router("", history_router)
+router.add_router("", notices_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
 PREVIEWS_PER_MINUTE = 300
@@ -108,6 +110,7 @@ def _slot(slot: Slot) -> dict[str, object]:
         "start": iso(slot.start),
         "end": iso(slot.end),
         "kind": slot.kind.value,
+        "displaces": slot.displaces,
     }
 
 
@@ -199,6 +202,18 @@ def _decision(decision: Decision) -> dict[str, object]:
         "rank_after": decision.rank_after,
         "of": decision.of,
         "why_not_firm": why.text(zone) if why else None,
+        "taken_until": iso(decision.taken_until) if decision.taken_until else None,
+        "displaces": [
+            {
+                # Empty where names are hidden: the group stands for its member.
+                "user": one.flex.user or None,
+                "account": one.flex.account,
+                "gpu_hours": _hours(one.refund_gpu_seconds),
+                "start": iso(one.flex.start),
+                "end": iso(one.flex.end),
+            }
+            for one in decision.displaced
+        ],
         "refusal": {
             "code": refusal.code,
             "detail": refusal.text(zone),

@@ -163,9 +163,13 @@ class CalendarConsumer(SessionConsumer):
     """`/ws/calendar/`: Reservations as they change."""
 
     def admit(self, user: User) -> frozenset[str]:
-        """Everybody signed in; with or without names."""
-        return frozenset({calendar_audience(user)})
+        """Everybody signed in; with or without names; and what is one's own."""
+        return frozenset({calendar_audience(user), live.user_group(user.pk)})
 
     async def reservation_changed(self, event: dict[str, Any]) -> None:
         """Pass on one `reservation.changed` message (reservations/live.py)."""
+        await self.send_json(event)
+
+    async def notice_told(self, event: dict[str, Any]) -> None:
+        """Pass on one `notice.told` message, which is this User's own."""
         await self.send_json(event)

@@ -23,6 +23,7 @@ from django.utils import timezone
 from reservations.domain.policy import Policy
 from reservations.models import Reservation
 from reservations.snapshots.calendar import Reader, calendar_entry
+from reservations.snapshots.notices import NoticeInfo
 
 NAMED = "reservations.calendar.named"
 PLAIN = "reservations.calendar.plain"
@@ -47,6 +48,18 @@ class ReservationChanged(TypedDict):
 
     type: Literal["reservation.changed"]
     reservation: dict[str, object] | Gone
+
+
+class NoticeTold(TypedDict):
+    """Sent to one User's own group; the handler is ``notice_told``."""
+
+    type: Literal["notice.told"]
+    notice: dict[str, object]
+
+
+def user_group(user_pk: int) -> str:
+    """Return the group of one User's own pages."""
+    return f"reservations.user.{user_pk}"
 
 
 _client: redis.Redis | None = None
@@ -91,6 +104,27 @@ def publish_reservation(
         ),
         robust=True,
     )
+
+
+def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
+    """Tell one User's open pages what happened, once it is committed."""
+    message = NoticeTold(
+        type="notice.told",
+        notice={
+            "id": notice.pk,
+            "kind": notice.kind,
+            "text": notice.text,
+            "reservation": notice.reservation_pk,
+        },
+    )
+    transaction.on_commit(lambda: _tell(message, user_pk), robust=True)
+
+
+def _tell(message: NoticeTold, user_pk: int) -> None:
+    try:
+        async_to_sync(get_channel_layer().group_send)(user_group(user_pk), message)
+    except _OUTAGES as error:
+        log.warning("user %s is told by the page only: %s", user_pk, error)
 
 
 def _send(named: ReservationChanged, plain: ReservationChanged) -> None:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from reservations.domain.lifecycle import Kind
 from reservations.domain.window import (
@@ -58,6 +59,8 @@ class Slot:
     start: datetime
     end: datetime
     kind: Kind
+    displaces: int = 0
+    """How many flex Reservations of others would go for it."""
 
     @property
     def window(self) -> Window:
@@ -84,6 +87,22 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
+class FlexInfo:
+    """An unfrozen flex Reservation of somebody else: it may be displaced."""
+
+    reservation_pk: int
+    membership_pk: int
+    account_pk: int
+    account: str
+    start: datetime
+    end: datetime
+    cost_gpu_seconds: int
+    booked_at: datetime
+    user: str = ""
+    """Who holds it, as the reader may see it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """One Gpu is taken from ``start`` to ``end``, in Unix seconds."""
 
@@ -92,6 +111,8 @@ class Busy:
     end: int
     user: str = ""
     """Who holds it, as the reader may see it."""
+    flex: FlexInfo | None = None
+    """None: nobody can take it (firm, frozen, running, or the reader's own)."""
 
 
 class Calendar:
@@ -120,6 +141,31 @@ class Calendar:
             return spans[place]
         return None
 
+    def clashes(self, gpu_pk: int, window: Window) -> list[Busy]:
+        """Return every span of a Gpu that meets the Window, in order."""
+        spans = self._spans.get(gpu_pk, [])
+        end = unix(window.end)
+        place = bisect_left(self._ends.get(gpu_pk, []), unix(window.start) + 1)
+        return list(takewhile(lambda span: span.start < end, spans[place:]))
+
+    def flex_in(self, gpu_pks: Iterable[int], window: Window) -> dict[int, FlexInfo]:
+        """Return what may be displaced on these Gpus, by Reservation."""
+        return {
+            span.flex.reservation_pk: span.flex
+            for pk in gpu_pks
+            for span in self.clashes(pk, window)
+            if span.flex is not None
+        }
+
+    def flex_owners(self) -> frozenset[int]:
+        """Return the Memberships that hold what may be displaced."""
+        return frozenset(
+            span.flex.membership_pk
+            for own in self._spans.values()
+            for span in own
+            if span.flex is not None
+        )
+
     def free(self, window: Window, wish: Wish) -> list[CalendarGpu]:
         """Return the Gpus that fit the wish and are free over the Window."""
         start, end = unix(window.start), unix(window.end)
@@ -147,6 +193,11 @@ def choices(free: Sequence[CalendarGpu], count: int) -> list[tuple[CalendarGpu, 
 
     Sets of one node and one class as long as there is one; see the module.
     """
+    return [_first(group, count) for group in groups_of(free, count)]
+
+
+def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]]:
+    """Return the groups that have ``count`` Gpus, best fit first; see the module."""
     if count < 1:
         raise ValueError(f"cannot choose {count} Gpus")
     for key in (
@@ -161,7 +212,7 @@ def choices(free: Sequence[CalendarGpu], count: int) -> list[tuple[CalendarGpu, 
         enough = {name: g for name, g in groups.items() if len(g) >= count}
         if enough:
             ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
-            return [_first(group, count) for _name, group in ranked]
+            return [group for _name, group in ranked]
     return []
 
 
@@ -211,6 +262,7 @@ def first_slots(
     search: Search,
     *,
     allowed: Callable[[Window, tuple[CalendarGpu, ...]], Kind | None],
+    taking: Callable[[Window], list[tuple[CalendarGpu, ...]]] | None = None,
     limit: int = 1,
 ) -> list[Slot]:
     """Return the first slots that fit, earliest first and truly different.
@@ -220,6 +272,8 @@ def first_slots(
 
     Args:
         allowed: the kind that the rules grant for Gpus and Window; None: no.
+        taking: sets of Gpus that become free by displacing, asked for where too
+            few are free; None: only free ones.
     """
     found: list[Slot] = []
     over_at: dict[tuple[str, str, Kind], datetime] = {}
@@ -231,7 +285,10 @@ def first_slots(
             grid_seconds=search.grid_seconds,
             longest_seconds=search.longest_seconds,
         )
-        for gpus in choices(calendar.free(window, wish), wish.count):
+        sets = choices(calendar.free(window, wish), wish.count)
+        if not sets and taking is not None:
+            sets = taking(window)
+        for gpus in sets:
             asked += 1
             kind = allowed(window, gpus)
             if kind is None:
@@ -240,9 +297,9 @@ def first_slots(
             if key in over_at and window.start < over_at[key]:
                 continue
             over_at[key] = window.end
-            found.append(
-                Slot(tuple(g.pk for g in gpus), window.start, window.end, kind)
-            )
+            pks = tuple(gpu.pk for gpu in gpus)
+            yields = calendar.flex_in(pks, window)
+            found.append(Slot(pks, window.start, window.end, kind, len(yields)))
             if len(found) == limit:
                 return found
         if asked >= search.most_asked:

@@ -1,7 +1,6 @@
 """Firm, flex or no: one request judged against one Snapshot. Pure.
 
-POLICY.md section 3, rules 1 to 3. Displacement and the waitlist are not decided
-here: a Gpu that anybody holds is taken.
+POLICY.md section 3, rules 1 to 3; who yields to whom is in ``displacement``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from reservations.domain.calendar import Calendar, CalendarGpu, Slot
+from reservations.domain.calendar import Calendar, CalendarGpu, FlexInfo, Slot
+from reservations.domain.displacement import (
+    Displaced,
+    FairTree,
+    check_above,
+    in_the_way,
+    yielding,
+)
 from reservations.domain.errors import (
     BeyondHorizon,
     GpuNotBookable,
@@ -71,6 +77,11 @@ class Snapshot:
     own: tuple[Holding, ...] = ()
     quotas: tuple[QuotaInfo, ...] = ()
     """The Membership's, then those on the path to the root that have one."""
+    membership_pk: int = 0
+    freed_gpu_seconds: int = 0
+    """Committed now and not with the request: what a change gives up."""
+    tree: FairTree | None = None
+    """None: nobody's flex is in the way, or none may be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,10 @@ class Decision:
     refusal: Refusal | None = None
     why_not_firm: QuotaExceeded | None = None
     peaks: tuple[tuple[QuotaInfo, Peak], ...] = field(default=())
+    displaced: tuple[Displaced, ...] = ()
+    decided_at: datetime | None = None
+    taken_until: datetime | None = None
+    """Until then somebody worse served may take it; None: nobody can."""
     next_slot: Slot | None = None
     rank_before: int | None = None
     rank_after: int | None = None
@@ -109,6 +124,10 @@ class Decision:
                 "code": self.why_not_firm.code,
                 **self.why_not_firm.fields,
             }
+        if self.decided_at is not None:
+            stored["decided_at"] = self.decided_at.isoformat()
+        if self.displaced:
+            stored["displaced"] = [one.to_json() for one in self.displaced]
         return stored
 
 
@@ -264,21 +283,51 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
         check_gpus(request.gpus)
         check_window(request.window, now=request.now, policy=policy)
         check_limits(request, snapshot)
-        check_free(request, snapshot.calendar)
+        flex = in_the_way(request.gpus, request.window, snapshot.calendar)
         peaks = check_quotas(request, snapshot)
+        displaced = _yielding(request, snapshot, flex)
     except QuotaExceeded as refusal:
-        return _flex(request, snapshot, refusal)
+        return _flex(request, snapshot, flex, refusal)
     except Refusal as refusal:
         return Decision(None, cost, refusal=refusal)
     left = min(
         (info.quota_gpu_seconds - peak.held_gpu_seconds for info, peak in peaks),
         default=0,
     )
-    return Decision(Kind.FIRM, cost, quota_left_gpu_seconds=left, peaks=peaks)
+    return Decision(
+        Kind.FIRM,
+        cost,
+        quota_left_gpu_seconds=left,
+        peaks=peaks,
+        displaced=displaced,
+        decided_at=request.now,
+    )
 
 
-def _flex(request: Request, snapshot: Snapshot, why: QuotaExceeded) -> Decision:
-    """Rule 2 without displacement: free time inside the flex horizon."""
+def _yielding(
+    request: Request, snapshot: Snapshot, flex: tuple[FlexInfo, ...]
+) -> tuple[Displaced, ...]:
+    """Return the flex in the way with both sides' standing; see ``yielding``."""
+    if not flex:
+        return ()
+    if snapshot.tree is None:
+        raise ValueError("flex is in the way, and there is no tree to judge it by")
+    return yielding(
+        flex,
+        member_pk=snapshot.membership_pk,
+        more_gpu_seconds=request.cost_gpu_seconds - snapshot.freed_gpu_seconds,
+        tree=snapshot.tree,
+        freeze_seconds=snapshot.policy.freeze_seconds,
+    )
+
+
+def _flex(
+    request: Request,
+    snapshot: Snapshot,
+    flex: tuple[FlexInfo, ...],
+    why: QuotaExceeded,
+) -> Decision:
+    """Rule 2: free time inside the flex horizon, or that of somebody better served."""
     cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
     if why.flex_from > now:
         return Decision(None, cost, refusal=why)
@@ -286,7 +335,28 @@ def _flex(request: Request, snapshot: Snapshot, why: QuotaExceeded) -> Decision:
     if ahead >= policy.future_flex:
         refusal = TooManyFlex(live=ahead, most=policy.future_flex, why_not_firm=why)
         return Decision(None, cost, refusal=refusal, why_not_firm=why)
-    return Decision(Kind.FLEX, cost, why_not_firm=why)
+    displaced = _yielding(request, snapshot, flex)
+    on = {
+        span.flex.reservation_pk: gpu.label
+        for gpu in request.gpus
+        for span in snapshot.calendar.clashes(gpu.pk, request.window)
+        if span.flex is not None
+    }
+    try:
+        check_above(displaced, on=on)
+    except Refusal as held:
+        return Decision(None, cost, refusal=held, why_not_firm=why)
+    start = request.window.start
+    frozen = is_frozen(Kind.FLEX, start, now=now, policy=policy)
+    until = None if frozen else start - timedelta(seconds=policy.freeze_seconds)
+    return Decision(
+        Kind.FLEX,
+        cost,
+        why_not_firm=why,
+        displaced=displaced,
+        decided_at=now,
+        taken_until=until,
+    )
 
 
 def flex_ahead(request: Request, snapshot: Snapshot) -> int:

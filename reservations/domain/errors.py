@@ -6,7 +6,7 @@
     │   ├── TooManyGpus, TooManyReservations, TooManyFlex
     │   ├── QuotaExceeded
     │   │   └── GroupQuotaExceeded
-    │   ├── GpuTaken, GpuNotBookable, NoGpus
+    │   ├── GpuTaken (displacement: FlexHeld), GpuNotBookable, NoGpus
     │   ├── MembershipNeeded
     │   └── StaleVersion, NotChangeable, UndoOver, KeepUsed, ReasonNeeded
     ├── TooFast                too many requests in a minute

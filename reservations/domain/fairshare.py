@@ -90,6 +90,15 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class PathStep:
+    """One Account, or at the end the User, on the way from the root."""
+
+    pk: int
+    is_user: bool
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
 class Rank:
     """A Membership's place: ``rank`` of ``of``, equal for those that tie."""
 
@@ -146,6 +155,19 @@ class Ranking:
         """Return 1 for whoever is served first; ties share the best place."""
         own = self.ranks[member_pk].rank
         return 1 + sum(rank.rank > own for rank in self.ranks.values())
+
+    def path(self, pk: int) -> tuple[PathStep, ...]:
+        """Return the Levels that decide a Membership's rank, from the top down.
+
+        Two of these paths compare as the ranks do: the first Level at which they
+        differ decides, larger LF first, a User before an Account where it ties.
+        """
+        steps = [PathStep(pk, True, self.member_level(pk))]
+        at = self._tree.real_account(self._tree.members[pk].account_pk)
+        while at != self._tree.root:
+            steps.append(PathStep(at, False, self.account_level(at)))
+            at = self._tree.real_account(self._tree.accounts[at].parent_pk or 0)
+        return tuple(reversed(steps))
 
     def member_level(self, pk: int) -> Level:
         """Return where a Membership stands in its Account."""

@@ -4,6 +4,7 @@ from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.ledger import LedgerEntry
+from reservations.models.notice import Notice
 from reservations.models.policy import SitePolicy
 from reservations.models.token import Token
 
@@ -15,6 +16,7 @@ __all__ = [
     "LateReturn",
     "LedgerEntry",
     "Membership",
+    "Notice",
     "Reservation",
     "SitePolicy",
     "Token",

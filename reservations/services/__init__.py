@@ -1,7 +1,8 @@
 """Every write of the first floor. Keyword-only; ``now`` is aware UTC; durable.
 
 Locks are taken in one order everywhere: Accounts with a quota (pk order), the
-User, the Gpus (pk order), the Reservation. A rule that says no raises a
+User, the Gpus (pk order), the Reservations (pk order: the one that changes and
+the flex in its way). A rule that says no raises a
 Refusal and nothing is written.
 """
 
@@ -14,8 +15,9 @@ from reservations.services.giving import (
     undo_cancel,
 )
 from reservations.services.moving import move_rest
+from reservations.services.notices import read_notice
 from reservations.services.presence import check_in, keep
-from reservations.services.search import find_slots
+from reservations.services.search import find_slots, next_equal
 from reservations.services.standing import Standing, standing
 from reservations.services.tick import tick
 from reservations.services.tokens import create_token, revoke_token
@@ -31,7 +33,9 @@ __all__ = [
     "find_slots",
     "keep",
     "move_rest",
+    "next_equal",
     "preview",
+    "read_notice",
     "release",
     "revoke_token",
     "standing",

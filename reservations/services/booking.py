@@ -15,10 +15,10 @@ from reservations.domain.policy import Policy
 from reservations.domain.quota import Spend
 from reservations.domain.window import Window, whole_second, without
 from reservations.models import Allocation, Membership, Reservation, User
-from reservations.services import books, locking, search
+from reservations.services import books, displacing, locking, search
 from reservations.services.rights import may_change
-from reservations.snapshots.facts import request_snapshot, site_policy
-from reservations.snapshots.usage import rank_with, usage_by_membership
+from reservations.snapshots.facts import Taker, request_snapshot, site_policy
+from reservations.snapshots.usage import rank_with, usage_by_membership, with_tree
 
 OVERLAP = "allocation_no_overlap"
 """Name of the constraint (PostgreSQL) and of the triggers (SQLite)."""
@@ -53,7 +53,10 @@ def book(
         with transaction.atomic(durable=True):
             locked = locking.lock(chosen, gpu_ids)
             request = request_of(locked.gpus, start, end, now=now)
-            decision = judge(request, locked, policy=policy, names=policy.names_visible)
+            displacing.lock_flex(locked.gpus, request.window.start, request.window.end)
+            decision = judge(
+                request, locked, policy=policy, names=policy.names_visible, taking=True
+            )
             if decision.refusal is not None:
                 raise decision.refusal
             return _write(
@@ -102,8 +105,17 @@ def judge(
     names: bool,
     ignoring: int | None = None,
     extra: Sequence[Spend] = (),
+    taking: bool = False,
+    freed_gpu_seconds: int = 0,
 ) -> Decision:
-    """Read what the request is judged by, and judge it."""
+    """Read what the request is judged by, and judge it.
+
+    Args:
+        taking: whether it may displace unfrozen flex (rules 1 and 2).
+        freed_gpu_seconds: what the Membership holds now and not with the request.
+    """
+    user_pk = locked.membership.user_id
+    taker = Taker(user_pk, request.now, policy.freeze_seconds) if taking else None
     snapshot = request_snapshot(
         membership=locked.membership,
         path=locked.path,
@@ -116,8 +128,10 @@ def judge(
         # Its late hours, as they will be, are in ``extra``.
         ignoring_late=ignoring,
         extra=extra,
+        taker=taker,
     )
-    return decide(request, snapshot)
+    snapshot = with_tree(snapshot, now=request.now)
+    return decide(request, replace(snapshot, freed_gpu_seconds=freed_gpu_seconds))
 
 
 def _write(
@@ -146,6 +160,7 @@ def _write(
         created_at=now,
         decision=decision.to_json(),
     )
+    displacing.displace(decision, made, now=now, policy=policy)
     allocate(made, request.gpus)
     books.hold(made, now=now, reason=f"booked {decision.kind}")
     books.audit("booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus])
@@ -194,7 +209,7 @@ def preview(
     if before is not None:
         user, membership = before.user, before.membership
     begin = start
-    pk = before.pk if before else None
+    pk, freed = (before.pk, before.cost_gpu_seconds) if before else (None, 0)
     try:
         chosen = locking.choose_membership(user, membership)
         locked = locking.read(chosen, gpu_ids)
@@ -212,22 +227,17 @@ def preview(
             names=policy.names_visible,
             ignoring=pk,
             extra=given_back_late(before, request, policy) if before else (),
+            taking=True,
+            freed_gpu_seconds=freed,
         )
     except Refusal as refusal:
         return Decision(None, 0, refusal=refusal)
     if decision.refusal is not None:
         search.add_next_slot(
-            decision.refusal,
-            chosen,
-            gpu_ids,
-            begin,
-            end,
-            now=now,
-            policy=policy,
-            ignoring=pk,
-        )
+            decision.refusal, chosen, gpu_ids, begin, end,
+            now=now, policy=policy, ignoring=pk,
+        )  # fmt: skip
         return replace(decision, next_slot=decision.refusal.next_slot)
-    freed = before.cost_gpu_seconds if before else 0
     return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
 
 
@@ -274,6 +284,9 @@ def _with_ranks(
     usage = usage_by_membership(now, policy)
     before = rank_with(usage, now, policy)
     more = {membership.pk: decision.cost_gpu_seconds - freed}
+    for one in decision.displaced:
+        owner = one.flex.membership_pk
+        more[owner] = more.get(owner, 0) - one.refund_gpu_seconds
     after = rank_with(usage, now, policy, extra=more)
     if before is None or after is None:
         return decision

@@ -19,7 +19,7 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
-from reservations.services import books, locking, search
+from reservations.services import books, displacing, locking, search
 from reservations.services.booking import (
     OVERLAP,
     _taken,
@@ -65,6 +65,9 @@ def change(
             membership = load_membership(before.membership_id)
             assert membership is not None
             locked = locking.lock(membership, wanted)
+            displacing.lock_flex(
+                locked.gpus, window.start, window.end, also=reservation_id
+            )
             row = locking.load_reservation(reservation_id, lock=True)
             _check_row(row, version)
             # Again: a tick may have begun it since it was read.
@@ -168,6 +171,8 @@ def _judge(
         names=policy.names_visible,
         ignoring=row.pk,
         extra=given_back_late(row, request, policy),
+        taking=True,
+        freed_gpu_seconds=row.cost_gpu_seconds,
     )
     if decision.refusal is not None:
         raise decision.refusal
@@ -190,10 +195,12 @@ def _apply(
     assert decision.kind is not None
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+    # A change that only gives back keeps its kind; else it is the decision's.
+    row.kind = decision.kind
+    displacing.displace(decision, row, now=now, policy=policy)
     rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
     books.release_hold(row, now=now, reason="changed")
     row.start, row.end, row.booked_end = window.start, window.end, window.end
-    row.kind = decision.kind
     row.cost_gpu_seconds = cost_gpu_seconds(window, rate=rate)
     if decision.peaks or decision.why_not_firm:
         row.decision = decision.to_json()

@@ -1,6 +1,6 @@
 """The first slots that fit: for "find a slot", and after a refusal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from reservations.domain.calendar import (
@@ -11,6 +11,7 @@ from reservations.domain.calendar import (
     first_slots,
 )
 from reservations.domain.decision import Decision, Request, Snapshot, decide
+from reservations.domain.displacement import fewest_displaced
 from reservations.domain.errors import (
     BeyondHorizon,
     GpuNotBookable,
@@ -26,9 +27,10 @@ from reservations.domain.errors import (
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, unix, whole_second
-from reservations.models import Membership, User
+from reservations.models import Membership, Reservation, User
 from reservations.services import locking
 from reservations.snapshots.facts import (
+    Taker,
     account_path,
     calendar_gpus,
     calendar_of,
@@ -36,6 +38,7 @@ from reservations.snapshots.facts import (
     quota_infos,
     site_policy,
 )
+from reservations.snapshots.usage import with_tree
 
 # Another time or other Gpus can cure these; the rest needs another wish.
 CURABLE = (
@@ -96,6 +99,7 @@ def find_slots(
         now=now,
         policy=policy,
         limit=min(limit, MOST_SLOTS),
+        taking=True,
     )
 
 
@@ -110,8 +114,14 @@ def _search(
     policy: Policy,
     limit: int,
     ignoring: int | None = None,
+    taking: bool = False,
 ) -> list[Slot]:
-    """Search the calendar with everything read once."""
+    """Search the calendar with everything read once.
+
+    Args:
+        taking: also where flex of others would go; what is offered after a
+            refusal or a displacement takes from nobody.
+    """
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
     latest = horizon
     if latest_end is not None:
@@ -120,19 +130,15 @@ def _search(
         return []
     last_end = latest_end or latest + timedelta(seconds=policy.longest_seconds)
     fitting = [gpu for gpu in gpus if wish.fits(gpu)]
-    calendar = calendar_of(fitting, earliest, last_end, ignoring=ignoring)
-    facts = Snapshot(
-        policy=policy,
-        calendar=calendar,
-        own=own_holdings(membership.user_id, ignoring=ignoring),
-        quotas=quota_infos(
-            membership,
-            account_path(membership),
-            earliest,
-            last_end,
-            policy=policy,
-            ignoring=ignoring,
-        ),
+    taker = Taker(membership.user_id, now, policy.freeze_seconds) if taking else None
+    calendar = calendar_of(fitting, earliest, last_end, ignoring=ignoring, taker=taker)
+    quotas = quota_infos(
+        membership, account_path(membership), earliest, last_end,
+        policy=policy, ignoring=ignoring,
+    )  # fmt: skip
+    own = own_holdings(membership.user_id, ignoring=ignoring)
+    facts = with_tree(
+        Snapshot(policy, calendar, own, quotas, membership_pk=membership.pk), now=now
     )
 
     def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:
@@ -147,7 +153,70 @@ def _search(
         grid_seconds=policy.grid_seconds,
         longest_seconds=policy.longest_seconds,
     )
-    return first_slots(calendar, wish, search, allowed=allowed, limit=limit)
+    return first_slots(
+        calendar,
+        wish,
+        search,
+        allowed=allowed,
+        taking=_taking(facts, wish) if facts.tree is not None else None,
+        limit=limit,
+    )
+
+
+def _taking(
+    facts: Snapshot, wish: Wish
+) -> Callable[[Window], list[tuple[CalendarGpu, ...]]]:
+    """Return what finds the Gpus with the fewest Reservations in the way."""
+    assert facts.tree is not None
+    standing = facts.tree.ranked().ranks
+    ranks = {pk: rank.rank for pk, rank in standing.items()}
+
+    def sets(window: Window) -> list[tuple[CalendarGpu, ...]]:
+        return fewest_displaced(facts.calendar, window, wish, ranks=ranks)
+
+    return sets
+
+
+def next_equal(
+    row: Reservation, gpu_ids: Sequence[int], *, now: datetime
+) -> Slot | None:
+    """Return the first free slot that equals what a Reservation had (rule 4)."""
+    policy = site_policy()
+    gpus = calendar_gpus()
+    seconds = int((row.booked_end - row.start).total_seconds())
+    wish = _like(gpus, gpu_ids, seconds, policy)
+    if wish is None:
+        return None
+    found = _search(
+        row.membership,
+        wish,
+        gpus,
+        earliest=max(row.start, whole_second(now)),
+        latest_end=None,
+        now=whole_second(now),
+        policy=policy,
+        limit=1,
+    )
+    return found[0] if found else None
+
+
+def _like(
+    gpus: Sequence[CalendarGpu],
+    gpu_ids: Sequence[int],
+    seconds: int,
+    policy: Policy,
+) -> Wish | None:
+    """Return the wish for the same: as many Gpus, no worse, for as long."""
+    asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
+    if not asked or len(asked) > policy.gpus_at_once:
+        return None
+    classes = {gpu.gpu_class for gpu in asked}
+    return Wish(
+        count=len(asked),
+        duration_seconds=max(min(seconds, policy.longest_seconds), 1),
+        min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
+        gpu_class=classes.pop() if len(classes) == 1 else None,
+    )
 
 
 def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
@@ -179,20 +248,11 @@ def add_next_slot(
     if not isinstance(refusal, CURABLE):
         return
     gpus = calendar_gpus()
-    asked = [gpu for gpu in gpus if gpu.pk in set(gpu_ids)]
-    seconds = int((end - max(start, now)).total_seconds())
-    if not asked or len(asked) > policy.gpus_at_once:
-        return
-    if seconds <= 0:
-        seconds = int((end - start).total_seconds())
-    classes = {gpu.gpu_class for gpu in asked}
-    wish = Wish(
-        count=len(asked),
-        duration_seconds=max(min(seconds, policy.longest_seconds), 1),
-        min_memory_bytes=min(gpu.memory_total_bytes for gpu in asked),
-        gpu_class=classes.pop() if len(classes) == 1 else None,
-    )
     begin = max(start, now)
+    seconds = int((end - (begin if end > begin else start)).total_seconds())
+    wish = _like(gpus, gpu_ids, seconds, policy)
+    if wish is None:
+        return
     # Other Gpus at the same time first: it reads one Window, not two weeks.
     same_time = begin + timedelta(seconds=wish.duration_seconds)
     tries = [same_time] if isinstance(refusal, GpuTaken | GpuNotBookable) else []

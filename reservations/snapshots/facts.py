@@ -1,11 +1,12 @@
 """What a decision looks at: the policy, the Gpus, who holds them, the quotas."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
-from reservations.domain.calendar import Busy, Calendar, CalendarGpu
+from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
 from reservations.domain.decision import Holding, Snapshot
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
@@ -59,6 +60,15 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Who might displace flex, and when: nobody takes what is their own."""
+
+    user_pk: int
+    now: datetime
+    freeze_seconds: int
+
+
 def calendar_of(
     gpus: Sequence[CalendarGpu],
     start: datetime,
@@ -66,14 +76,16 @@ def calendar_of(
     *,
     ignoring: int | None = None,
     names: bool = False,
+    taker: Taker | None = None,
 ) -> Calendar:
     """Return who holds these Gpus between two instants.
 
     Args:
         ignoring: primary key of a Reservation that is about to change.
         names: whether the reader may see who.
+        taker: whose request may displace; None: nothing can be taken.
     """
-    rows = (
+    rows = list(
         Allocation.objects.filter(
             gpu_id__in=[gpu.pk for gpu in gpus],
             live=True,
@@ -88,15 +100,54 @@ def calendar_of(
             "end",
             "reservation__user__display_name",
             "reservation__user__username",
+            "reservation_id",
+            "reservation__kind",
         )
     )
+    flex: dict[int, FlexInfo] = {}
+    if taker is not None:
+        pks = {pk for *_, pk, kind in rows if kind == Kind.FLEX}
+        flex = _takeable(pks, taker, names=names) if pks else {}
     return Calendar(
         gpus,
         (
-            Busy(gpu, unix(begin), unix(over), (shown or login) if names else "")
-            for gpu, begin, over, shown, login in rows
+            Busy(
+                gpu,
+                unix(begin),
+                unix(over),
+                (shown or login) if names else "",
+                flex.get(pk),
+            )
+            for gpu, begin, over, shown, login, pk, _kind in rows
         ),
     )
+
+
+def _takeable(pks: set[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
+    """Return those of these flex Reservations that are neither frozen nor own."""
+    frozen_until = taker.now + timedelta(seconds=taker.freeze_seconds)
+    rows = (
+        Reservation.objects.filter(
+            pk__in=pks, state=State.CONFIRMED, start__gt=frozen_until
+        )
+        .exclude(user_id=taker.user_pk)
+        .select_related("user", "membership__account")
+        .order_by()
+    )
+    return {
+        row.pk: FlexInfo(
+            reservation_pk=row.pk,
+            membership_pk=row.membership_id,
+            account_pk=row.membership.account_id,
+            account=str(row.membership.account),
+            start=row.start,
+            end=row.end,
+            cost_gpu_seconds=row.cost_gpu_seconds,
+            booked_at=row.created_at,
+            user=str(row.user) if names else "",
+        )
+        for row in rows
+    }
 
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
@@ -282,11 +333,18 @@ def request_snapshot(
     ignoring: int | None = None,
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
+    taker: Taker | None = None,
 ) -> Snapshot:
-    """Return all that one request is judged by; see ``quota_infos``."""
+    """Return all that one request is judged by; see ``quota_infos``.
+
+    The tree is read only where flex is in the way: by whoever judges.
+    """
     return Snapshot(
         policy=policy,
-        calendar=calendar_of(gpus, start, end, ignoring=ignoring, names=names),
+        membership_pk=membership.pk,
+        calendar=calendar_of(
+            gpus, start, end, ignoring=ignoring, names=names, taker=taker
+        ),
         own=own_holdings(membership.user_id, ignoring=ignoring),
         quotas=quota_infos(
             membership,

@@ -1,17 +1,19 @@
 """Past charges and present commitments, as Fair Tree weighs them."""
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.db import connection
-from django.db.models import Max
+from django.db.models import Max, Q
 
+from reservations.domain.decision import Snapshot
+from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import (
     AccountShares,
     MemberShares,
     Ranking,
-    rank_tree,
     weight_at,
 )
 from reservations.domain.policy import Policy
@@ -106,11 +108,25 @@ def rank_with(
     extra: dict[int, int] | None = None,
 ) -> Ranking | None:
     """Rank with usage that was read before."""
+    tree = fair_tree(usage, now, policy)
+    return tree.ranked(extra) if tree is not None else None
+
+
+def fair_tree(
+    usage: dict[int, int],
+    now: datetime,
+    policy: Policy,
+    *,
+    also: Collection[int] = (),
+) -> FairTree | None:
+    """Return the tree as a value; None where there is no Account.
+
+    Args:
+        also: Memberships that count though they are switched off: they hold.
+    """
     accounts = list(Account.objects.order_by().values_list("pk", "parent_id", "shares"))
     if not accounts:
         return None
-    heavy = weight_at(unix(now), policy.half_life_seconds)
-    more = extra or {}
     roots = [pk for pk, parent, _shares in accounts if parent is None]
     tree = [AccountShares(*row) for row in accounts]
     if len(roots) > 1:
@@ -119,10 +135,23 @@ def rank_with(
             AccountShares(pk, parent or 0, shares) for pk, parent, shares in accounts
         ]
         tree.append(AccountShares(0, None))
+    chosen = Q(active=True) | Q(pk__in=also) if also else Q(active=True)
     members = [
-        MemberShares(pk, account, shares, usage.get(pk, 0) + more.get(pk, 0) * heavy)
-        for pk, account, shares in Membership.objects.filter(active=True)
+        MemberShares(pk, account, shares, usage.get(pk, 0))
+        for pk, account, shares in Membership.objects.filter(chosen)
         .order_by()
         .values_list("pk", "account_id", "shares")
     ]
-    return rank_tree(tree, members)
+    unit = weight_at(unix(now), policy.half_life_seconds)
+    return FairTree(tuple(tree), tuple(members), unit)
+
+
+def with_tree(snapshot: Snapshot, *, now: datetime) -> Snapshot:
+    """Return the Snapshot with the tree, where flex is in the way to be judged."""
+    owners = snapshot.calendar.flex_owners()
+    if not owners:
+        return snapshot
+    also = owners | {snapshot.membership_pk}
+    usage = usage_by_membership(now, snapshot.policy)
+    tree = fair_tree(usage, now, snapshot.policy, also=also)
+    return replace(snapshot, tree=tree)

@@ -9,15 +9,18 @@ from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from reservations import services
 from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
 from reservations.models import Allocation, LedgerEntry, Reservation, User
-from reservations.snapshots.calendar import Reader
+from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
+from reservations.snapshots.notices import notices_of
 from reservations.views.access import reader, steered_accounts, visible_reservations
 from telemetry.charts import charts_page
+from telemetry.models import Gpu
 
 
 def _instant(text: object) -> datetime | None:
@@ -64,6 +67,13 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
     for number, quota in enumerate(decision.get("quotas", [])):
         whose = f"{quota.get('account', '')}’s" if number else owner
         words.append(_quota_sentence(quota, whose))
+    gone = decision.get("displaced", [])
+    if gone:
+        refund = sum(int(one["refund_gpu_seconds"]) for one in gone)
+        words.append(
+            f"It displaced {len(gone)} flex booking{'s' if len(gone) > 1 else ''} of "
+            f"others, which got {hours_text(refund)} weighted GPU-hours back."
+        )
     return words or ["It was decided before the portal kept its reasons."]
 
 
@@ -107,6 +117,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
             **_past(found, allocations, now),
+            **_gone(found, allocations, user, now),
             "config": {
                 "id": found.pk,
                 "version": found.version,
@@ -118,6 +129,33 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             },
         },
     )
+
+
+def _gone(
+    found: Reservation, allocations: list[Allocation], user: User, now: datetime
+) -> dict[str, Any]:
+    """Return what the owner of one that was displaced is told and offered."""
+    if found.state != State.DISPLACED or found.user_id != user.pk:
+        return {}
+    told = notices_of(user, reservation_pk=found.pk, most=1)
+    slot = services.next_equal(found, [a.gpu_id for a in allocations], now=now)
+    if slot is None:
+        return {"told": told}
+    gpus = Gpu.objects.filter(pk__in=slot.gpu_ids).select_related("node")
+    return {
+        "told": told,
+        "next": {
+            "slot": slot,
+            "gpus": [str(gpu) for gpu in gpus.order_by("node__name", "index")],
+            "body": {
+                "gpu_ids": list(slot.gpu_ids),
+                "start": iso(slot.start),
+                "end": iso(slot.end),
+                "membership": found.membership_id,
+                "purpose": found.purpose,
+            },
+        },
+    }
 
 
 def _past(

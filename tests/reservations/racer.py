@@ -26,6 +26,8 @@ from reservations.models import User  # noqa: E402
 from telemetry.models import Gpu  # noqa: E402
 
 HOT_HOURS = 6
+AHEAD_HOURS = (1, 15)
+"""Inside the freeze, where flex stays, and beyond it, where it may be displaced."""
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
@@ -52,7 +54,8 @@ def main(username: str, requests: int, seed: int) -> None:
 
 def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
     """Book on the hot hours; now and then move or cancel what one has."""
-    start = NOW + timedelta(hours=1 + chance.randrange(HOT_HOURS))
+    ahead = chance.choice(AHEAD_HOURS) + chance.randrange(HOT_HOURS)
+    start = NOW + timedelta(hours=ahead)
     end = start + timedelta(hours=chance.choice((1, 1, 2, 3)))
     wanted = chance.sample(gpus, chance.choice((1, 1, 2)))
     dice = chance.random()
@@ -79,7 +82,7 @@ def ticks(count: int) -> None:
     """Tick through the day, then print."""
     moved: Counter[str] = Counter()
     for number in range(count):
-        moved.update(services.tick(NOW + timedelta(minutes=20 * number)))
+        moved.update(services.tick(NOW + timedelta(minutes=40 * number)))
     print(json.dumps({"came": moved, "errors": [], "slowest": 0}))
 
 

@@ -1,6 +1,6 @@
 """Random sequences of acts; after each one the books and the calendar are right.
 
-POLICY.md section 4: I1, I3, I10. Seeds are fixed, so a failure is repeatable.
+POLICY.md section 4: I1, I2, I3, I5, I10. Seeds are fixed, so a failure is repeatable.
 """
 
 import random
@@ -29,6 +29,8 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT
 
 ACTS = ("book", "book", "book", "cancel", "undo", "change", "release", "tick", "wait")
 
+BY_SOMEBODY = frozenset(ACTS) - {"tick", "wait"}
+
 
 class Story:
     """One random history of a small lab."""
@@ -39,13 +41,36 @@ class Story:
         self.done: dict[str, int] = defaultdict(int)
 
     def act(self) -> None:
-        """Do one thing that somebody might do; a refusal is fine."""
+        """Do one thing that somebody might do; a refusal is fine.
+
+        I2: whatever somebody does, what others hold firm or frozen stays.
+        """
         name = self.chance.choice(ACTS)
+        self.actor = None
+        before = self.safe()
         try:
             getattr(self, name)()
             self.done[name] += 1
         except BookingError:
             self.done["refused"] += 1
+        if name in BY_SOMEBODY and self.actor is not None:
+            after = self.safe()
+            for pk, stood in before.items():
+                assert stood[0] == self.actor.pk or after.get(pk) == stood, name
+
+    def safe(self) -> dict[int, tuple]:
+        """Return what nobody else may touch: firm, frozen and running."""
+        freeze = self.now + timedelta(seconds=site_policy().freeze_seconds)
+        return {
+            row.pk: (row.user_id, row.start, row.end, row.state)
+            for row in Reservation.objects.live()
+            if row.kind == Kind.FIRM or row.start <= freeze
+        }
+
+    def by(self, user):
+        """Note who acts."""
+        self.actor = user
+        return user
 
     def some(self, *states: State) -> Reservation:
         rows = list(Reservation.objects.filter(state__in=states).order_by("pk"))
@@ -72,17 +97,20 @@ class Story:
     def book(self) -> None:
         start, end = self.span()
         services.book(
-            user=self.chance.choice(self.users), membership=None, gpu_ids=self.gpus(),
+            user=self.by(self.chance.choice(self.users)),
+            membership=None, gpu_ids=self.gpus(),
             start=start, end=end, now=self.now,
         )  # fmt: skip
 
     def cancel(self) -> None:
         row = self.some(State.CONFIRMED)
-        services.cancel(reservation_id=row.pk, user=row.user, now=self.now)
+        services.cancel(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def undo(self) -> None:
         row = self.some(State.CANCELLED)
-        services.undo_cancel(reservation_id=row.pk, user=row.user, now=self.now)
+        services.undo_cancel(
+            reservation_id=row.pk, user=self.by(row.user), now=self.now
+        )
 
     def change(self) -> None:
         row = self.some(State.CONFIRMED, State.ACTIVE)
@@ -91,13 +119,13 @@ class Story:
         if row.state == State.CONFIRMED:
             fields |= {"start": start, "gpu_ids": self.gpus()}
         services.change(
-            reservation_id=row.pk, user=row.user, version=row.version, now=self.now,
-            **fields,
+            reservation_id=row.pk, user=self.by(row.user), version=row.version,
+            now=self.now, **fields,
         )  # fmt: skip
 
     def release(self) -> None:
         row = self.some(State.ACTIVE)
-        services.release(reservation_id=row.pk, user=row.user, now=self.now)
+        services.release(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def tick(self) -> None:
         services.tick(self.now)
@@ -149,6 +177,17 @@ def check_quotas(users) -> None:
                 assert spent <= info.quota_gpu_seconds * PERMILLE, info.account
 
 
+def check_notices() -> None:
+    """I5: whoever was displaced has the whole hold back, and was told once."""
+    gone = Reservation.objects.filter(state=State.DISPLACED)
+    for row in gone:
+        notice = row.notices.get()
+        assert notice.user_id == row.user_id
+        assert notice.told_at < row.start - timedelta(hours=12)
+        assert notice.detail["refund_gpu_seconds"] == row.cost_gpu_seconds
+        assert row.kind == Kind.FLEX
+
+
 def check_sums() -> None:
     """I10: charges of all and of the site = time held x weight + late charges."""
     charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
@@ -177,6 +216,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
         check_calendar()
         check_ledger()
         check_quotas(users)
+        check_notices()
     assert story.done["book"] > 3 and story.done["refused"] > 3, story.done
     services.tick(story.now + timedelta(days=60))
     services.tick(story.now + timedelta(days=60, seconds=1))

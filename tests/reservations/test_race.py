@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from django.db import connection
 
-from reservations.models import Account, Allocation, LedgerEntry, Reservation
+from reservations.models import Account, Allocation, LedgerEntry, Notice, Reservation
 from reservations.snapshots import quota_infos, site_policy
 from reservations.snapshots.facts import account_path
 from tests import early
@@ -74,6 +74,8 @@ def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
     came = sum((Counter(report["came"]) for report in reports), Counter())
     assert sum(came.values()) == PROCESSES * REQUESTS
     assert came["booked"] > PROCESSES and came["gpu-taken"] > PROCESSES, came
+    displaced = Reservation.objects.filter(state="displaced")
+    assert displaced.count() == Notice.objects.count() > 0
     assert_no_overlap()
     assert_books_balance()
     group = Account.objects.get(name="vision")

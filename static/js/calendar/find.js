@@ -81,8 +81,9 @@ export class Find {
   }
 
   #kind(slot, start, now) {
-    if (slot.kind === "firm") return "firm";
+    const takes = slot.displaces ? `, displaces ${slot.displaces} flex` : "";
+    if (slot.kind === "firm") return `firm${takes}`;
     const until = addWall(start, -this.config.freeze_seconds);
-    return wallSeconds(now, until) > 0 ? `flex until ${moment(until, now)}` : "flex, frozen at once";
+    return (wallSeconds(now, until) > 0 ? `flex until ${moment(until, now)}` : "flex, frozen at once") + takes;
   }
 }

@@ -13,6 +13,7 @@ import { Form } from "./form.js";
 import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
+import { tellNotice } from "./told.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { addWall, fromWall, toWall } from "./zone.js";
@@ -131,7 +132,10 @@ await stage.load();
 // Whenever the socket opens, at first too, ask again: what happened between the
 // last answer and the moment of joining was told to nobody here.
 connect("/ws/calendar/", {
-  onJson: (message) => { if (message.type === "reservation.changed") store.hear(message.reservation, config.me); },
+  onJson: (message) => {
+    if (message.type === "reservation.changed") store.hear(message.reservation, config.me);
+    else if (message.type === "notice.told") tellNotice(message.notice);
+  },
   onState: ({ word }) => {
     node("toolbar").dataset.live = word;
     if (word === "open") store.reload().catch(toastProblem);

@@ -5,6 +5,7 @@ import { icon } from "../icons.js";
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
+import { tellNotice } from "./told.js";
 import { addWall, ceilWall, fromWall } from "./zone.js";
 
 let config = pageData("reservation-config");
@@ -47,6 +48,13 @@ const acts = {
     await api("POST", `${path()}/keep`);
     toast("Kept: idle time will not release this reservation again.");
   },
+  async seen({ dataset }) {
+    await api("POST", `/notices/${dataset.notice}/read`);
+  },
+  async take() {
+    const made = await api("POST", "/reservations", pageData("next-slot"));
+    location.assign(`/reservations/${made.id}/`);
+  },
   async extend() {
     const end = ceilWall(addWall(config.end, 3600), config.grid_seconds);
     await save({ end });
@@ -69,7 +77,7 @@ async function save(fields = {}) {
 async function run(act, button) {
   button.disabled = true;
   try {
-    await act();
+    await act(button);
     await refresh();
   } catch (error) {
     say(error);
@@ -88,7 +96,8 @@ document.addEventListener("submit", (event) => {
 });
 
 connect("/ws/calendar/", {
-  onJson: ({ type, reservation }) => {
+  onJson: ({ type, reservation, notice }) => {
+    if (type === "notice.told") { tellNotice(notice); return; }
     const typing = form()?.contains(document.activeElement);
     const other = reservation?.id === config.id && (reservation.gone || reservation.version !== config.version);
     if (type === "reservation.changed" && other && !typing) refresh().catch(toastProblem);

@@ -4,7 +4,7 @@ import { el } from "../dom.js";
 import { duration } from "../format.js";
 import { icon } from "../icons.js";
 import { figure, gpuWords, moment, ordinal, span } from "./words.js";
-import { addWall, toWall, wallSeconds } from "./zone.js";
+import { toWall, wallSeconds } from "./zone.js";
 
 const WAIT_MS = 200;
 
@@ -79,10 +79,13 @@ export class Verdict {
   #yes(answer) {
     const firm = answer.kind === "firm";
     const [title, text] = firm
-      ? ["Firm", "Nobody can take it from you."] : ["Flex", this.#flexWords()];
+      ? ["Firm", "Nobody can take it from you."] : ["Flex", this.#flexWords(answer)];
     const facts = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
     if (answer.quota_left_gpu_hours !== null && answer.quota_left_gpu_hours !== undefined) {
       facts.push(["Firm quota left then", `${figure(answer.quota_left_gpu_hours)} GPU-h`]);
+    }
+    if (answer.displaces?.length) {
+      facts.push(["Displaces", this.#displaced(answer.displaces)]);
     }
     if (answer.rank_before) {
       const moved = answer.rank_before === answer.rank_after
@@ -99,12 +102,15 @@ export class Verdict {
     ];
   }
 
-  #flexWords() {
-    const until = addWall(this.draft.start, -this.config.freeze_seconds);
-    const now = this.nowWall();
-    return wallSeconds(now, until) > 0
-      ? `Beyond your firm quota: somebody worse served may take it until ${moment(until, now)}; then it is yours.`
+  #flexWords({ taken_until: until }) {
+    return until
+      ? `Beyond your firm quota: can be taken until ${moment(toWall(until, this.config.zone), this.nowWall())} by somebody worse served; then it is yours.`
       : "Beyond your firm quota, but it starts so soon that nobody can take it any more.";
+  }
+
+  /** "Bo’s flex, 2 GPU-h": the group stands for its member where names are hidden. */
+  #displaced(gone) {
+    return gone.map((one) => `${one.user ?? one.account}’s flex, ${figure(one.gpu_hours)} GPU-h`).join("; ");
   }
 
   #no(refusal, next) {

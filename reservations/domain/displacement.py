@@ -1,0 +1,284 @@
+"""Who yields to whom: flex Reservations in the way of a request.
+
+POLICY.md section 3, rules 1 to 4. A firm request displaces whatever unfrozen flex
+is in its way. A flex request of v displaces that of u only if v *with* the new
+commitment still stands strictly above u *without* the displaced one, in the Fair
+Tree of the world after. ("v ranks above u now" would let two of them alternate for
+ever: each stands above the other while the other holds.) Why it ends: whoever
+displaces stands, holding, above those who hold no more; so none of them, asking
+again, can stand above what it would then displace.
+
+Which Gpus, where several would do: those with the fewest Reservations in the way,
+then those of the lowest-ranked owners, then the newest. The best set is found by
+trying all, exactly up to ``MOST_GPUS`` of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from fractions import Fraction
+from itertools import combinations
+from typing import ClassVar
+
+from reservations.domain.advice import used_ratio
+from reservations.domain.calendar import (
+    Calendar,
+    CalendarGpu,
+    FlexInfo,
+    Wish,
+    groups_of,
+)
+from reservations.domain.errors import GpuTaken
+from reservations.domain.fairshare import (
+    AccountShares,
+    MemberShares,
+    PathStep,
+    Ranking,
+    rank_tree,
+)
+from reservations.domain.window import Window, instant, unix
+
+MOST_GPUS = 16
+"""Of a larger group those with the fewest Reservations in the way are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class FairTree:
+    """Shares and weighed usage of everybody, as they are at one instant."""
+
+    accounts: tuple[AccountShares, ...]
+    members: tuple[MemberShares, ...]
+    unit: int = 1
+    """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
+
+    def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
+        """Rank with these GPU-seconds more (or less), by Membership."""
+        more = extra or {}
+        members = (
+            replace(m, usage=max(m.usage + more[m.pk] * self.unit, 0))
+            if m.pk in more
+            else m
+            for m in self.members
+        )
+        return rank_tree(self.accounts, members)
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """One Reservation that yields, and why."""
+
+    flex: FlexInfo
+    frozen_at: datetime
+    """From then on nobody could have taken it."""
+    own: tuple[PathStep, ...]
+    """The requester's path, with the new commitment."""
+    theirs: tuple[PathStep, ...]
+    """The owner's path, without what is displaced."""
+    place_before: int
+    place_after: int
+    """The owner's place among all; 1 is served first."""
+
+    @property
+    def refund_gpu_seconds(self) -> int:
+        """Return what goes back: everything."""
+        return self.flex.cost_gpu_seconds
+
+    def to_json(self) -> dict[str, object]:
+        """Return what is stored with the Reservation that displaced (rule 8)."""
+        return {
+            "reservation": self.flex.reservation_pk,
+            "membership": self.flex.membership_pk,
+            "start": self.flex.start.isoformat(),
+            "frozen_at": self.frozen_at.isoformat(),
+            "refund_gpu_seconds": self.refund_gpu_seconds,
+            "place_before": self.place_before,
+            "place_after": self.place_after,
+            "own": [_step_json(step) for step in self.own],
+            "theirs": [_step_json(step) for step in self.theirs],
+        }
+
+
+def _step_json(step: PathStep) -> dict[str, object]:
+    level_fs = step.level.level_fs
+    return {
+        "user" if step.is_user else "account": step.pk,
+        "level_fs": None if level_fs is None else str(level_fs),
+    }
+
+
+@dataclass(eq=False)
+class FlexHeld(GpuTaken):
+    """The flex in the way is of somebody who is not served better (rule 2)."""
+
+    code: ClassVar[str] = "flex-held"
+    title: ClassVar[str] = "Flex of somebody worse served"
+    own_level_fs: float | None = None
+    """With what was asked for. None: infinite."""
+    their_level_fs: float | None = None
+    """Without what they hold. None: infinite."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        taken = super().text(zone).removesuffix(".")
+        return (
+            f"{taken}, as flex. With this booking you would have used "
+            f"{used_ratio(self.own_level_fs):.1f} times your share, and they without "
+            f"theirs {used_ratio(self.their_level_fs):.1f} times: flex goes only to "
+            f"who is served worse even then."
+        )
+
+
+Key = tuple[bool, Fraction, bool]
+
+
+def _key(level_fs: Fraction | None, *, is_user: bool) -> Key:
+    return level_fs is None, level_fs or Fraction(0), is_user
+
+
+def stands_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
+    """Say whether a path ranks strictly above another, as Fair Tree does.
+
+    The first Level at which they differ decides: siblings that tie are merged.
+    """
+    for one, two in zip(own, theirs, strict=False):
+        if one != two:
+            return one > two
+    return False
+
+
+def keys(path: Iterable[PathStep]) -> list[Key]:
+    """Return what paths are compared by."""
+    return [_key(step.level.level_fs, is_user=step.is_user) for step in path]
+
+
+def deciding(
+    own: Sequence[PathStep], theirs: Sequence[PathStep]
+) -> tuple[PathStep, PathStep]:
+    """Return the first Levels at which two paths differ; the last where none does."""
+    for one, two in zip(own, theirs, strict=False):
+        if keys([one]) != keys([two]):
+            return one, two
+    return own[-1], theirs[-1]
+
+
+def yielding(
+    flex: Sequence[FlexInfo],
+    *,
+    member_pk: int,
+    more_gpu_seconds: int,
+    tree: FairTree,
+    freeze_seconds: int,
+) -> tuple[Displaced, ...]:
+    """Return these Reservations as displaced, with both sides' standing after.
+
+    Args:
+        more_gpu_seconds: what the request commits its Membership to.
+    """
+    extra = {member_pk: more_gpu_seconds}
+    for one in flex:
+        extra[one.membership_pk] = (
+            extra.get(one.membership_pk, 0) - one.cost_gpu_seconds
+        )
+    before, after = tree.ranked(), tree.ranked(extra)
+    own = after.path(member_pk)
+    return tuple(
+        Displaced(
+            flex=one,
+            frozen_at=one.start - timedelta(seconds=freeze_seconds),
+            own=own,
+            theirs=after.path(one.membership_pk),
+            place_before=before.place(one.membership_pk),
+            place_after=after.place(one.membership_pk),
+        )
+        for one in flex
+    )
+
+
+def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> None:
+    """Refuse a flex request that does not stand above those in its way (rule 2).
+
+    Args:
+        on: a Gpu of the request, by the Reservation that is in its way there.
+
+    Raises:
+        FlexHeld: with the two level_fs at which the paths part.
+    """
+    for one in displaced:
+        if stands_above(keys(one.own), keys(one.theirs)):
+            continue
+        own, theirs = deciding(one.own, one.theirs)
+        raise FlexHeld(
+            gpu=on[one.flex.reservation_pk],
+            start=one.flex.start,
+            end=one.flex.end,
+            user=one.flex.user,
+            own_level_fs=_float(own.level.level_fs),
+            their_level_fs=_float(theirs.level.level_fs),
+        )
+
+
+def _float(level_fs: Fraction | None) -> float | None:
+    return None if level_fs is None else float(level_fs)
+
+
+def in_the_way(
+    gpus: Iterable[CalendarGpu], window: Window, calendar: Calendar
+) -> tuple[FlexInfo, ...]:
+    """Return the flex that a request would displace, each once, by number.
+
+    Raises:
+        GpuTaken: something is in the way that nobody can take.
+    """
+    found: dict[int, FlexInfo] = {}
+    for gpu in gpus:
+        for span in calendar.clashes(gpu.pk, window):
+            if span.flex is None:
+                raise GpuTaken(
+                    gpu=gpu.label,
+                    start=instant(span.start),
+                    end=instant(span.end),
+                    user=span.user,
+                )
+            found[span.flex.reservation_pk] = span.flex
+    return tuple(found[pk] for pk in sorted(found))
+
+
+def fewest_displaced(
+    calendar: Calendar, window: Window, wish: Wish, *, ranks: Mapping[int, int]
+) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of Gpus worth taking where some flex must go, best group first.
+
+    Args:
+        ranks: by Membership, larger is served first (``fairshare.Rank.rank``).
+    """
+    ways: dict[int, tuple[FlexInfo, ...]] = {}
+    takeable: list[CalendarGpu] = []
+    for gpu in calendar.gpus:
+        spans = calendar.clashes(gpu.pk, window) if wish.fits(gpu) else []
+        flex = tuple(span.flex for span in spans if span.flex is not None)
+        if wish.fits(gpu) and len(flex) == len(spans):
+            takeable.append(gpu)
+            ways[gpu.pk] = flex
+    found = []
+    for group in groups_of(takeable, wish.count):
+        group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))
+        group.sort(key=lambda g: _burden(ways[g.pk], ranks))
+        tried = combinations(group[: max(MOST_GPUS, wish.count)], wish.count)
+        found.append(
+            min(tried, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks))
+        )
+    return sorted(
+        found, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks)
+    )
+
+
+def _burden(
+    flex: Iterable[FlexInfo], ranks: Mapping[int, int]
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """Order sets of victims: fewest, then lowest-ranked owners, then newest."""
+    victims = {one.reservation_pk: one for one in flex}
+    return len(victims), sorted(
+        (ranks.get(one.membership_pk, 0), -unix(one.booked_at), -one.reservation_pk)
+        for one in victims.values()
+    )

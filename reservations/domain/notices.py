@@ -1,0 +1,59 @@
+"""What a User is told, in words made from stored numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+from reservations.domain.advice import used_ratio
+from reservations.domain.displacement import Displaced, deciding
+from reservations.domain.lifecycle import Kind
+from reservations.domain.words import hours_text, time_text
+
+
+def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
+    """Return what is kept of a displacement for its owner.
+
+    Args:
+        kind: of the Reservation that displaced; firm needs no comparison.
+        by: its number.
+    """
+    theirs, own = deciding(one.theirs, one.own)
+    level_fs = {"own": theirs.level.level_fs, "other": own.level.level_fs}
+    return {
+        "rule": "1 firm" if kind is Kind.FIRM else "2 flex",
+        "by": by,
+        "refund_gpu_seconds": one.refund_gpu_seconds,
+        "place_before": one.place_before,
+        "place_after": one.place_after,
+        "of_group": not theirs.is_user,
+        **{
+            f"{name}_level_fs": None if value is None else float(value)
+            for name, value in level_fs.items()
+        },
+    }
+
+
+def displaced_text(
+    detail: Mapping[str, Any], *, start: datetime, gpus: str, who: str, zone: tzinfo
+) -> str:
+    """Say what went, to whom, by which numbers, and what comes back.
+
+    Args:
+        who: the taker as the reader may see them: "Bo (vision)" or "vision".
+    """
+    went = f"Your flex booking {time_text(start, zone)} on {gpus} went to {who}"
+    if str(detail["rule"]).startswith("1"):
+        why = "as firm, within quota."
+    else:
+        side = "Your group has" if detail["of_group"] else "You have"
+        own, other = (
+            f"{used_ratio(detail[f'{name}_level_fs']):.1f}" for name in ("own", "other")
+        )
+        why = (
+            f"as flex. {side} used {own} times the share, without it; "
+            f"the other side {other} times, with it."
+        )
+    back = hours_text(detail["refund_gpu_seconds"])
+    return f"{went}, {why} Full refund: {back} weighted GPU-hours."

@@ -1,0 +1,89 @@
+"""Carry a displacement out: rows, refund, Notices (POLICY.md rules 1, 2 and 4).
+
+Inside the transaction and under the locks of whoever books. Order of locks:
+``services/__init__``; the flex in the way and the Reservation that is changed are
+locked together, in pk order, so that two who displace cannot wait for each other.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection
+
+from reservations import live
+from reservations.domain.calendar import CalendarGpu
+from reservations.domain.decision import Decision
+from reservations.domain.displacement import Displaced
+from reservations.domain.errors import GpuTaken
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.notices import displaced_detail
+from reservations.domain.policy import Policy
+from reservations.models import Allocation, Notice, Reservation
+from reservations.services import books
+from reservations.snapshots.notices import notices_in_words
+
+
+def lock_flex(
+    gpus: Sequence[CalendarGpu],
+    start: datetime,
+    end: datetime,
+    *,
+    also: int | None = None,
+) -> None:
+    """Lock the flex that stands on these Gpus, and ``also``, in pk order."""
+    if not connection.features.has_select_for_update:
+        return
+    rows = Allocation.objects.filter(
+        gpu_id__in=[gpu.pk for gpu in gpus],
+        live=True,
+        start__lt=end,
+        end__gt=start,
+        reservation__kind=Kind.FLEX,
+        reservation__state=State.CONFIRMED,
+    )
+    pks = set(rows.order_by().values_list("reservation_id", flat=True))
+    pks |= {also} if also is not None else set()
+    if pks:
+        held = Reservation.objects.filter(pk__in=pks).order_by("pk")
+        list(held.select_for_update(no_key=True, of=("self",)).values_list("pk"))
+
+
+def displace(
+    decision: Decision, made: Reservation, *, now: datetime, policy: Policy
+) -> None:
+    """Take what yields to ``made`` off the calendar, give everything back, tell.
+
+    Raises:
+        GpuTaken: one of them moved since it was looked at; nothing may be written.
+    """
+    for one in decision.displaced:
+        _displace(one, made, now=now, policy=policy)
+
+
+def _displace(
+    one: Displaced, made: Reservation, *, now: datetime, policy: Policy
+) -> None:
+    pk = one.flex.reservation_pk
+    row = Reservation.objects.select_related("user", "membership__account").get(pk=pk)
+    allocations = list(row.allocations.select_related("gpu__node").order_by("gpu_id"))
+    moved = Reservation.objects.move(
+        pk, old=State.CONFIRMED, new=State.DISPLACED, ended_at=now
+    )
+    if not moved:
+        first = allocations[0].gpu
+        raise GpuTaken(gpu=str(first), start=row.start, end=row.end)
+    Allocation.objects.filter(reservation_id=pk).update(live=False)
+    books.release_hold(row, now=now, reason=f"displaced by #{made.pk}")
+    detail = displaced_detail(one, kind=Kind(made.kind), by=made.pk)
+    books.audit("displaced", row, actor=None, now=now, **detail)
+    notice = Notice.objects.create(
+        user=row.user,
+        kind=Notice.Kind.DISPLACED,
+        reservation=row,
+        told_at=now,
+        detail=detail,
+    )
+    row.refresh_from_db(fields=["state", "version", "ended_at"])
+    gpu_ids = [allocation.gpu_id for allocation in allocations]
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)
+    live.publish_notice(notices_in_words([notice], row.user)[0], user_pk=row.user_id)
