@@ -265,7 +265,14 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"repeats": {"()": "gpuportal.log_bounds.Repeats"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": "line",
+            "filters": ["repeats"],
+        }
+    },
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},
     # A visitor's 404 or a refused booking is no warning to the operator.
     "loggers": {"django.request": {"level": "ERROR"}},

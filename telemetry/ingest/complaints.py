@@ -31,8 +31,8 @@ class Complaints:
         self.counts: Counter[str] = Counter()
         """All complaints since the start, by key."""
 
-    def add(self, key: str, why: object) -> None:
-        """Count one; say it when this key was not said for a minute."""
+    def add(self, key: str, why: object) -> bool:
+        """Count one; say it when this key was not said for a minute; whether it was."""
         with self._lock:
             if key not in self.counts and len(self.counts) >= MOST_KEYS:
                 key = "others"
@@ -40,9 +40,10 @@ class Complaints:
             self._unsaid[key] += 1
             at = self._clock()
             if at - self._said_at.get(key, float("-inf")) < self._every_seconds:
-                return
+                return False
             self._said_at[key] = at
             times = self._unsaid.pop(key)
         # One line: what machines and servers say may have several.
         words = " ".join(str(why).split())[:300]
         self._logger.warning("%s: %s (%d times)", key, words, times)
+        return True

@@ -138,5 +138,6 @@ class GroupReader:
         except (OperationalError, InterfaceError, RedisError):
             raise
         except Exception as error:
-            self._complaints.add(key, f"{type(error).__name__}: {error}")
-            logger.exception("a message of %s could not be handled", key)
+            # Once a minute: whoever finds one such message can send thousands.
+            if self._complaints.add(key, f"{type(error).__name__}: {error}"):
+                logger.exception("a message of %s could not be handled", key)

@@ -12,6 +12,10 @@ from telemetry.domain.rules import XID_CRITICAL, XID_WARNING
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from telemetry.services.alerts import close_alert, open_alert
 
+MOST_CODES = 128
+"""Codes counted of one Gpu: NVIDIA lists some 170 in all, and a card that fails shows
+a few. A node that makes codes up fills neither the database nor the Gpu's page."""
+
 
 @transaction.atomic
 def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> int:
@@ -27,12 +31,15 @@ def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> in
             for row in XidCount.objects.select_for_update().filter(gpu_id=gpu_id)
         }
         known = {code: row.last_at for code, row in rows.items()}
+        touched: dict[int, XidCount] = {}
         for event in sorted(told, key=lambda event: event.at):
             at = min(datetime.fromtimestamp(event.at, UTC), now)
             if event.code in known and at <= known[event.code]:
                 continue
             row = rows.get(event.code)
             if row is None:
+                if len(rows) >= MOST_CODES:
+                    continue
                 row = rows[event.code] = XidCount(
                     gpu_id=gpu_id, code=event.code, first_at=at
                 )
@@ -41,8 +48,9 @@ def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> in
                 row.count, row.first_at, row.cleared_at = 0, at, None
             row.count += 1
             row.last_at = at
+            touched[row.code] = row
             counted += 1
-        for row in rows.values():
+        for row in touched.values():
             row.save()
     if counted:
         judge_xids(now=now, gpu_ids=events)

@@ -8,6 +8,7 @@ from telemetry import services
 from telemetry.domain.reading import XidEvent
 from telemetry.domain.rules import XID_CRITICAL, XID_WARNING
 from telemetry.models import Alert, TelemetryPolicy, XidCount
+from telemetry.services.xids import MOST_CODES
 from tests.factories import make_gpu
 
 pytestmark = pytest.mark.django_db
@@ -79,3 +80,8 @@ def test_an_alert_is_over_some_time_after_the_last_one_and_follows_the_policy():
     policy.save()
     services.judge_xids(now=NOW + timedelta(minutes=1))
     assert not Alert.objects.open().exists()
+
+
+def test_a_node_that_makes_codes_up_fills_neither_table_nor_page():
+    told = [event(code) for code in range(1, 400)]
+    assert count(make_gpu(), *told) == MOST_CODES == XidCount.objects.count()
