@@ -43,9 +43,15 @@ def show_every_state(lab: Lab, alice, bob) -> None:
     for i, state in enumerate(states):
         lab.set(i, state=state, util_pct=97 - 15 * i)
     make_reservation(alice, lab.gpus[:1], now, now + timedelta(hours=2), state="active")
-    make_reservation(bob, lab.gpus[1:2], now, now + timedelta(hours=30), state="active")
+    held = make_reservation(
+        bob, lab.gpus[1:2], now, now + timedelta(hours=30), state="active"
+    )
     Alert.objects.create(
-        rule="intruder", gpu=lab.gpus[1], opened_at=now, last_seen_at=now
+        rule="intruder",
+        gpu=lab.gpus[1],
+        reservation_id=held.pk,
+        opened_at=now,
+        last_seen_at=now,
     )
     lab.send_frame()
 
@@ -88,10 +94,10 @@ def test_the_menus_of_the_top_bar(
     page: Page, live_asgi: str, lab: Lab, alice, bob, sign_in, axe, theme, size
 ):
     show_every_state(lab, alice, bob)
-    sign_in(alice, theme)
+    sign_in(bob, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/me/")
-    for name in ("Alerts: 1 open", "Theme", "Alice: account menu"):
+    for name in ("Alerts: 1 open", "Theme", "Bob: account menu"):
         page.get_by_role("button", name=name).click()
         expect(page.locator(".menu:popover-open")).to_be_visible()
         axe()
