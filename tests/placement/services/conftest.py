@@ -24,7 +24,7 @@ assert current_app.main == gpuportal.celery.app.main
 
 @pytest.fixture
 def node():
-    return make_node("red")
+    return make_node("red", last_seen_at=NOW)
 
 
 @pytest.fixture
