@@ -8,6 +8,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from placement import live, services
+from placement.consumers import adapter_of
+from placement.domain.errors import BadInput
+from placement.domain.workload import Workload
+from placement.models import Refinement
+from placement.symbolic.case import Adapter
 from placement.views import plan as plan_views
 from reservations.domain.lifecycle import State
 from tests.factories import make_reservation
@@ -139,3 +145,47 @@ def test_what_would_make_it_fit_is_listed_with_the_bytes(student):
     assert re.search(r"saves [0-9.]+ GiB", html)
     html = student.post("/plan/", typed(), headers=HTMX).content.decode()
     assert "Nothing has to change" in html
+
+
+def test_adapters_are_asked_for_and_refined_as_such(student, alice):
+    data = typed(known="llama-3.2-1b", lora_rank="8")
+    question = student.post("/plan/now/", data).context["question"]
+    adapter = adapter_of(question)
+    assert adapter == Adapter(rank=8, targets=("q_proj", "v_proj"))
+    row, fresh = services.refine(
+        user=alice,
+        well_known=question["known"],
+        model_id=None,
+        workload=Workload.from_json(question["workload"]),
+        adapter=adapter,
+        now=timezone.now(),
+    )
+    assert fresh and row.case["adapter"]["rank"] == 8
+    gpt2 = student.post("/plan/now/", typed(lora_rank="8")).context["question"]
+    assert "c_attn" in gpt2["lora_targets"] and "lm_head" not in gpt2["lora_targets"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"lora_rank": -1},
+        {"lora_rank": True},
+        {"lora_rank": 2**40},
+        {"lora_rank": 8},
+        {"lora_rank": 8, "lora_targets": [1]},
+        {"lora_rank": 8, "lora_targets": ["x"] * 999},
+    ],
+)
+def test_nonsense_adapters_are_refused_by_field(asked):
+    with pytest.raises(BadInput) as refused:
+        adapter_of(asked)
+    assert next(iter(refused.value.problems)).startswith("lora_")
+
+
+def test_the_socket_tells_least_likely_and_most_of_a_refined_peak(alice):
+    row = Refinement(key="k", state="done", answer={"peak_bytes": 10**9}, case={})
+    told = live.refinement_message(row)["refinement"]["interval"]
+    assert told["low_bytes"] < told["likely_bytes"] < told["high_bytes"]
+    assert (
+        live.refinement_message(Refinement(case={}))["refinement"]["interval"] is None
+    )
