@@ -71,6 +71,7 @@ def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
                 "name": recipe.name,
                 "title": recipe.title,
                 "about": recipe.about,
+                "runs_own_code": recipe.runs_own_code,
                 "inputs": inputs,
                 "wrong": any(i.errors for i in inputs),
             }

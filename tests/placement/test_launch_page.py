@@ -100,6 +100,21 @@ def test_a_script_is_refused_in_words_where_jobs_are_not_isolated(
     assert Job.objects.get().arguments == ["a", "b c"]
 
 
+def test_a_model_of_ones_own_is_refused_in_words_where_scripts_are(
+    student, reservation, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = False
+    html = text_of(student, "/jobs/new/")
+    assert "shared out by a plan. Not on nodes without a separate Unix user" in html
+    data = launching(reservation, what="own-model", **{"own-model.folder": "/srv/me"})
+    refused = student.post("/jobs/new/", data)
+    assert refused.status_code == 422
+    assert "not isolated" in refused.content.decode()
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    assert student.post("/jobs/new/", data).status_code == 302
+    assert Job.objects.get().recipe_settings["folder"] == "/srv/me"
+
+
 def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
     gpus = [make_gpu(make_node("red")), make_gpu(make_node("blue"))]
     both = make_reservation(alice, gpus, state=State.ACTIVE)
