@@ -20,5 +20,5 @@ def look_again() -> dict[str, int]:
 
 @shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
-    """Follow one Refinement (``services.refining``). Seconds: on its own queue (settings)."""
-    return services.follow(refinement_id=refinement_id, clock=timezone.now)
+    """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""
+    return services.follow_in_turn(refinement_id=refinement_id, clock=timezone.now)

@@ -150,7 +150,7 @@ class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         """Read JSON; anything else closes the socket instead of the consumer."""
         try:
             content = json.loads(text_data or "")
-        except ValueError:
+        except (ValueError, RecursionError):
             await self.close(code=NOT_JSON)
             return
         await self.receive_json(content)

@@ -67,14 +67,28 @@ def class_and_config(config: Mapping[str, Any]) -> tuple[Any, Any]:
         raise SpecInvalid({"model_type": "is missing"})
     if family not in CONFIG_MAPPING:
         raise UnknownFamily(family, [f"any of transformers {transformers.__version__}"])
-    plain = {key: value for key, value in config.items() if key not in IGNORED}
     try:
-        parsed = CONFIG_MAPPING[family].from_dict(plain)
+        parsed = CONFIG_MAPPING[family].from_dict(_plain(config))
         return _architecture(config, parsed), parsed
     except (MemoryError, RecursionError, SpecInvalid):
         raise
     except Exception as error:
         raise _refused(error) from error
+
+
+def _plain(value: Any) -> Any:
+    """A config without what would have transformers look for code or files, at any
+    depth: fields of `IGNORED`, and private ones such as `_attn_implementation`, which
+    may name a kernel to be fetched from the hub."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _plain(inner)
+        for key, inner in value.items()
+        if key not in IGNORED and not str(key).startswith("_")
+    }
 
 
 def _refused(error: Exception) -> SpecInvalid:

@@ -12,7 +12,12 @@ from placement.services.planning import (
     offered,
     soonest_plans,
 )
-from placement.services.refining import cancel_refinement, follow, refine
+from placement.services.refining import (
+    cancel_refinement,
+    follow,
+    follow_in_turn,
+    refine,
+)
 from placement.services.relocating import allow_moves, decide
 from placement.services.ticking import tick
 
@@ -25,6 +30,7 @@ __all__ = [
     "decide",
     "earliest_start",
     "follow",
+    "follow_in_turn",
     "keep_plan",
     "launch",
     "look_again",

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,9 @@ MOST_PARSERS = 2
 waits for it; more of them would keep everybody else's pages waiting."""
 PARSER_WAIT_SECONDS = 3.0
 _parsers = threading.BoundedSemaphore(MOST_PARSERS)
+_reading: set[int] = set()
+"""Users one of whose files is being read: nobody takes more than one place."""
+_reading_changed = threading.Condition()
 KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
 SOURCES = {"config.json": "config"}
 """ModelSpec.source -> RegisteredModel.source, where they differ."""
@@ -112,7 +116,8 @@ def parse_model(
                     digest.update(chunk)
                     file.write(chunk)
             paths.append(path)
-        understood = run_parser(kinds, paths, name=_title(name))
+        with _one_at_a_time(user):
+            understood = run_parser(kinds, paths, name=_title(name))
     return _kept(user, name, digest.hexdigest(), understood, now)
 
 
@@ -170,6 +175,25 @@ def _kept(
         old = RegisteredModel.objects.filter(owner=user)[MODELS_PER_USER:]
         RegisteredModel.objects.filter(pk__in=[m.pk for m in old]).delete()
     return row
+
+
+@contextmanager
+def _one_at_a_time(user: User) -> Iterator[None]:
+    """A User's files are read one after another. Raises SpecInvalid."""
+    with _reading_changed:
+        free = _reading_changed.wait_for(
+            lambda: user.pk not in _reading, timeout=PARSER_WAIT_SECONDS
+        )
+        if not free:
+            detail = "another file of yours is being read just now; wait for it"
+            raise SpecInvalid({"upload": detail})
+        _reading.add(user.pk)
+    try:
+        yield
+    finally:
+        with _reading_changed:
+            _reading.discard(user.pk)
+            _reading_changed.notify_all()
 
 
 def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Understood:

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F, OuterRef, Subquery
 
 from placement import live
 from placement.domain.errors import BadInput, PlacementError, SpecInvalid
@@ -128,6 +129,39 @@ def follow(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
     running.update(ended_at=clock(), doing="", **ended)
     live.publish_refinement(refinement_id)
     return Refinement.objects.values_list("state", flat=True).get(pk=refinement_id)
+
+
+def follow_in_turn(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
+    """Make the Refinement whose turn it is; return the state it ended in.
+
+    `refinement_id`: the one that was sent. Another worker may be quicker to take the
+    one whose turn it is: then it is the next one's.
+    """
+    state = str(State.RUNNING)
+    for _ in range(MOST_OPEN_PER_USER):
+        state = follow(refinement_id=fair_turn(refinement_id), clock=clock)
+        if state != State.RUNNING:
+            break
+    return state
+
+
+def fair_turn(refinement_id: int) -> int:
+    """Return which waiting Refinement to make now, in place of the one sent.
+
+    Each that waits has been sent, so whichever is made, none is left over. First comes
+    whoever asked longest ago of those whose last one began longest ago: three that one
+    person asks for do not keep another waiting for all three.
+    """
+    waiting = Refinement.objects.filter(state=State.WAITING)
+    begun = (
+        Refinement.objects.filter(asked_by=OuterRef("asked_by"))
+        .exclude(started_at=None)
+        .order_by("-started_at")
+        .values("started_at")[:1]
+    )
+    turns = waiting.annotate(begun=Subquery(begun))
+    first = turns.order_by(F("begun").asc(nulls_first=True), "asked_at", "pk").first()
+    return refinement_id if first is None else first.pk
 
 
 def cancel_refinement(*, user: User, key: str, now: datetime) -> bool:

@@ -111,6 +111,16 @@ def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monke
     assert keep(alice)
 
 
+def test_one_person_takes_one_place_of_those_where_files_are_read(
+    alice, carol, monkeypatch
+):
+    monkeypatch.setattr(models, "PARSER_WAIT_SECONDS", 0)
+    with models._one_at_a_time(alice):
+        assert "wait for it" in refused(alice, "config.json", GPT2)["upload"]
+        assert keep(carol)
+    assert keep(alice)
+
+
 def test_a_family_that_is_not_known_is_built_on_meta(alice):
     config = {
         "model_type": "dbrx",
@@ -142,6 +152,18 @@ def test_absurd_sizes_of_an_unknown_family_are_refused(alice, config, words):
     problems = refused(alice, "config.json", json.dumps(config).encode())
 
     assert words in next(iter(problems.values()))
+
+
+def test_a_config_that_names_a_kernel_of_the_hub_is_built_without_it(alice):
+    config = {
+        "model_type": "granite",
+        **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 64),
+        **dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 2),
+        "num_key_value_heads": 2,
+        "_attn_implementation": "kernels-community/flash-attn",
+    }
+
+    assert keep(alice, "config.json", json.dumps(config).encode()).spec["layers"]
 
 
 def header_file(name, *names):

@@ -157,9 +157,10 @@ async def test_hiding_names_moves_open_sockets_to_the_other_audience(
     await socket.disconnect()
 
 
-async def test_text_that_is_not_json_closes_the_socket_and_nothing_else(alice):
+@pytest.mark.parametrize("text", ["{oops", "[" * 50_000])
+async def test_text_that_is_not_json_closes_the_socket_and_nothing_else(alice, text):
     socket, _ = await opened(alice)
-    await socket.send_to(text_data="{oops")
+    await socket.send_to(text_data=text)
     assert await closing_code(socket) == 4400
 
 

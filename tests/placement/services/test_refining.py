@@ -162,3 +162,18 @@ def test_old_answers_are_forgotten(alice, child, monkeypatch):
     ask(alice, batch=9, now=now + timedelta(seconds=9))
     kept = [row.case["input"]["batch"] for row in Refinement.objects.all()]
     assert kept == [9, 4, 3]
+
+
+def test_three_of_one_person_do_not_keep_another_waiting_for_all_three(
+    alice, carol, child
+):
+    now = timezone.now()
+    hers = [ask(alice, batch=n, now=now)[0] for n in (1, 2, 3)]
+    carols, _ = ask(carol, batch=4, now=now + timedelta(seconds=1))
+    made = []
+
+    for sent in (*hers, carols):
+        made.append(refining.fair_turn(sent.pk))
+        services.follow_in_turn(refinement_id=sent.pk, clock=timezone.now)
+
+    assert made == [hers[0].pk, carols.pk, hers[1].pk, hers[2].pk]
