@@ -42,6 +42,9 @@ def test_from_a_workload_to_a_booking_to_a_job(
     expect(page.get_by_role("alert")).to_contain_text("Not worked out yet")
     page.get_by_label("Batch", exact=True).fill("8")
     expect(page.locator("#e-batch")).to_be_hidden()
+    expect(page.get_by_role("button", name="Book this GPU")).to_be_visible()
+    # A browser that leaves while an answer is on its way says so on the console.
+    expect(page.locator(".htmx-request")).to_have_count(0)
     page.get_by_role("button", name="Book this GPU").click()
     page.wait_for_url("**/calendar/**")
     expect(page.locator("#booking [name=purpose]")).to_have_value("gpt2: One GPU")
@@ -102,8 +105,11 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
     open_plan(page, live_asgi, sign_in, alice, "?batch=12")
     page.get_by_text("Own file").click()
     page.get_by_label("File", exact=True).set_input_files(path)
-    expect(page.locator("#e-upload")).to_contain_text("not a known family")
+    expect(page.locator("#e-upload")).to_contain_text(
+        "not a known family", timeout=15_000
+    )
     expect(page.get_by_label("Batch", exact=True)).to_have_value("12")
+    expect(page.locator(".htmx-request")).to_have_count(0)
 
 
 def test_a_sharded_models_files_go_together_as_headers(
