@@ -7,7 +7,6 @@ that is why every setting is checked here, at the web *and* again on the node.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -283,16 +282,12 @@ def _checked(setting: Setting, value: object) -> int | float | str:
         if value not in setting.choices:
             raise ValueError(f"must be one of {', '.join(setting.choices)}")
         return str(value)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")
+    if not setting.least <= value <= setting.most:  # false for NaN
+        raise ValueError(f"must be {setting.least:g} to {setting.most:g}")
     if setting.kind is int and value != int(value):
         raise ValueError("must be a whole number")
-    if not setting.least <= value <= setting.most:
-        raise ValueError(f"must be {setting.least:g} to {setting.most:g}")
     return setting.kind(value)  # type: ignore[no-any-return]
 
 

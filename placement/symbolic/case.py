@@ -265,6 +265,7 @@ def _model(problems: dict[str, str], model: Any) -> Mapping[str, Any]:
         args = model.get("args") or {}
         if not isinstance(model["torch"], str) or not isinstance(args, Mapping):
             problems["model.torch"] = "must be a class name, and args an object"
+            return {}
         return {"torch": model["torch"], "args": dict(args)}
     config = model.get("config")
     if not isinstance(config, Mapping):
@@ -285,7 +286,7 @@ def _input(problems: dict[str, str], given: Any) -> Mapping[str, Any]:
         problems["input"] = "must be an object"
         return {}
     kind = given.get("kind")
-    if kind not in INPUT_FIELDS:
+    if not isinstance(kind, str) or kind not in INPUT_FIELDS:
         problems["input.kind"] = f"must be one of {', '.join(INPUT_FIELDS)}"
         return {}
     made: dict[str, Any] = {"kind": kind}

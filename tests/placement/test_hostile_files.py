@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from placement.domain.errors import FactRefused, OffersInvalid, SpecInvalid
+from placement.domain.errors import (
+    FactRefused,
+    LaunchInvalid,
+    OffersInvalid,
+    SpecInvalid,
+)
 from placement.domain.facts import parse_fact
 from placement.domain.families import parse_config
 from placement.domain.gpulist import offers_from_list
 from placement.domain.process_orders import kind_of, parse_process_fact
+from placement.domain.recipes import checked_settings
+from placement.symbolic.case import read_case
 
 HUGE = 10**400
 """A whole number that JSON may hold and a float may not."""
@@ -115,6 +122,22 @@ def test_numbers_beyond_a_float_are_refused_by_field():
     config = {"model_type": "gpt2", "attn_pdrop": HUGE}
     with pytest.raises(SpecInvalid, match="attn_pdrop"):
         parse_config(config, name="")
+
+
+def test_a_setting_of_a_recipe_beyond_a_float_is_refused():
+    with pytest.raises(LaunchInvalid, match="layers"):
+        checked_settings("tiny-transformer", {"layers": HUGE})
+    with pytest.raises(LaunchInvalid, match="layers"):
+        checked_settings("tiny-transformer", {"layers": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(("model", "args"), 7), (("model", "torch"), []), (("input", "kind"), {})],
+)
+def test_a_hostile_case_to_be_followed_is_refused_by_field(path, value):
+    with pytest.raises(SpecInvalid, match=path[0]):
+        read_case(changed(NET, *path, value=value))
 
 
 def test_a_node_cannot_break_the_reader_of_facts_with_a_time_beyond_a_float():
