@@ -36,6 +36,7 @@ class _Desk:
         self._done: dict[str, GpuReading] = {}
         self._waited_for: set[str] = set()
         self._all_done = threading.Event()
+        self._closed = False
 
     def give_out(self, uuids: Sequence[str], lanes: int) -> None:
         """Lay out the work of one Sample and wake so many lanes."""
@@ -45,12 +46,18 @@ class _Desk:
             self._work.extend(uuids)
             self._changed.notify(min(lanes, len(uuids)))
 
-    def take(self) -> str:
-        """Next Gpu to read; waits for one."""
+    def take(self) -> str | None:
+        """Next Gpu to read; waits for one. None: there will be no more."""
         with self._changed:
-            while not self._work:
+            while not self._work and not self._closed:
                 self._changed.wait()
-            return self._work.popleft()
+            return None if self._closed else self._work.popleft()
+
+    def close(self) -> None:
+        """Send the lanes home."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def leave(self, reading: GpuReading) -> None:
         """A Gpu has been read."""
@@ -95,6 +102,8 @@ class Lane(threading.Thread):
         """Read Gpu after Gpu, until somebody else took over."""
         while not self.replaced:
             uuid = self._desk.take()
+            if uuid is None:
+                return
             self.busy = (uuid, time.monotonic())
             try:
                 reading = self._read(uuid)
@@ -153,6 +162,10 @@ class Lanes:
         for uuid in self.hung():
             found.setdefault(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
         return {uuid: found[uuid] for uuid in uuids if uuid in found}
+
+    def close(self) -> None:
+        """End the threads; one that is stuck ends when its Gpu lets it go."""
+        self._desk.close()
 
     def hung(self) -> set[str]:
         """Gpus in which a thread has been stuck for too long."""

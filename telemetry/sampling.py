@@ -154,6 +154,7 @@ class Sampler:
                 next_at += (now - next_at) // INTERVAL_SECONDS * INTERVAL_SECONDS
                 next_at += INTERVAL_SECONDS
             self._stop.wait(next_at - now)
+        lanes.close()
         if not lanes.stuck and not probe.stuck:
             probe.close()
 

@@ -131,3 +131,15 @@ def test_sixty_four_gpus_are_read_by_a_few_threads_side_by_side(cards) -> None:
     started = time.monotonic()
     assert len(lanes.read(many, within_seconds=2)) == 64
     assert time.monotonic() - started < 0.8  # one after the other: 1.3 s and more
+
+
+def test_closed_lanes_leave_no_thread_behind(cards) -> None:
+    before = set(threading.enumerate())
+    lanes = Lanes(cards.read)
+    lanes.read(EIGHT, within_seconds=5)
+    assert set(threading.enumerate()) > before
+    lanes.close()
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -59,6 +59,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self.stdout.write("")
         finally:
+            lanes.close()
             if not lanes.stuck:
                 probe.close()
 
