@@ -7,9 +7,7 @@ from reservations import views
 urlpatterns = [
     path("calendar/", views.calendar, name="calendar"),
     path("reservations/<int:pk>/", views.reservation, name="reservation"),
-    path(
-        "accounts/<int:pk>/history/", views.account_history, name="account-history"
-    ),
+    path("accounts/<int:pk>/history/", views.account_history, name="account-history"),
     path("standing/", views.standing, name="standing"),
     path("standing/ledger.csv", views.ledger_csv, name="ledger-csv"),
 ]
