@@ -133,6 +133,7 @@ class _Row:
         )
         names = (made.account, made.user or "", made.parent or "")
         fits = all(isinstance(n, str) and len(n) <= NAME_LENGTH for n in names)
+        fits = fits and all(name.isprintable() for name in names)
         made.refuse_if(not fits, "account, user and parent must be names")
         made.refuse_if(not made.account, "there is no account")
         if made.raw_shares not in (None, PARENT):
@@ -149,9 +150,9 @@ class _Row:
     def refuse_if(self, wrong: bool, why: str) -> None:
         """Raise RowsInvalid with the row's place if something is wrong."""
         if wrong:
-            raise RowsInvalid(
-                f"row {self.number + 1} ({str(self.account)[:40]}): {why}"[:300]
-            )
+            # As ASCII: a file's text reaches a terminal.
+            name = ascii(str(self.account)[:40]).strip("'\"")
+            raise RowsInvalid(f"row {self.number + 1} ({name}): {why}"[:300])
 
     @property
     def shares(self) -> int | None:

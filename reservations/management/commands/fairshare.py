@@ -25,7 +25,7 @@ from reservations.models import Account, Membership
 from reservations.snapshots import ranking, site_policy
 
 BAD_INPUT = 2
-MOST_FILE_BYTES = 128 * 2**20
+MOST_FILE_BYTES = 32 * 2**20
 
 
 class Command(BaseCommand):

@@ -65,6 +65,7 @@ def test_the_table_is_indented_by_depth_and_leaves_out_what_slurm_does():
         ([{"account": "a", "parent": "a"}], "without a parent"),
         ([root(), {"account": "b"}], "2 Accounts without a parent"),
         ([{"account": 3}], "must be names"),
+        ([{"account": "a\x1b[2J"}], r"row 1 .a.x1b.2J.: account, user"),
     ],
 )  # fmt: skip
 def test_rows_that_form_no_tree_are_named(rows, said):
