@@ -52,6 +52,10 @@ class Probe(Protocol):
         """Every Gpu to read."""
 
     @property
+    def unnamed(self) -> tuple[int, ...]:
+        """Indices of Gpus that nobody can name: lost before this probe began."""
+
+    @property
     def stale(self) -> bool:
         """Whether `mend` has something to do."""
 

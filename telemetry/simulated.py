@@ -150,6 +150,7 @@ class SimulatedProbe:
     """Reads simulated Gpus; same interface as NvmlProbe."""
 
     backend = Backend.SIMULATED
+    unnamed: tuple[int, ...] = ()
     stale = False
     """There is no driver that could be reloaded."""
     urgent = stuck = False

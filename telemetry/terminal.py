@@ -13,7 +13,7 @@ without what a terminal would obey; nothing is told by colour alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 from telemetry.domain.hardware import GpuInfo, NodeInfo
@@ -65,8 +65,14 @@ def coloured(text: str, ink: Ink | None) -> str:
     return text if ink is None else f"\x1b[{ink.value}m{text}\x1b[0m"
 
 
-def lines(info: NodeInfo, sample: NodeSample, *, paint: Paint = plain) -> Iterator[str]:
-    """A reading, line by line."""
+def lines(
+    info: NodeInfo,
+    sample: NodeSample,
+    *,
+    unnamed: Iterable[int] = (),
+    paint: Paint = plain,
+) -> Iterator[str]:
+    """A reading, line by line; `unnamed`: indices of Gpus that were lost before."""
     yield _head(info, sample, paint)
     titles = ("", "GPU", "util", "memory", "temp", "power", "clock")
     yield paint(COLUMNS.format(*titles).rstrip(), Ink.DIM)
@@ -75,6 +81,10 @@ def lines(info: NodeInfo, sample: NodeSample, *, paint: Paint = plain) -> Iterat
         gpu = by_uuid.get(reading.uuid)
         if gpu is not None:
             yield from _gpu_lines(gpu, reading, sample.at, paint)
+    for index in unnamed:
+        slot = f"[{index}]"
+        words = paint("lost: the driver lists it and gives no name", Ink.RED)
+        yield f"{slot:<4} {'?':<26} {words}"
 
 
 def printable(text: str) -> str:

@@ -92,6 +92,11 @@ class NvmlProbe:
         return tuple(self._cards)
 
     @property
+    def unnamed(self) -> tuple[int, ...]:
+        """Indices of Gpus that were lost at the start: without a UUID, not read."""
+        return tuple(self._unnamed)
+
+    @property
     def stale(self) -> bool:
         """Whether the driver seems to have been reloaded (see `mend`)."""
         return self._watch.stale

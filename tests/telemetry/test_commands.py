@@ -173,6 +173,7 @@ class TestSampleOfADriver:
             assert part in process
         text = "\n".join(rest)
         assert "hung: the driver does not answer for it" in text
+        assert "lost: the driver lists it and gives no name" in text
         assert "slowed down: sw thermal" in text
         assert "3 uncorrected memory errors" in text
         assert max(map(len, done.stdout.splitlines())) < 200

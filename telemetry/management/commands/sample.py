@@ -74,7 +74,9 @@ class Command(BaseCommand):
             else:
                 clear = CLEAR if options["watch"] and self.stdout.isatty() else ""
                 paint = terminal.coloured if self._colours(options) else terminal.plain
-                shown = terminal.lines(probe.info, sample, paint=paint)
+                shown = terminal.lines(
+                    probe.info, sample, unnamed=probe.unnamed, paint=paint
+                )
                 self.stdout.write(clear + "\n".join(shown))
             self.stdout.flush()
             if not options["watch"]:
