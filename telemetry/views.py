@@ -36,6 +36,7 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
                 "node": gpu.node.name,
                 "memory_total_bytes": gpu.memory_total_bytes,
                 "power_limit_watts": gpu.power_limit_watts,
+                "sees_all": bool(getattr(request.user, "is_operator", False)),
             },
             "history": charts_page(
                 f"/gpus/{gpu.pk}/history",

@@ -8,6 +8,7 @@ import { noteWords, untilWords, whoWords } from "../board/words.js";
 import { el, pageData, setClass, setText } from "../dom.js";
 import { UNKNOWN, ghz } from "../format.js";
 import { connect } from "../live.js";
+import { BookingUsage } from "./booking.js";
 import { Figures, instanceRows } from "./figures.js";
 import { processRow } from "./processes.js";
 
@@ -20,6 +21,7 @@ const util = el("span", { class: "gpu-util" });
 const spark = makeSparkline();
 const memory = makeMemory();
 const figures = new Figures($("gpu-figures"));
+const booking = new BookingUsage($("gpu-booking"), page.sees_all);
 $("gpu-state").replaceChildren(chip.root);
 $("gpu-load").append(util, spark);
 $("gpu-memory").append(memory.root);
@@ -40,6 +42,7 @@ function paintNow(cell) {
   setText($("gpu-power"), power === null ? UNKNOWN : limit ? `${power} of ${Math.round(limit)} W` : `${power} W`);
   setText($("gpu-clock"), ghz(row?.smClockMhz));
   setText($("gpu-holder"), [whoWords(cell), untilWords(cell)].filter(Boolean).join(" "));
+  booking.paint(cell.holder);
   const note = noteWords(cell);
   setText($("gpu-note"), note);
   $("gpu-note").hidden = !note;

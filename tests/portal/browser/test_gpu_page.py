@@ -66,7 +66,8 @@ def opened(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
     """Alice holds the first Gpu and looks at it."""
     gpu = lab.gpus[0]
     now = timezone.now()
-    make_reservation(alice, [gpu], now, now + timedelta(hours=2), state="active")
+    began = now - timedelta(hours=3)
+    make_reservation(alice, [gpu], began, now + timedelta(hours=2), state="active")
     services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
     store_day(gpu.pk)
     lab.set(0, state=GpuState.BUSY, util_pct=93, memory_used_mib=31 * 1024)
@@ -90,6 +91,9 @@ def test_it_shows_now_processes_and_the_last_day(page: Page, lab: Lab, opened):
     expect(rows.nth(1)).to_contain_text("bob")
     expect(rows.nth(1)).not_to_contain_text("--key")
     expect(page.locator(".history-chart canvas")).to_have_count(4)
+    booking = page.locator("#gpu-booking")
+    expect(booking).to_contain_text("Energy of this booking")
+    expect(booking).to_contain_text("Mean utilization")
     lab.set(0, util_pct=12)
     expect(page.locator(".gpu-util")).to_have_text("12")
     publish_detail(lab)
