@@ -68,6 +68,8 @@ class Driven:
             [sys.executable, "-c", DRIVER, str(folder), json.dumps(specs)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # A shell's background job ignores SIGINT, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
