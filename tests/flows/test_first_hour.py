@@ -102,7 +102,7 @@ def train(page: Page) -> None:
     page.locator("[name='tiny-transformer.steps']").fill("6")
     page.get_by_role("button", name="Launch").click()
     expect(page.get_by_role("heading", name="first run")).to_be_visible()
-    expect(page.locator("#log")).to_contain_text("step=1 ", timeout=90_000)
+    expect(page.locator("#log")).to_contain_text('"step": 1,', timeout=90_000)
     expect(page.locator("#job-state")).to_have_text("done", timeout=90_000)
     page.get_by_role("tab", name="Charts").click()
     expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible()

@@ -9,11 +9,29 @@ const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)/gi;
 
+const NO_CURVE = new Set(["steps"]); // the total is no curve
+
+/** The numbers of a line that is one JSON object; {} for anything else. */
+function ofJson(line) {
+  try {
+    return Object.fromEntries(Object.entries(JSON.parse(line))
+      .filter(([key, value]) => typeof value === "number" && key.length <= 31 && !NO_CURVE.has(key))
+      .slice(0, 16)
+      .map(([key, value]) => [key.toLowerCase(), value]));
+  } catch (error) {
+    if (error instanceof SyntaxError) return {};
+    throw error;
+  }
+}
+
 /** {step, key: value, ...} of one log line, or null. Linear in the line. */
 export function numbersOf(line) {
   if (line.length > 2000 || !/[=:]/.test(line)) return null;
-  const found = {};
-  for (const [, key, value] of line.matchAll(PAIR)) found[key.toLowerCase()] = Number(value);
+  const text = line.trim();
+  const found = text.startsWith("{") && text.endsWith("}") ? ofJson(text) : {};
+  if (!Object.keys(found).length) {
+    for (const [, key, value] of line.matchAll(PAIR)) found[key.toLowerCase()] = Number(value);
+  }
   return "step" in found && Object.keys(found).length > 1 ? found : null;
 }
 

@@ -55,8 +55,8 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "flash": LLAMA | {"accelerator": "cuda", "attention": "flash"},
     "math": LLAMA | {"accelerator": "cuda", "attention": "math"},
     "math-checkpointed": LLAMA | {"attention": "math", "checkpointing": True},
-    "traced": next(
-        row["spec"] | {"traced": True}
+    "untraced": next(
+        row["spec"] | {"traced": False}
         for row in ROWS
         if row["spec"]["id"] == "sim-gpt2-fp32-adamw-b8-s1024-sdpa"
     ),
