@@ -195,10 +195,11 @@ def _apply(
     assert decision.kind is not None
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+    displacing.displace(decision, row, now=now, policy=policy)
+    # Before the kind changes: hours that were flex come back as flex.
+    rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
     # A change that only gives back keeps its kind; else it is the decision's.
     row.kind = decision.kind
-    displacing.displace(decision, row, now=now, policy=policy)
-    rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
     books.release_hold(row, now=now, reason="changed")
     row.start, row.end, row.booked_end = window.start, window.end, window.end
     row.cost_gpu_seconds = cost_gpu_seconds(window, rate=rate)

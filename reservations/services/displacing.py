@@ -56,12 +56,14 @@ def displace(
     Raises:
         GpuTaken: one of them moved since it was looked at; nothing may be written.
     """
+    if decision.kind is None:
+        raise ValueError("a refused request displaces nobody")
     for one in decision.displaced:
-        _displace(one, made, now=now, policy=policy)
+        _displace(one, made, kind=decision.kind, now=now, policy=policy)
 
 
 def _displace(
-    one: Displaced, made: Reservation, *, now: datetime, policy: Policy
+    one: Displaced, made: Reservation, *, kind: Kind, now: datetime, policy: Policy
 ) -> None:
     pk = one.flex.reservation_pk
     row = Reservation.objects.select_related("user", "membership__account").get(pk=pk)
@@ -74,7 +76,7 @@ def _displace(
         raise GpuTaken(gpu=str(first), start=row.start, end=row.end)
     Allocation.objects.filter(reservation_id=pk).update(live=False)
     books.release_hold(row, now=now, reason=f"displaced by #{made.pk}")
-    detail = displaced_detail(one, kind=Kind(made.kind), by=made.pk)
+    detail = displaced_detail(one, kind=kind, by=made.pk)
     books.audit("displaced", row, actor=None, now=now, **detail)
     notice = Notice.objects.create(
         user=row.user,

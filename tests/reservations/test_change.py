@@ -53,6 +53,17 @@ def test_what_a_move_gives_back_late_is_remembered(lab, alice) -> None:
     assert (late.start, late.end, late.permille) == (at(14), at(15), 500)
 
 
+def test_flex_that_becomes_firm_gives_its_late_hours_back_as_flex(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=0)
+    made = lab.book(alice, lab.gpus[:1], at(14), 2)
+    assert made.kind == Kind.FLEX
+    lab.set(quota_gpu_seconds=WEIGHT * 2 * HOUR)
+    after = change(made, alice, start=at(16), end=at(18))
+    late = LateReturn.objects.get()
+    # The change was judged without them: as firm hours they would exceed the quota.
+    assert after.kind == Kind.FIRM and not late.firm
+
+
 def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for end in (14, 16, 13, 15, 14, 16):
