@@ -3,6 +3,7 @@
 from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
+from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import LedgerEntry
 from reservations.models.notice import Notice
 from reservations.models.policy import SitePolicy
@@ -13,6 +14,7 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "AuditEntry",
+    "Invitation",
     "LateReturn",
     "LedgerEntry",
     "Membership",
@@ -20,5 +22,7 @@ __all__ = [
     "Reservation",
     "SitePolicy",
     "Token",
+    "TreeChange",
+    "TreeChangeRow",
     "User",
 ]

@@ -29,6 +29,9 @@ class User(AbstractUser):
     hue = models.PositiveSmallIntegerField(
         default=210, validators=[MaxValueValidator(359)]
     )
+    erased_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Whoever it was is gone."
+    )
 
     class Meta(AbstractUser.Meta):
         ordering = ["username"]
@@ -61,6 +64,13 @@ class Account(models.Model):
         validators=[MaxValueValidator(359)],
         help_text="Colour of the group on the calendar, 0 to 359.",
     )
+    ends_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="A course's end: bookings end with it and it is archived.",
+    )
+    archived_at = models.DateTimeField(null=True, blank=True, editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
 
     history = HistoricalRecords()
 
@@ -98,6 +108,18 @@ class Membership(models.Model):
         blank=True,
         help_text="Weighted GPU-seconds in any rolling 7 days; empty: the site's.",
     )
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="A guest's last instant; empty: none."
+    )
+    sponsor = models.ForeignKey(
+        User,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="guests",
+        help_text="Who answers for a guest: a member of the same account.",
+    )
+    version = models.PositiveIntegerField(default=1, editable=False)
 
     history = HistoricalRecords()
 
@@ -111,6 +133,11 @@ class Membership(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user} in {self.account}"
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether somebody else answers for this member."""
+        return self.sponsor_id is not None
 
 
 class ApiToken(models.Model):
