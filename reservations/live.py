@@ -115,6 +115,7 @@ def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
             "kind": notice.kind,
             "text": notice.text,
             "reservation": notice.reservation_pk,
+            "url": notice.url,
         },
     )
     transaction.on_commit(lambda: _tell(message, user_pk), robust=True)

@@ -25,6 +25,7 @@ def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
                 "kind": one.kind,
                 "text": one.text,
                 "reservation": one.reservation_pk,
+                "url": one.url,
                 "told_at": iso(one.told_at),
                 "read": one.read,
             }

@@ -1,4 +1,8 @@
-"""What a User is told, in words made from stored numbers."""
+"""What a User is told, in words made from stored numbers.
+
+A new kind: a function ``Told -> str`` in a domain module of its own, and one line in
+`WORDS`. A kind without a line says ``detail["text"]``, or what the kind is called.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 from reservations.domain.advice import used_ratio
 from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.lifecycle import Kind
+from reservations.domain.told import Told, Words
 from reservations.domain.words import hours_text, time_text
 
 
@@ -57,3 +62,27 @@ def displaced_text(
         )
     back = hours_text(detail["refund_gpu_seconds"])
     return f"{went}, {why} Full refund: {back} weighted GPU-hours."
+
+
+def _displaced(told: Told) -> str:
+    if told.start is None:
+        raise ValueError("a displacement is about a Reservation")
+    return displaced_text(
+        told.detail, start=told.start, gpus=told.gpus, who=told.who, zone=told.zone
+    )
+
+
+WORDS: dict[str, Words] = {
+    "displaced": _displaced,
+}
+
+
+def words(kind: str, title: str, told: Told) -> str:
+    """Return the sentence of one Notice.
+
+    Args:
+        title: what the kind is called, for kinds that have no words of their own.
+    """
+    if kind in WORDS:
+        return WORDS[kind](told)
+    return str(told.detail.get("text") or f"{title}.")

@@ -5,7 +5,7 @@ from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import LedgerEntry
-from reservations.models.notice import Notice
+from reservations.models.notice import Delivery, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
 from reservations.models.token import Token
 
@@ -14,11 +14,13 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "AuditEntry",
+    "Delivery",
     "Invitation",
     "LateReturn",
     "LedgerEntry",
     "Membership",
     "Notice",
+    "NoticeSettings",
     "Reservation",
     "SitePolicy",
     "Token",

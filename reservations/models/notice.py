@@ -16,19 +16,51 @@ class NoticeQuerySet(models.QuerySet["Notice"]):
 
 
 class Notice(models.Model):
-    """One event about a Reservation, told to its User.
+    """One event told to a User, mostly about a Reservation of theirs.
 
     ``detail`` holds the numbers; the words are made when they are shown, because
     who may read which name can change (``snapshots/notices.py``).
     """
 
     class Kind(models.TextChoices):
-        DISPLACED = "displaced"
+        """Events, and what they are called where a User chooses among them."""
+
+        DISPLACED = "displaced", "A flex booking went to somebody else"
+        PLACED = "placed", "A waiting request got its time"
+        PLANNED = "planned", "A waiting request has a planned start"
+        DECLINED = "declined", "A waiting request ended without time"
+        MOVED = "moved", "A booking moved to another GPU"
+        RELEASED = "released", "GPUs were given back for you"
+        IDLE_WARNING = "idle_warning", "GPUs stand idle and will be given back"
+        ENDING_SOON = "ending_soon", "A booking ends soon"
+        OVERSTAY_CLAIMED = "overstay_claimed", "Somebody needs the GPUs you stayed on"
+        REFUNDED = "refunded", "Time came back after a failure of the site"
+        TOKEN_GIVEN = "token_given", "You were given a token"
+        MAINTENANCE = "maintenance", "Maintenance touches a booking"
+        OFFER_MADE = "offer_made", "Somebody offers you a booking"
+        OFFER_ANSWERED = "offer_answered", "An offer of yours was answered"
+        COUSER_ADDED = "couser_added", "You may use somebody's booking"
+        SERIES_CONFLICT = "series_conflict", "A weekly booking found no room"
+        COURSE_ENDING = "course_ending", "A group or course of yours ends"
+        LOW_USE = "low_use", "Held GPUs are little used"
+        JOB_STARTED = "job_started", "A job started"
+        JOB_DONE = "job_done", "A job finished"
+        JOB_FAILED = "job_failed", "A job failed"
+        JOB_WARNING = "job_warning", "A job is about to be stopped"
+        SERVE_DOWN = "serve_down", "A served model does not answer"
+        WEBHOOK_OFF = "webhook_off", "Your webhook was switched off"
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="notices")
-    kind = models.CharField(max_length=16, choices=Kind)
+    kind = models.CharField(max_length=24, choices=Kind)
     reservation = models.ForeignKey(
-        Reservation, on_delete=models.PROTECT, related_name="notices"
+        Reservation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="notices",
+    )
+    key = models.CharField(
+        max_length=120, blank=True, help_text="The same key is told once only."
     )
     told_at = models.DateTimeField(default=timezone.now)
     read_at = models.DateTimeField(null=True, blank=True)
@@ -38,7 +70,84 @@ class Notice(models.Model):
 
     class Meta:
         ordering = ["-told_at", "-pk"]
-        indexes = [models.Index(fields=["user", "read_at"])]
+        indexes = [
+            models.Index(fields=["user", "read_at"]),
+            models.Index(fields=["user", "told_at"]),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "kind", "key"],
+                condition=~models.Q(key=""),
+                name="notice_told_once",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} of #{self.reservation_id}, to {self.user}"
+
+
+class NoticeSettings(models.Model):
+    """How one User wants to be told beside the page; no row: the defaults."""
+
+    user = models.OneToOneField(
+        User, on_delete=models.CASCADE, related_name="notice_settings"
+    )
+    chosen = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="{kind: [channels]} where it differs from the default.",
+    )
+    quiet_from = models.TimeField(null=True, blank=True)
+    quiet_until = models.TimeField(null=True, blank=True)
+    muted_until = models.DateTimeField(null=True, blank=True)
+    webhook_url = models.CharField(max_length=400, blank=True)
+    webhook_nonce = models.CharField(
+        max_length=32, blank=True, help_text="The signing secret is derived from it."
+    )
+    webhook_failures = models.PositiveSmallIntegerField(default=0)
+    webhook_disabled_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"notices to {self.user}"
+
+
+class Delivery(models.Model):
+    """One Notice on its way by one channel; what waits is retried until it ends."""
+
+    class Channel(models.TextChoices):
+        MAIL = "mail"
+        WEBHOOK = "webhook"
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        SENDING = "sending"
+        SENT = "sent"
+        FAILED = "failed"
+        DROPPED = "dropped"
+
+    notice = models.ForeignKey(
+        Notice, on_delete=models.CASCADE, related_name="deliveries"
+    )
+    channel = models.CharField(max_length=8, choices=Channel)
+    state = models.CharField(max_length=8, choices=State, default=State.PENDING)
+    tries = models.PositiveSmallIntegerField(default=0)
+    next_at = models.DateTimeField(
+        help_text="Not before then; while it is being sent: until when it is claimed."
+    )
+    batch = models.CharField(
+        max_length=32, blank=True, help_text="What goes out together; kept on retries."
+    )
+    error = models.CharField(max_length=300, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["next_at", "pk"]
+        indexes = [models.Index(fields=["state", "next_at"])]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["notice", "channel"], name="delivery_once_by_channel"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.notice_id} by {self.channel}: {self.state}"

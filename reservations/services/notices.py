@@ -1,11 +1,72 @@
 """What a User was told, and that they have read it."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
+from reservations import live
 from reservations.domain.errors import NotFound
-from reservations.models import Notice, User
+from reservations.models import Notice, Reservation, User
+from reservations.snapshots.notices import notices_in_words
+
+_ONCE = ("notice_told_once", "reservations_notice.key")
+"""How PostgreSQL and SQLite name the constraint that a key is told once."""
+
+
+def tell(
+    *,
+    user: User,
+    kind: str,
+    reservation: Reservation | None = None,
+    detail: Mapping[str, Any],
+    now: datetime,
+    key: str = "",
+) -> Notice | None:
+    """Write a Notice inside the caller's transaction; pages hear it on commit.
+
+    Args:
+        kind: a value of `Notice.Kind`.
+        detail: JSON values that the words are made from (``domain/notices.py``):
+            instants as ISO 8601, amounts as integers. ``by``: a Reservation's
+            number whose User is the other side; ``person``: a User's number;
+            ``job``: a Job's number; ``url``: a path of this site with more of it.
+        key: the same (user, kind, key) is told once; empty: always told.
+
+    Returns:
+        The Notice; None: told before.
+    """
+    told = Notice(
+        user=user,
+        kind=Notice.Kind(kind),
+        reservation=reservation,
+        told_at=now,
+        detail=dict(detail),
+        key=key,
+    )
+    if not _write(told):
+        return None
+    live.publish_notice(notices_in_words([told], user)[0], user_pk=user.pk)
+    return told
+
+
+def _write(told: Notice) -> bool:
+    """Save it; False: the same was told before, maybe this very moment."""
+    if not told.key:
+        told.save(force_insert=True)
+        return True
+    before = Notice.objects.filter(user=told.user, kind=told.kind, key=told.key)
+    if before.exists():
+        return False
+    try:
+        with transaction.atomic():
+            told.save(force_insert=True)
+    except IntegrityError as error:
+        if not any(name in str(error) for name in _ONCE):
+            raise
+        return False
+    return True
 
 
 @transaction.atomic(durable=True)

@@ -1,12 +1,13 @@
 """Notices as their User reads them, with the names that User may see."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils import timezone
 
-from reservations.domain.notices import displaced_text
+from reservations.domain.notices import words
+from reservations.domain.told import Told
 from reservations.models import Notice, Reservation, User
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
@@ -19,7 +20,9 @@ class NoticeInfo:
     pk: int
     kind: str
     text: str
-    reservation_pk: int
+    reservation_pk: int | None
+    url: str
+    """Where there is more of it: a path of this site."""
     told_at: datetime
     read: bool
 
@@ -31,10 +34,7 @@ def notices_of(
     rows = Notice.objects.unread(user) if unread else Notice.objects.filter(user=user)
     if reservation_pk is not None:
         rows = rows.filter(reservation_id=reservation_pk)
-    chosen = rows.select_related("reservation").prefetch_related(
-        "reservation__allocations__gpu__node"
-    )
-    return notices_in_words(chosen[:most], user)
+    return notices_in_words(rows[:most], user)
 
 
 def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
@@ -42,16 +42,16 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     found = list(rows)
     if not found:
         return []
-    takers = Reservation.objects.select_related("user", "membership__account").in_bulk(
-        [row.detail["by"] for row in found]
-    )
-    reader = Reader.of(user, site_policy())
+    pks = {row.reservation_id for row in found if row.reservation_id is not None}
+    booked = Reservation.objects.prefetch_related("allocations__gpu__node").in_bulk(pks)
+    whose = _Others.of(found, user)
     return [
         NoticeInfo(
             pk=row.pk,
             kind=row.kind,
-            text=_text(row, takers[row.detail["by"]], reader),
+            text=_text(row, booked.get(row.reservation_id or 0), whose.name(row)),
             reservation_pk=row.reservation_id,
+            url=_url(row),
             told_at=row.told_at,
             read=row.read_at is not None,
         )
@@ -59,14 +59,63 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     ]
 
 
-def _text(row: Notice, taker: Reservation, reader: Reader) -> str:
-    account = taker.membership.account
-    named = reader.sees_name(taker.user_id, account.pk)
-    gpus = sorted(str(a.gpu) for a in row.reservation.allocations.all())
-    return displaced_text(
+def _text(row: Notice, about: Reservation | None, who: str) -> str:
+    gpus = sorted(str(a.gpu) for a in about.allocations.all()) if about else []
+    told = Told(
         row.detail,
-        start=row.reservation.start,
-        gpus=", ".join(gpus),
-        who=f"{taker.user} ({account})" if named else str(account),
         zone=timezone.get_current_timezone(),
+        start=about.start if about else None,
+        end=about.end if about else None,
+        gpus=", ".join(gpus),
+        who=who,
     )
+    return words(row.kind, Notice.Kind(row.kind).label, told)
+
+
+def _url(row: Notice) -> str:
+    """Return the page with more of it; ``detail["url"]`` goes before the rest."""
+    url = row.detail.get("url")
+    if isinstance(url, str) and url.startswith("/") and not url.startswith("//"):
+        return url
+    if "job" in row.detail:
+        return f"/jobs/{row.detail['job']}/"
+    if row.reservation_id is not None:
+        return f"/reservations/{row.reservation_id}/"
+    return "/notices/"
+
+
+class _Others:
+    """Names of the other sides: takers by Reservation, people by User."""
+
+    def __init__(
+        self,
+        takers: Mapping[int, Reservation],
+        people: Mapping[int, User],
+        reader: Reader,
+    ) -> None:
+        self.takers = takers
+        self.people = people
+        self.reader = reader
+
+    @classmethod
+    def of(cls, rows: list[Notice], user: User) -> "_Others":
+        """Read those that ``detail["by"]`` and ``detail["person"]`` name."""
+        by = {row.detail["by"] for row in rows if "by" in row.detail}
+        persons = {row.detail["person"] for row in rows if "person" in row.detail}
+        takers = Reservation.objects.select_related("user", "membership__account")
+        return cls(
+            takers.in_bulk(by) if by else {},
+            User.objects.in_bulk(persons) if persons else {},
+            Reader.of(user, site_policy()),
+        )
+
+    def name(self, row: Notice) -> str:
+        """Return the other side as the reader may see them, or ""."""
+        taker = self.takers.get(row.detail.get("by", 0))
+        if taker is not None:
+            account = taker.membership.account
+            named = self.reader.sees_name(taker.user_id, account.pk)
+            return f"{taker.user} ({account})" if named else str(account)
+        person = self.people.get(row.detail.get("person", 0))
+        # Who offers, shares or takes part has named themselves to this reader.
+        return str(person) if person is not None else ""
