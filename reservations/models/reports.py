@@ -1,0 +1,164 @@
+"""What reports are added up from: months of use, and what was asked for in vain."""
+
+from django.db import models
+from django.utils import timezone
+
+from reservations.models.accounts import Membership, User
+
+
+class RefusedDemand(models.Model):
+    """What a Membership asked for on a day and did not get, by rule and Pool.
+
+    A counter and no log: asking a thousand times adds to one row. Only refused
+    bookings and changes count; a preview is a question.
+    """
+
+    day = models.DateField(help_text="In the site's zone.")
+    membership = models.ForeignKey(
+        Membership, on_delete=models.PROTECT, related_name="refused_demand"
+    )
+    pool = models.ForeignKey(
+        "telemetry.Pool", on_delete=models.PROTECT, related_name="+"
+    )
+    rule = models.CharField(max_length=40, help_text="The refusal's code.")
+    requests = models.PositiveBigIntegerField(default=0)
+    gpu_seconds = models.PositiveBigIntegerField(
+        default=0, help_text="Gpus x seconds asked for, unweighted."
+    )
+
+    class Meta:
+        verbose_name_plural = "refused demand"
+        ordering = ["day", "membership", "pool", "rule"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["day", "membership", "pool", "rule"],
+                name="one_row_of_refused_demand",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.day} {self.rule}: {self.requests}"
+
+
+class MonthUse(models.Model):
+    """What one Membership and one Gpu had to do with each other in a month.
+
+    Made from Reservations, the ledger and the usage summaries; may be made anew
+    at any time. ``membership`` null: the site's own column of the ledger.
+    """
+
+    month = models.DateField(help_text="Its first day, in the site's zone.")
+    membership = models.ForeignKey(
+        Membership,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="month_use",
+    )
+    gpu = models.ForeignKey(
+        "telemetry.Gpu", on_delete=models.PROTECT, related_name="month_use"
+    )
+    bookings = models.PositiveIntegerField(
+        default=0, help_text="That began in the month; one of 4 Gpus counts once."
+    )
+    no_shows = models.PositiveIntegerField(default=0, help_text="Counted alike.")
+    gpu_bookings = models.PositiveIntegerField(
+        default=0, help_text="The same, counted on each of its Gpus."
+    )
+    gpu_no_shows = models.PositiveIntegerField(default=0)
+    booked_gpu_seconds = models.BigIntegerField(default=0)
+    held_gpu_seconds = models.BigIntegerField(default=0)
+    returned_gpu_seconds = models.BigIntegerField(
+        default=0, help_text="Given back or freed, not taken by the site."
+    )
+    seen_gpu_seconds = models.BigIntegerField(
+        default=0, help_text="Of the held time: with a reading."
+    )
+    used_gpu_seconds = models.BigIntegerField(
+        default=0, help_text="Seen time x utilization."
+    )
+    energy_joules = models.FloatField(default=0)
+    cost_gpu_seconds = models.BigIntegerField(
+        default=0, help_text="Charged, weighted; exact over all Gpus together."
+    )
+
+    class Meta:
+        verbose_name_plural = "months of use"
+        ordering = ["month", "membership", "gpu"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["month", "membership", "gpu"], name="one_month_of_use"
+            ),
+            models.UniqueConstraint(
+                fields=["month", "gpu"],
+                condition=models.Q(membership=None),
+                name="one_month_of_use_of_the_site",
+            ),
+        ]
+        indexes = [models.Index(fields=["membership", "month"])]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m}"
+
+
+class RolledMonth(models.Model):
+    """Up to when a month's rows of ``MonthUse`` are added up."""
+
+    month = models.DateField(unique=True)
+    rolled_at = models.DateTimeField()
+    final = models.BooleanField(
+        default=False, help_text="Nothing comes late for it any more."
+    )
+
+    class Meta:
+        ordering = ["month"]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m}"
+
+
+class PolicyReplay(models.Model):
+    """What other rules would have done to a stretch of the site's own past.
+
+    ``before`` and ``after`` are measures of the same trace under the rules of now
+    and under ``edited``. A row moves by compare-and-set.
+    """
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    OPEN = (State.WAITING, State.RUNNING)
+
+    asked_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    asked_at = models.DateTimeField(default=timezone.now)
+    from_at = models.DateTimeField()
+    to_at = models.DateTimeField()
+    counted_from = models.CharField(
+        max_length=8,
+        choices=[("asked", "asked"), ("start", "start")],
+        default="asked",
+        help_text="A wait begins when it was asked, or to start.",
+    )
+    gpus = models.PositiveIntegerField()
+    present = models.JSONField(default=dict, help_text="The rules as they were.")
+    edited = models.JSONField(default=dict, help_text="The rules to compare with.")
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    doing = models.CharField(max_length=80, blank=True)
+    done_ratio = models.FloatField(default=0)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    problem = models.CharField(max_length=400, blank=True)
+    jobs = models.PositiveIntegerField(default=0)
+    before = models.JSONField(null=True, blank=True)
+    after = models.JSONField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-asked_at", "-pk"]
+        indexes = [models.Index(fields=["state"])]
+
+    def __str__(self) -> str:
+        return f"replay {self.pk}: {self.state}"
