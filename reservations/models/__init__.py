@@ -7,6 +7,13 @@ from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import LedgerEntry
 from reservations.models.notice import Delivery, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
+from reservations.models.sharing import (
+    CalendarFeed,
+    CoUser,
+    Occurrence,
+    Offer,
+    Series,
+)
 from reservations.models.token import Token
 
 __all__ = [
@@ -14,6 +21,8 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "AuditEntry",
+    "CalendarFeed",
+    "CoUser",
     "Delivery",
     "Invitation",
     "LateReturn",
@@ -21,7 +30,10 @@ __all__ = [
     "Membership",
     "Notice",
     "NoticeSettings",
+    "Occurrence",
+    "Offer",
     "Reservation",
+    "Series",
     "SitePolicy",
     "Token",
     "TreeChange",
