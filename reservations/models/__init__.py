@@ -7,6 +7,13 @@ from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import LedgerEntry
 from reservations.models.notice import Delivery, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
+from reservations.models.pools import Closure, PoolQuota, PoolRule
+from reservations.models.reports import (
+    MonthUse,
+    PolicyReplay,
+    RefusedDemand,
+    RolledMonth,
+)
 from reservations.models.sharing import (
     CalendarFeed,
     CoUser,
@@ -22,17 +29,24 @@ __all__ = [
     "ApiToken",
     "AuditEntry",
     "CalendarFeed",
+    "Closure",
     "CoUser",
     "Delivery",
     "Invitation",
     "LateReturn",
     "LedgerEntry",
     "Membership",
+    "MonthUse",
     "Notice",
     "NoticeSettings",
     "Occurrence",
     "Offer",
+    "PolicyReplay",
+    "PoolQuota",
+    "PoolRule",
+    "RefusedDemand",
     "Reservation",
+    "RolledMonth",
     "Series",
     "SitePolicy",
     "Token",

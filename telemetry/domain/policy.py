@@ -42,6 +42,34 @@ WHITELIST = (
 """Names of programs: display servers and monitors."""
 
 
+BOUNDS: dict[str, tuple[int, int]] = {
+    "least_samples": (2, MOST_SAMPLES),
+    "intruder_after_seconds": (2, 3600),
+    "squatter_after_seconds": (5, DAY_SECONDS),
+    "overrun_after_seconds": (2, 3600),
+    "zombie_after_seconds": (5, DAY_SECONDS),
+    "zombie_memory_mib": (64, 2**20),
+    "lost_after_seconds": (2, 600),
+    "silent_after_seconds": (30, DAY_SECONDS),
+    "thermal_after_seconds": (10, DAY_SECONDS),
+    "brake_after_seconds": (10, DAY_SECONDS),
+    "counter_after_seconds": (10, 3600),
+    "closes_after_seconds": (2, 3600),
+    "hardware_closes_after_seconds": (5, DAY_SECONDS),
+    "reopens_within_seconds": (0, DAY_SECONDS),
+    "xid_stands_seconds": (60, 30 * DAY_SECONDS),
+    "whitelist_memory_mib": (64, 2**20),
+    "warn_after_seconds": (10, DAY_SECONDS),
+    "stop_after_seconds": (30, DAY_SECONDS),
+}
+"""Least and most that an operator may set, in the field's own unit.
+
+At 1 Hz a cause that need not stand for two seconds is judged on one sample or on
+none; a display server holds some 100 MiB; a counter is read every 10 s. Upper ends:
+what nobody can mean. A cause that never reopens its finding (0) can be meant.
+"""
+
+
 class PolicyInvalid(ValueError):
     """A threshold that cannot be meant; names the field."""
 

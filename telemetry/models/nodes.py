@@ -22,6 +22,10 @@ class Node(models.Model):
     maintenance = models.BooleanField(
         default=False, help_text="Nobody can book; what runs goes on."
     )
+    draining = models.BooleanField(
+        default=False,
+        help_text="No new bookings on its GPUs; what is booked and what runs stays.",
+    )
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
     )
@@ -100,15 +104,18 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
     """Reads of Gpus."""
 
     def bookable(self) -> "GpuQuerySet":
-        """Gpus that are there, whole, and not under maintenance."""
+        """Gpus that are there, whole, neither under maintenance nor draining."""
         return self.filter(
             present=True,
             lost=False,
             maintenance=False,
+            draining=False,
             mig=False,
             foreign=False,
             retired=False,
-        ).exclude(node__maintenance=True)
+            node__maintenance=False,
+            node__draining=False,
+        )
 
     def shown(self) -> "GpuQuerySet":
         """Gpus of the board, in the order of the live frame's rows."""
@@ -149,6 +156,18 @@ class Gpu(models.Model):
     )
     retired = models.BooleanField(
         default=False, help_text="Taken out for good: not shown, not booked."
+    )
+    draining = models.BooleanField(
+        default=False,
+        help_text="No new bookings; what is booked and what runs stays.",
+    )
+    replaced_by = models.OneToOneField(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="replaces",
+        help_text="The GPU that took its place; its history stays with this one.",
     )
 
     objects = GpuQuerySet.as_manager()

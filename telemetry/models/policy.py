@@ -9,7 +9,6 @@ from django.db import models
 from telemetry.domain import keeping, policy
 from telemetry.domain.keeping import Keeping
 from telemetry.domain.policy import (
-    DAY_SECONDS,
     JudgePolicy,
     PolicyInvalid,
     parse_codes,
@@ -21,10 +20,15 @@ DEFAULTS = JudgePolicy()
 KEPT = Keeping()
 
 
-def _seconds(name: str, meaning: str, least: int = 0) -> models.PositiveIntegerField:  # type: ignore[type-arg]
+def _bounds(name: str) -> list[MinValueValidator | MaxValueValidator]:
+    least, most = policy.BOUNDS[name]
+    return [MinValueValidator(least), MaxValueValidator(most)]
+
+
+def _seconds(name: str, meaning: str) -> models.PositiveIntegerField:  # type: ignore[type-arg]
     return models.PositiveIntegerField(
         default=getattr(DEFAULTS, name),
-        validators=[MinValueValidator(least), MaxValueValidator(30 * DAY_SECONDS)],
+        validators=_bounds(name),
         help_text=f"{meaning} Seconds.",
     )
 
@@ -32,7 +36,7 @@ def _seconds(name: str, meaning: str, least: int = 0) -> models.PositiveIntegerF
 def _mib(name: str, meaning: str) -> models.PositiveIntegerField:  # type: ignore[type-arg]
     return models.PositiveIntegerField(
         default=getattr(DEFAULTS, name),
-        validators=[MaxValueValidator(2**30)],
+        validators=_bounds(name),
         help_text=f"{meaning} MiB.",
     )
 
@@ -49,7 +53,7 @@ class TelemetryPolicy(models.Model):
 
     least_samples = models.PositiveSmallIntegerField(
         default=DEFAULTS.least_samples,
-        validators=[MinValueValidator(2), MaxValueValidator(policy.MOST_SAMPLES)],
+        validators=_bounds("least_samples"),
         help_text="Fresh samples in a row that must show a cause. Samples.",
     )
     intruder_after_seconds = _seconds(
@@ -75,7 +79,7 @@ class TelemetryPolicy(models.Model):
         "lost_after_seconds", "How long the driver must not answer for a GPU."
     )
     silent_after_seconds = _seconds(
-        "silent_after_seconds", "How long no sample must come from a node.", 30
+        "silent_after_seconds", "How long no sample must come from a node."
     )
     thermal_after_seconds = _seconds(
         "thermal_after_seconds",

@@ -1,0 +1,197 @@
+"""The operator's rules about machines: pools, their quotas, and closed times.
+
+Who changed what, and what it was before, is in the audit log.
+"""
+
+from datetime import datetime
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils import timezone
+
+from reservations.models.accounts import Account, Membership, User
+
+WORKDAYS = 0b0011111
+EVERY_DAY = 0b1111111
+
+
+class PoolRule(models.Model):
+    """Who may book a Pool, and what its peak hours cost.
+
+    A Pool without a rule is anybody's, at its plain weight. ``restricted`` and
+    ``limited`` repeat what other tables say, so that a booking that no rule
+    concerns costs no query more; ``services/pools.py`` keeps them true.
+    """
+
+    pool = models.OneToOneField(
+        "telemetry.Pool", on_delete=models.CASCADE, related_name="rule"
+    )
+    accounts = models.ManyToManyField(
+        Account,
+        blank=True,
+        related_name="pool_rules",
+        help_text="Who may book, with everything below them; none: everybody.",
+    )
+    restricted = models.BooleanField(default=False, editable=False)
+    limited = models.BooleanField(default=False, editable=False)
+    peak_permille = models.PositiveSmallIntegerField(
+        default=1000,
+        validators=[MinValueValidator(1000), MaxValueValidator(10_000)],
+        help_text="Price of a peak hour in thousandths of the plain one.",
+    )
+    peak_weekdays = models.PositiveSmallIntegerField(
+        default=WORKDAYS,
+        validators=[MaxValueValidator(EVERY_DAY)],
+        help_text="Bit 0 is Monday, in the site's zone.",
+    )
+    peak_from_hour = models.PositiveSmallIntegerField(
+        default=9,
+        validators=[MaxValueValidator(23)],
+        help_text="First peak hour of the day, in the site's zone.",
+    )
+    peak_until_hour = models.PositiveSmallIntegerField(
+        default=18,
+        validators=[MinValueValidator(1), MaxValueValidator(24)],
+        help_text="Hour at which the peak is over, in the site's zone.",
+    )
+
+    class Meta:
+        ordering = ["pool__gpu_class"]
+
+    def __str__(self) -> str:
+        return f"rule of {self.pool}"
+
+
+class PoolQuota(models.Model):
+    """A ceiling in one Pool, of a Membership or of an Account with all below it."""
+
+    pool = models.ForeignKey(
+        "telemetry.Pool", on_delete=models.CASCADE, related_name="quotas"
+    )
+    membership = models.ForeignKey(
+        Membership,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="pool_quotas",
+    )
+    account = models.ForeignKey(
+        Account,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="pool_quotas",
+    )
+    quota_gpu_seconds = models.BigIntegerField(
+        validators=[MinValueValidator(0)],
+        help_text="Weighted GPU-seconds in any rolling 7 days, on this pool's GPUs.",
+    )
+
+    class Meta:
+        ordering = ["pool__gpu_class", "account__name", "membership_id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(membership=None) ^ models.Q(account=None),
+                name="pool_quota_of_one_side",
+            ),
+            models.UniqueConstraint(
+                fields=["pool", "membership"],
+                condition=models.Q(account=None),
+                name="one_pool_quota_per_membership",
+            ),
+            models.UniqueConstraint(
+                fields=["pool", "account"],
+                condition=models.Q(membership=None),
+                name="one_pool_quota_per_account",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.account or self.membership} on {self.pool}"
+
+
+class ClosureQuerySet(models.QuerySet["Closure"]):
+    """Reads of Closures."""
+
+    def standing(self, start: datetime, end: datetime) -> "ClosureQuerySet":
+        """Those not cancelled whose half-open Window meets [start, end)."""
+        return self.filter(cancelled_at=None, start__lt=end, end__gt=start)
+
+
+class Closure(models.Model):
+    """Time in which Gpus are not booked, or only by one Account's members.
+
+    Over when its end has passed; ``end`` moves to now when it is ended early.
+    """
+
+    class Kind(models.TextChoices):
+        MAINTENANCE = "maintenance", "Maintenance"
+        BLACKOUT = "blackout", "Blackout"
+        TEACHING = "teaching", "Teaching slot"
+
+    class Scope(models.TextChoices):
+        GPUS = "gpus", "These GPUs"
+        NODE = "node", "Every GPU of a node"
+        POOL = "pool", "Every GPU of a pool"
+        SITE = "site", "Every GPU"
+
+    kind = models.CharField(max_length=12, choices=Kind)
+    scope = models.CharField(max_length=4, choices=Scope)
+    start = models.DateTimeField()
+    end = models.DateTimeField(help_text="Half-open.")
+    reason = models.CharField(max_length=200)
+    gpus = models.ManyToManyField("telemetry.Gpu", blank=True, related_name="closures")
+    node = models.ForeignKey(
+        "telemetry.Node",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="closures",
+    )
+    pool = models.ForeignKey(
+        "telemetry.Pool",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="closures",
+    )
+    account = models.ForeignKey(
+        Account,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="closures",
+        help_text="Teaching: whose members may book, with everything below it.",
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+    created_by = models.ForeignKey(
+        User, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    cancelled_at = models.DateTimeField(null=True, blank=True)
+    version = models.PositiveIntegerField(default=1)
+
+    objects = ClosureQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["start", "pk"]
+        indexes = [models.Index(fields=["end", "start"])]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(end__gte=models.F("start")),
+                name="closure_ends_after_its_start",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kind="teaching", account__isnull=False)
+                | (~models.Q(kind="teaching") & models.Q(account=None)),
+                name="closure_account_is_a_course",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(scope="node", node__isnull=False, pool=None)
+                | models.Q(scope="pool", pool__isnull=False, node=None)
+                | models.Q(scope__in=["gpus", "site"], pool=None, node=None),
+                name="closure_scope_names_its_place",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.start:%F %R} to {self.end:%F %R}"
