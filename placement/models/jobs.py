@@ -97,6 +97,7 @@ class Job(models.Model):
     class Kind(models.TextChoices):
         RECIPE = "recipe", "ready recipe"
         SCRIPT = "script", "own script"
+        SERVE = "serve", "served model"
 
     reservation = models.ForeignKey(
         "reservations.Reservation", on_delete=models.PROTECT, related_name="jobs"

@@ -1,0 +1,125 @@
+"""Models that are served: files, endpoints, what an endpoint holds."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from placement.models.jobs import Job, JobQuerySet, RegisteredModel
+from reservations.models import Membership, User
+
+
+class ModelFile(models.Model):
+    """An ONNX file that was kept to be served; the bytes lie under MEDIA_ROOT."""
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="model_files"
+    )
+    name = models.CharField(max_length=120)
+    sha256 = models.CharField(max_length=64)
+    size_bytes = models.BigIntegerField()
+    signature = models.JSONField(
+        help_text="Inputs and outputs: name, type, shape; operator sets."
+    )
+    spec = models.ForeignKey(
+        RegisteredModel, null=True, blank=True, on_delete=models.SET_NULL
+    )
+    weight_bytes = models.BigIntegerField(help_text="Of its parameters, as stored.")
+    created_at = models.DateTimeField(default=timezone.now)
+    dropped_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its bytes were deleted."
+    )
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "sha256"],
+                condition=models.Q(dropped_at=None),
+                name="one_model_file_per_content",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EndpointQuerySet(models.QuerySet["Endpoint"]):
+    """Reads of Endpoints."""
+
+    def visible_to(self, user: User) -> "EndpointQuerySet":
+        """Endpoints whose page a User may look at: of Jobs they may see, and those
+        that hold a model of theirs."""
+        if user.is_operator:
+            return self.all()
+        jobs: JobQuerySet = Job.objects.visible_to(user)
+        brought = ServedModel.objects.filter(added_by=user, removed_at=None)
+        return self.filter(
+            models.Q(job__in=jobs.values("pk"))
+            | models.Q(pk__in=brought.values("endpoint"))
+        )
+
+    def open_to(self, user: User) -> "EndpointQuerySet":
+        """Running Endpoints that a User may bring a model to."""
+        accounts = Membership.objects.filter(user=user, active=True).values("account")
+        shared = models.Q(
+            admits=Endpoint.Admits.ACCOUNT,
+            job__reservation__membership__account__in=accounts,
+        )
+        return self.filter(
+            models.Q(job__owner=user)
+            | models.Q(admits=Endpoint.Admits.ANYBODY)
+            | shared,
+            job__in=Job.objects.live().values("pk"),
+        )
+
+
+class Endpoint(models.Model):
+    """Where a Job of kind ``serve`` is reached, and what it may hold."""
+
+    class Admits(models.TextChoices):
+        OWNER = "owner", "its owner's models only"
+        ACCOUNT = "account", "models of the account that is charged"
+        ANYBODY = "anybody", "models of anybody"
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="endpoint")
+    gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT)
+    admits = models.CharField(max_length=8, choices=Admits, default=Admits.ACCOUNT)
+    memory_bytes = models.BigIntegerField(
+        help_text="What the loaded models may take together on the GPU."
+    )
+
+    objects = EndpointQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"endpoint of job #{self.job_id}"
+
+
+class ServedModel(models.Model):
+    """One model at one Endpoint, under a name of its own."""
+
+    endpoint = models.ForeignKey(
+        Endpoint, on_delete=models.CASCADE, related_name="models"
+    )
+    file = models.ForeignKey(ModelFile, on_delete=models.PROTECT, related_name="served")
+    name = models.CharField(max_length=63)
+    added_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT)
+    memory_bytes = models.BigIntegerField(help_text="Estimated, while it is loaded.")
+    most_batch = models.PositiveSmallIntegerField(default=8)
+    deadline_ms = models.PositiveIntegerField(
+        default=10_000, help_text="Of requests that name none."
+    )
+    added_at = models.DateTimeField(default=timezone.now)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["endpoint", "name"],
+                condition=models.Q(removed_at=None),
+                name="one_model_per_name_and_endpoint",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.endpoint}"
