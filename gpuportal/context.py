@@ -66,9 +66,14 @@ class Site:
 
     @cached_property
     def nav(self) -> list[NavEntry]:
-        """Links to the main pages."""
+        """Links to the main pages; the operator's and a head's own one at the end."""
         entries = []
-        for name, label in MAIN_PAGES:
+        own: list[tuple[str, str]] = []
+        if getattr(self.request.user, "is_operator", False):
+            own = [("manage", "Manage")]
+        elif self.headed:
+            own = [("group", "Group")]
+        for name, label in (*MAIN_PAGES, *own):
             url = reverse(name)
             here = self.request.path
             current = here == url if url == "/" else here.startswith(url)

@@ -4,20 +4,28 @@ One's own, those of Accounts one books under, and of Accounts one steers with
 everything below them. The operator sees all.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
 
 from reservations.models import Account, Membership, User
 from reservations.snapshots.calendar import headed_accounts, subtree
 
 __all__ = [
     "charted_accounts",
+    "operator_required",
     "reader",
     "steered_accounts",
     "subtree",
     "visible_reservations",
 ]
+
+
+P = ParamSpec("P")
 
 
 def reader(request: HttpRequest) -> User:
@@ -29,6 +37,22 @@ def reader(request: HttpRequest) -> User:
     if not isinstance(request.user, User):
         raise PermissionDenied
     return request.user
+
+
+def operator_required(
+    view: Callable[Concatenate[HttpRequest, P], HttpResponseBase],
+) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
+    """Let nobody but the operator reach a view: 403 for everybody else."""
+
+    @wraps(view)
+    def guarded(
+        request: HttpRequest, *args: P.args, **kwargs: P.kwargs
+    ) -> HttpResponseBase:
+        if not reader(request).is_operator:
+            raise PermissionDenied
+        return view(request, *args, **kwargs)
+
+    return guarded
 
 
 def steered_accounts(user: User) -> frozenset[int]:
