@@ -56,6 +56,10 @@ class Policy:
     """Mean utilization under which a Gpu counts as idle, 0 to 100."""
     lost_seconds: int = 10 * 60
     """Time a Gpu may be lost before its reservation is refunded."""
+    planned_requests: int = 5
+    """So many waiting requests hold a planned start (conservative backfill)."""
+    waiting_requests: int = 5
+    """Requests of one person that may wait at a time."""
     release_no_shows: bool = True
     release_idle: bool = False
     names_visible: bool = True

@@ -22,6 +22,7 @@ from reservations.models.sharing import (
     Series,
 )
 from reservations.models.token import Token
+from reservations.models.waiting import WaitingRequest, WaitlistLook
 
 __all__ = [
     "Account",
@@ -53,4 +54,6 @@ __all__ = [
     "TreeChange",
     "TreeChangeRow",
     "User",
+    "WaitingRequest",
+    "WaitlistLook",
 ]

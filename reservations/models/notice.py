@@ -29,6 +29,7 @@ class Notice(models.Model):
         PLACED = "placed", "A waiting request got its time"
         PLANNED = "planned", "A waiting request has a planned start"
         DECLINED = "declined", "A waiting request ended without time"
+        SLOT_OFFERED = "slot_offered", "Time is offered to a waiting request"
         MOVED = "moved", "A booking moved to another GPU"
         RELEASED = "released", "GPUs were given back for you"
         IDLE_WARNING = "idle_warning", "GPUs stand idle and will be given back"

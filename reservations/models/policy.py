@@ -55,6 +55,12 @@ class SitePolicy(models.Model):
     lost_seconds = models.PositiveIntegerField(
         default=10 * 60, help_text="A Gpu lost for longer refunds its reservation."
     )
+    planned_requests = models.PositiveSmallIntegerField(
+        default=5, help_text="So many waiting requests hold a planned start."
+    )
+    waiting_requests = models.PositiveSmallIntegerField(
+        default=5, help_text="Requests of one person that may wait at a time."
+    )
     stop_grace_seconds = models.PositiveIntegerField(default=30)
     names_visible = models.BooleanField(
         default=True, help_text="Students see who holds a Gpu; off: groups only."
