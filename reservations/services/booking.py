@@ -59,7 +59,7 @@ def book(
             )
             if decision.refusal is not None:
                 raise decision.refusal
-            return _write(
+            return write_decision(
                 request,
                 decision,
                 locked,
@@ -134,7 +134,7 @@ def judge(
     return decide(request, replace(snapshot, freed_gpu_seconds=freed_gpu_seconds))
 
 
-def _write(
+def write_decision(
     request: Request,
     decision: Decision,
     locked: locking.Locked,
@@ -143,7 +143,11 @@ def _write(
     actor: User | None,
     policy: Policy,
 ) -> Reservation:
-    """Insert Reservation, Allocations, HOLD and audit row; tell on commit."""
+    """Insert Reservation, Allocations, HOLD and audit row; tell on commit.
+
+    Inside the caller's transaction and under the locks of ``locked``; the decision
+    must be ``judge``'s, made under the same locks.
+    """
     now, window = request.now, request.window
     membership = locked.membership
     assert decision.kind is not None
@@ -168,6 +172,9 @@ def _write(
         made, gpu_ids=[gpu.pk for gpu in request.gpus], policy=policy
     )
     return made
+
+
+_write = write_decision
 
 
 def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
