@@ -13,6 +13,7 @@ from gpuportal.metrics import metrics
 urlpatterns = [
     path("", views.board, name="board"),
     path("board/minute", views.board_minute, name="board-minute"),
+    path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
     path("search", views.search, name="search"),
     path("alerts/", alert_views.alert_list, name="alerts"),

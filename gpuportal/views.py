@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from gpuportal.board_energy import booking_energy
 from gpuportal.context import read_frames
 from gpuportal.find import as_json, find
 from gpuportal.forms import TokenForm
@@ -46,6 +47,16 @@ def board_minute(request: HttpRequest) -> HttpResponse:
     """The last minute's frames, oldest first: what sparklines start from."""
     frames = reversed(read_frames(MINUTE_FRAMES))
     return HttpResponse(b"".join(frames), content_type="application/octet-stream")
+
+
+@require_safe
+@never_cache
+def board_energy(request: HttpRequest) -> JsonResponse:
+    """By Gpu: the booking that runs there and its kWh so far."""
+    told = booking_energy(timezone.now())
+    return JsonResponse(
+        {pk: {"reservation": row, "kwh": kwh} for pk, (row, kwh) in told.items()}
+    )
 
 
 @require_safe

@@ -117,7 +117,7 @@ def _rows(
     if not tier.hourly:
         yield from _read(subject.minutes, "minute_at", start, asked.end, tier)
         return
-    rolled = _rolled_until(now)
+    rolled = int(rolled_until(now).timestamp())
     yield from _read(subject.hours, "hour_at", start, min(asked.end, rolled), tier)
     yield from _read(subject.minutes, "minute_at", max(start, rolled), asked.end, tier)
 
@@ -137,9 +137,9 @@ def _read(
         yield bucket, totals
 
 
-def _rolled_until(now: datetime) -> int:
-    """Unix seconds up to which the hours are rolled up."""
+def rolled_until(now: datetime) -> datetime:
+    """The instant up to which the hours are rolled up."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     lately = HourDue.objects.filter(hour_at__gte=now - timedelta(seconds=LATE_SECONDS))
     due = lately.aggregate(first=Min("hour_at"))["first"]
-    return int(min(hour, due or hour).timestamp())
+    return min(hour, due or hour)

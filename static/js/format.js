@@ -33,6 +33,13 @@ export function gpuHours(seconds) {
   return seconds === null || seconds === undefined ? UNKNOWN : `${short(seconds / 3600)} GPU-h`;
 }
 
+/** Energy in kWh, in Wh where it is little: "3.46 kWh", "42 Wh". */
+export function energy(kwh) {
+  if (kwh === null || kwh === undefined) return UNKNOWN;
+  if (kwh < 0.1) return `${(kwh * 1000).toFixed(kwh < 0.01 ? 1 : 0)} Wh`;
+  return `${kwh.toFixed(kwh < 10 ? 2 : 0)} kWh`;
+}
+
 /** Megahertz as "1.41 GHz". */
 export function ghz(mhz) {
   return mhz === null || mhz === undefined ? UNKNOWN : `${(mhz / 1000).toFixed(2)} GHz`;

@@ -5,6 +5,7 @@ import { connect } from "../live.js";
 import { split } from "../telemetry/frame.js";
 import { Announcer } from "./announce.js";
 import { CardsView } from "./cards.js";
+import { followEnergy } from "./energy.js";
 import { Filters, fillSelect } from "./filters.js";
 import { HeadLine } from "./head.js";
 import { Board } from "./model.js";
@@ -120,6 +121,7 @@ const socket = connect("/ws/board/", {
 });
 
 setInterval(() => head.paintAge(board), AGE_MS);
+followEnergy((spent) => { board.takeEnergy(spent); soon(); });
 for (const name of ["class", "group"]) {
   $(`filter-${name}`).addEventListener("change", (event) => filters.set({ [name]: event.target.value }));
 }

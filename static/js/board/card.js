@@ -6,7 +6,7 @@ import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
-import { isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
+import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 
 const PROCESSES_SHOWN = 2;
 
@@ -55,6 +55,7 @@ export class GpuCard {
     this.processes = el("ul", { class: "gpu-procs" });
     this.holder = el("a", { class: "gpu-holder truncate" });
     this.next = el("span", { class: "gpu-next truncate" });
+    this.energy = el("span", { class: "gpu-energy", title: "energy of this booking so far" });
     this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: "Details", "aria-label": `Details of ${name}: ${info.gpu_class}` });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: "Book", "aria-label": `Book ${name}` });
     this.root.append(
@@ -68,7 +69,7 @@ export class GpuCard {
       el("div", { class: "gpu-figs" }, this.temperature.root, this.power.root, this.clock.root),
       this.note, this.processes,
       el("footer", { class: "gpu-foot" },
-        el("div", { class: "gpu-booking" }, this.holder, this.next),
+        el("div", { class: "gpu-booking" }, this.holder, this.next, this.energy),
         this.details, this.book));
   }
 
@@ -125,6 +126,7 @@ export class GpuCard {
     const until = untilWords(cell);
     setText(this.next, until);
     setAttr(this.next, "title", until || null);
+    setText(this.energy, energyWords(cell));
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
     setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);

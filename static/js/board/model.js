@@ -14,6 +14,7 @@ class Cell {
     this.row = null;
     this.holder = null;
     this.detail = null;
+    this.spent = null; // {reservation, kwh} of the booking that runs
     this.history = new Uint8Array(HISTORY_SECONDS).fill(UNKNOWN);
     this.historyAt = 0;
     this.noted = 0; // counts changes of the history
@@ -72,6 +73,10 @@ export class Board {
   takeHolders(holders) {
     this.holders = holders;
     for (const cell of this.cells) cell.holder = holders[cell.id] ?? null;
+  }
+
+  takeEnergy(spent) {
+    for (const cell of this.cells) cell.spent = spent[cell.id] ?? null;
   }
 
   takeDetail(detail) {

@@ -1,11 +1,11 @@
 // The table view: the same facts, one row per Gpu, sorted as the address says.
 
 import { el, place, setAttr, setClass, setText, setVars } from "../dom.js";
-import { UNKNOWN, gibFigure, pct } from "../format.js";
+import { UNKNOWN, ghz, gibFigure, pct } from "../format.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawStateChip, makeStateChip } from "./card.js";
 import { Windowed } from "./windowed.js";
-import { holderWords, isBookable, missingWords, nextWords, noteWords, runners } from "./words.js";
+import { energyWords, holderWords, isBookable, missingWords, nextWords, noteWords, runners } from "./words.js";
 
 const RESORT_MS = 5000;
 const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
@@ -26,8 +26,10 @@ export const COLUMNS = [
   ["memory", "Memory, GiB", "num", (cell) => low(cell.row?.memoryUsedBytes)],
   ["heat", "Temp.", "num", (cell) => low(cell.row?.temperatureCelsius)],
   ["power", "Power", "num", (cell) => low(cell.row?.powerWatts)],
+  ["clock", "Clock", "num", (cell) => low(cell.row?.smClockMhz)],
   ["running", "Running", "", (cell) => runners(cell).join() || "~"],
   ["holder", "Held by", "", (cell) => holderWords(cell) || "~"],
+  ["energy", "Energy", "num", (cell) => low(cell.spent?.kwh)],
   ["next", "Then", "", (cell) => nextWords(cell) || "~"],
 ];
 
@@ -45,9 +47,10 @@ class Row {
     this.chip = makeStateChip();
     this.util = el("span", { class: "row-util" });
     this.meter = el("span", { class: "meter" }, el("span", { class: "meter-fill" }));
-    this.texts = Object.fromEntries(["memory", "heat", "power"].map((key) => [key, el("td", { role: "cell", class: "num" })]));
+    this.texts = Object.fromEntries(["memory", "heat", "power", "clock"].map((key) => [key, el("td", { role: "cell", class: "num" })]));
     this.running = el("td", { role: "cell" });
     this.holder = el("td", { role: "cell" });
+    this.energy = el("td", { role: "cell", class: "num", title: "energy of the booking that runs" });
     this.next = el("td", { role: "cell" });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: "Book", "aria-label": `Book ${cell.name}` });
     const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
@@ -55,7 +58,7 @@ class Row {
     this.root = el("tr", { role: "row" },
       el("th", { scope: "row", role: "rowheader" }, link), td({ text: cell.info.gpu_class, title: cell.info.gpu_class }),
       td({}, this.chip.root), td({}, el("div", { class: "row-load" }, this.util, this.meter)),
-      ...Object.values(this.texts), this.running, this.holder, this.next, td({ class: "num" }, this.book));
+      ...Object.values(this.texts), this.running, this.holder, this.energy, this.next, td({ class: "num" }, this.book));
   }
 
   paint() {
@@ -68,6 +71,8 @@ class Row {
     setFigure(this.texts.memory, `${gibFigure(row.memoryUsedBytes)} / ${gibFigure(cell.info.memory_total_bytes)}`, cell);
     setFigure(this.texts.heat, figure(row.temperatureCelsius, " °C"), cell);
     setFigure(this.texts.power, figure(row.powerWatts, " W"), cell);
+    setFigure(this.texts.clock, ghz(row.smClockMhz), cell);
+    setText(this.energy, energyWords(cell));
     setText(this.running, runners(cell).join(", "));
     this.book.hidden = !isBookable(cell);
     const holder = holderWords(cell);

@@ -1,5 +1,6 @@
 // What a card says about a Gpu, in sentences of UI.md.
 
+import { energy } from "../format.js";
 import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
 
@@ -21,6 +22,11 @@ export function holderWords(cell) {
 /** "until 14:00, then free to 18:00", "free to 18:00", "free, nothing booked". */
 export function untilWords(cell) {
   return isHeld(cell) ? `until ${clock(cell.holder.until)}, ${nextWords(cell)}` : nextWords(cell);
+}
+
+/** "1.24 kWh", what the booking that runs came to; "" where nothing is known of it. */
+export function energyWords({ holder, spent }) {
+  return spent && spent.reservation === holder?.reservation ? energy(spent.kwh) : "";
 }
 
 /** "then Bo", "then free to 18:00", "free from 14:00". */

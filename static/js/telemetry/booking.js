@@ -2,14 +2,9 @@
 
 import { api } from "../api.js";
 import { el, setText } from "../dom.js";
-import { UNKNOWN, pct } from "../format.js";
+import { UNKNOWN, energy, pct } from "../format.js";
 
 const EVERY_MS = 60_000;
-
-function energy(kwh) {
-  if (kwh === null || kwh === undefined) return UNKNOWN;
-  return kwh >= 1 ? `${kwh.toFixed(1)} kWh` : `${Math.round(kwh * 1000)} Wh`;
-}
 
 export class BookingUsage {
   /** `list` is a <dl class="facts">; it stays hidden while there is nothing to tell. */
