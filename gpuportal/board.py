@@ -15,6 +15,7 @@ from typing import Any
 
 from placement.models import Job
 from reservations.models import Allocation, User
+from reservations.snapshots.sharing import co_user_pks
 from telemetry.domain.commands import short_command
 from telemetry.live import Detail, DetailProcess
 
@@ -67,6 +68,8 @@ class Booking:
     user: str
     account: str
     hue: int
+    co_users: frozenset[int] = frozenset()
+    """Whom the holder lets use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class BoardSnapshot:
 
     holdings: Mapping[int, GpuHolding]
     people: frozenset[int]
-    """Users who are a holder or the next one: they read texts of their own."""
+    """Holders, the next ones and co-users: they read texts of their own."""
     changes_at: datetime | None
     """When it will be different by the mere passing of time."""
 
@@ -102,7 +105,7 @@ def viewer_of(user: User, *, names_visible: bool) -> Viewer:
 
 
 def load_board(now: datetime) -> BoardSnapshot:
-    """Read the holders of all Gpus: one query, however many there are."""
+    """Read the holders of all Gpus: two queries, however many there are."""
     rows = (
         Allocation.objects.filter(live=True, end__gt=now, start__lt=now + HORIZON)
         .order_by("gpu_id", "start")
@@ -119,10 +122,16 @@ def load_board(now: datetime) -> BoardSnapshot:
             "reservation__membership__account__hue",
         )
     )
+    found = list(rows)
+    shared = co_user_pks({row[3] for row in found})
+    nobody = frozenset[int]()
     bookings = [
-        Booking(gpu, start, end, number, user, display or login, title or name, hue)
-        for gpu, start, end, number, user, display, login, title, name, hue in rows
-    ]
+        Booking(
+            gpu, start, end, number, user, display or login, title or name, hue,
+            shared.get(number, nobody),
+        )
+        for gpu, start, end, number, user, display, login, title, name, hue in found
+    ]  # fmt: skip
     moments = [at for b in bookings for at in (b.start, b.end) if at > now]
     holdings = {
         gpu_id: holding(list(part), now)
@@ -131,7 +140,9 @@ def load_board(now: datetime) -> BoardSnapshot:
     shown = [b for found in holdings.values() for b in (found.now, found.next)]
     return BoardSnapshot(
         holdings=holdings,
-        people=frozenset(b.user_pk for b in shown if b is not None),
+        people=frozenset(
+            pk for b in shown if b is not None for pk in (b.user_pk, *b.co_users)
+        ),
         changes_at=min(moments, default=None),
     )
 
@@ -168,12 +179,14 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
         "hue": now.hue if now else None,
         "until": _iso(now.end) if now else None,
         "mine": now is not None and now.user_pk == viewer.user_pk,
+        "shared": now is not None and viewer.user_pk in now.co_users,
         "reservation": now.reservation if now else None,
         "next": {
             "user": _name(following, viewer),
             "account": following.account,
             "start": _iso(following.start),
             "mine": following.user_pk == viewer.user_pk,
+            "shared": viewer.user_pk in following.co_users,
         }
         if following
         else None,

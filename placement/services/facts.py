@@ -132,7 +132,9 @@ def _words(fact: JobFact) -> str:
 
 
 def _check_in(job: Job, now: datetime) -> None:
-    """A Job that runs is its holder's presence."""
+    """A Job that runs is its holder's presence; a co-user's is not."""
+    if job.owner_id != job.reservation.user_id:
+        return
     if job.reservation.checked_in_at is None:
         reservations.check_in(reservation_id=job.reservation_id, now=now, by="job")
 

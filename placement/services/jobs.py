@@ -47,6 +47,7 @@ from placement.services.moves import move
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation, User
+from reservations.snapshots.sharing import usable_by
 from telemetry.models import Node
 
 MOST_SCRIPT_BYTES = 256 * 1024
@@ -74,7 +75,7 @@ def launch_in(
     restart: str = "",
     now: datetime,
 ) -> Job:
-    """Put a Job into one's own Reservation; it begins when that does.
+    """Put a Job into a Reservation, own or shared; it begins when that does.
 
     To be called in a transaction.
 
@@ -92,6 +93,8 @@ def launch_in(
         name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
     reservation = _locked_reservation(user, reservation_id, now)
+    if may_move and reservation.user_id != user.pk:
+        raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
     plan = _plan_of(user, plan_id, kind)
     if plan is not None:
         _check_held(plan, reservation)
@@ -174,13 +177,12 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
 
 
 def _locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
-    """Return one's own live Reservation with room for another Job, locked.
+    """Return a live Reservation, own or shared, with room for a Job, locked.
 
     The row lock makes the count of live Jobs a promise.
     """
-    reservation = (
-        Reservation.objects.select_for_update().filter(pk=pk, user=user).first()
-    )
+    rows = Reservation.objects.select_for_update()
+    reservation = rows.filter(usable_by(user), pk=pk).first()
     if reservation is None:
         raise NotFound(what=f"reservation #{pk} of yours")
     if reservation.state not in State.live() or reservation.end <= now:

@@ -22,6 +22,7 @@ from placement.models import PlacementPolicy
 from reservations.domain.calendar import window_from
 from reservations.domain.window import Window, grid_ceil
 from reservations.models import Allocation, Reservation, SitePolicy, User
+from reservations.snapshots.sharing import usable_by
 from telemetry import live
 from telemetry.domain.state import GpuState
 from telemetry.models import Alert, Gpu, Node
@@ -129,11 +130,10 @@ def _window(at: datetime | None, hours: float, now: datetime) -> Window:
 
 
 def _held(user: User | None, reservation_id: int, now: datetime) -> Reservation:
-    found = (
-        Reservation.objects.live()
-        .filter(user=user, pk=reservation_id, end__gt=now)
-        .first()
-    )
+    found = None
+    if user is not None:
+        rows = Reservation.objects.live().filter(usable_by(user), end__gt=now)
+        found = rows.filter(pk=reservation_id).first()
     if found is None:
         raise BadInput({"reservation": "is over, or not one of yours"})
     return found

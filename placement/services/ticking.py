@@ -4,7 +4,7 @@
 2. order again what a node has not been heard of for 20 s (same attempt: the
    node takes it once)
 3. tell shims a Reservation's end that has moved
-4. stop what has no running Reservation any more
+4. stop what has no running Reservation any more, or no right to run in it
 5. order the stop, and again each 5 s, until the node says that it ended; the
    same for a Job that has ended here and still runs there
 6. give up Jobs whose node is silent a minute after the Reservation's end: the
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
@@ -27,7 +27,7 @@ from placement.models import Job, JobQuerySet
 from placement.services import ordering
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
-from reservations.models import SitePolicy
+from reservations.models import CoUser, SitePolicy
 
 PORTAL = "portal"
 AGAIN_SECONDS = 20.0
@@ -191,6 +191,16 @@ def _tell_end(job: Job, now: datetime) -> bool:
 # --- 4 and 5: stop ---
 
 
+_WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
+    Exists(
+        CoUser.objects.sharing().filter(
+            reservation=OuterRef("reservation"), user=OuterRef("owner")
+        )
+    )
+)
+"""Neither the Reservation's owner's nor a co-user's."""
+
+
 def _without_reservation() -> Iterable[Job]:
     begun = Q(state__in=[JobState.STARTING, JobState.RUNNING])
     return (
@@ -198,13 +208,20 @@ def _without_reservation() -> Iterable[Job]:
         .filter(
             (begun & ~Q(reservation__state=State.ACTIVE))
             | (Q(state=JobState.QUEUED) & ~Q(reservation__state__in=list(State.live())))
+            | (Q(state=JobState.QUEUED) | begun) & _WITHOUT_RIGHT
         )
         .order_by("pk")[:MOST_ROWS]
     )
 
 
 def _stop(job: Job, now: datetime) -> bool:
-    why = _WORDS.get(State(job.reservation.state), "the reservation is not active")
+    state = State(job.reservation.state)
+    usual = (
+        "the reservation is no longer shared with its owner"
+        if state in State.live()
+        else "the reservation is not active"
+    )
+    why = _WORDS.get(state, usual)
     with transaction.atomic():
         if job.state == JobState.QUEUED:
             return move(

@@ -8,6 +8,7 @@ from django.http import HttpRequest
 
 from placement import snapshots
 from reservations.models import Reservation, User
+from reservations.snapshots.sharing import usable_by
 from telemetry.models import Node
 
 
@@ -37,10 +38,10 @@ def reader(request: HttpRequest) -> User:
 
 
 def own_reservations(user: User, now: datetime) -> list[OwnReservation]:
-    """Return one's own Reservations that run or will run, the soonest first."""
+    """Return what one may run Jobs in, own and shared, the soonest first."""
     rows = (
         Reservation.objects.live()
-        .filter(user=user, end__gt=now)
+        .filter(usable_by(user), end__gt=now)
         .order_by("start")
         .prefetch_related("allocations__gpu__node")
     )

@@ -13,6 +13,12 @@ from typing import Any
 from reservations.domain.advice import used_ratio
 from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.lifecycle import Kind
+from reservations.domain.sharing import (
+    couser_words,
+    offer_answered_words,
+    offer_made_words,
+    series_conflict_words,
+)
 from reservations.domain.told import Told, Words
 from reservations.domain.words import hours_text, time_text
 
@@ -74,6 +80,10 @@ def _displaced(told: Told) -> str:
 
 WORDS: dict[str, Words] = {
     "displaced": _displaced,
+    "couser_added": couser_words,
+    "offer_answered": offer_answered_words,
+    "offer_made": offer_made_words,
+    "series_conflict": series_conflict_words,
 }
 
 

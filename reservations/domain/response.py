@@ -113,8 +113,9 @@ def why_never(case: Case, *, owners: Owners, policy: JudgePolicy) -> Never | Non
 
 
 def _of_holder(holding: HoldingInfo, suspect: Suspect) -> bool:
-    """By any sign: where two signs differ, nothing is done."""
-    return holding.is_of(suspect.owner) or holding.is_of(suspect.process.user)
+    """The holder's or a co-user's by any sign: where two differ, nothing is done."""
+    signs = (suspect.owner, suspect.process.user)
+    return any(holding.is_of(sign) or holding.shared_with(sign) for sign in signs)
 
 
 def due_after_seconds(step: Step, policy: JudgePolicy) -> float:

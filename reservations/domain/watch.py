@@ -246,7 +246,8 @@ def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuStat
         return GpuState.IDLE
     if not seen.anybody and not came:
         return GpuState.RESERVED
-    here = seen.holder or seen.unattributed or reading.processes is None
+    known = seen.holder or seen.shared or seen.unattributed
+    here = known or reading.processes is None
     if here and look.works and HARM & set(reading.throttle or ()):
         return GpuState.THROTTLED
     return GpuState.BUSY
@@ -255,11 +256,13 @@ def _quiet_word(look: _Look, seen: Presence, came: bool, idle: Stand) -> GpuStat
 def _split(
     strangers: Iterable[Seen], before: HoldingInfo | None
 ) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
-    """(the last holder's processes, those of others)."""
+    """(the last holder's and co-users' processes, those of others)."""
     last: list[Seen] = []
     others: list[Seen] = []
     for seen in strangers:
-        mine = before is not None and before.is_of(seen.owner)
+        mine = before is not None and (
+            before.is_of(seen.owner) or before.shared_with(seen.owner)
+        )
         (last if mine else others).append(seen)
     return tuple(last), tuple(others)
 

@@ -34,12 +34,18 @@ class HoldingInfo:
     start: datetime
     end: datetime
     checked_in: bool = False
+    co_users: frozenset[int | str] = frozenset()
+    """Whom the holder lets use it: Users by key, and by their logins."""
 
     def is_of(self, owner: int | str | None) -> bool:
         """Whether an owner, as `Owners.of` tells it, is the holder."""
         if isinstance(owner, str):
             return owner in (self.unix_user, self.username)
         return owner == self.user_pk
+
+    def shared_with(self, owner: int | str | None) -> bool:
+        """Whether an owner is somebody whom the holder lets use it."""
+        return owner is not None and owner in self.co_users
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class Presence:
     holder: bool = False
     strangers: tuple[Seen, ...] = ()
     unattributed: bool = False
+    shared: bool = False
+    """A co-user's: no stranger's, and no sign of the holder either."""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -109,25 +117,27 @@ class Presence:
     @property
     def anybody(self) -> bool:
         """Whether there is any process at all."""
-        return self.holder or bool(self.strangers) or self.unattributed
+        return self.holder or self.shared or bool(self.strangers) or self.unattributed
 
 
 def presence(
     reading: GpuReading, holding: HoldingInfo | None, owners: Owners
 ) -> Presence:
     """Sort the processes of a reading into the holder's and others'."""
-    holder = unattributed = False
+    holder = unattributed = shared = False
     strangers: list[Seen] = []
     for process in reading.processes or ():
         owner = owners.of(process)
         if holding is not None and owner is not None and holding.is_of(owner):
             holder = True
+        elif holding is not None and holding.shared_with(owner):
+            shared = True
         elif owner is None or owners.exempt(process):
             unattributed = True
         else:
             login = process.user or f"job {process.job}"
             strangers.append(Seen(process, owner, login))
-    return Presence(holder, tuple(strangers), unattributed)
+    return Presence(holder, tuple(strangers), unattributed, shared)
 
 
 def holder_present(

@@ -17,7 +17,7 @@ from reservations.domain.errors import NotChangeable
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.window import whole_second
 from reservations.models import Reservation, User
-from reservations.services import books, locking
+from reservations.services import books, couse, locking
 from reservations.services.booking import (
     OVERLAP,
     _taken,
@@ -105,4 +105,5 @@ def _go_on(
     # The holder is the same and was there: nobody is new to this Window.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
     made.save(update_fields=["checked_in_at", "keep_used", "kept_at"])
+    couse.carry(row, made, now=at)
     return made

@@ -10,6 +10,7 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.facts import calendar_gpus
+from reservations.snapshots.sharing import OwnExtras, own_extras
 
 SHOWN = State.holding()
 _FIELDS = (
@@ -195,7 +196,7 @@ class CalendarPage:
 def calendar_page(
     start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
 ) -> CalendarPage:
-    """Read the calendar between two instants, in two queries."""
+    """Read the calendar between two instants, in a handful of queries."""
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -220,10 +221,29 @@ def calendar_page(
     )
     return CalendarPage(
         gpus=gpus,
-        reservations=list(_grouped(rows, reader=reader, policy=policy, now=now)),
+        reservations=_with_own(
+            _grouped(rows, reader=reader, policy=policy, now=now),
+            own_extras(reader.user_pk, start, end),
+        ),
         now=now,
         grid_seconds=policy.grid_seconds,
     )
+
+
+def _with_own(
+    entries: Iterable[dict[str, object]], extras: dict[int, OwnExtras]
+) -> list[dict[str, object]]:
+    """Add what only its reader is told: shared with whom, part of which Series."""
+    found = list(entries)
+    for entry in found:
+        one = extras.get(int(str(entry["id"])))
+        if one is not None:
+            entry |= {
+                "shared": one.shared,
+                "co_users": [{"id": pk, "user": name} for pk, name in one.co_users],
+                "series": one.series_pk,
+            }
+    return found
 
 
 def _grouped(

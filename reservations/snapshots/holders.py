@@ -7,6 +7,7 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.domain.whose import HoldingInfo
 from reservations.models import Allocation
+from reservations.snapshots.sharing import co_users_of
 
 _FIELDS = (
     "gpu_id",
@@ -55,7 +56,9 @@ def recent_holdings(now: datetime, *, within_seconds: int) -> dict[int, HoldingI
 def _infos(  # type: ignore[no-untyped-def]
     rows, *, only: Collection[State] | None = None
 ) -> Iterable[tuple[int, HoldingInfo]]:
-    for row in rows.values_list(*_FIELDS):
+    found = list(rows.values_list(*_FIELDS))
+    shared = co_users_of({row[1] for row in found})
+    for row in found:
         gpu, pk, user, login, unix_user, account, start, end, checked_in, state = row
         if only is not None and state not in only:
             continue
@@ -70,5 +73,6 @@ def _infos(  # type: ignore[no-untyped-def]
                 start=start,
                 end=end,
                 checked_in=checked_in is not None,
+                co_users=shared.get(pk, frozenset()),
             ),
         )

@@ -11,7 +11,9 @@ export const isHeld = (cell) => Boolean(cell.holder?.until);
 
 /** "Alice, vision" or "". */
 export function whoWords(cell) {
-  return isHeld(cell) ? who(cell.holder.mine ? "You" : cell.holder.user, cell.holder.account) : "";
+  if (!isHeld(cell)) return "";
+  const words = who(cell.holder.mine ? "You" : cell.holder.user, cell.holder.account);
+  return cell.holder.shared ? `${words}, shared with you` : words;
 }
 
 /** "Alice, vision until 14:00" or "". */

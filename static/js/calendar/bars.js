@@ -23,6 +23,7 @@ export const hueClass = (hue) => `hue-${Math.floor(degrees(hue) / 10)}`;
 export function barClasses(reservation, nowMs = serverNow()) {
   const classes = [hueClass(reservation.hue), `is-${reservation.kind}`];
   if (reservation.mine) classes.push("is-mine");
+  if (reservation.shared) classes.push("is-shared");
   if (isFrozen(reservation)) classes.push("is-frozen");
   if (Date.parse(reservation.end) <= nowMs) classes.push("is-past");
   if (reservation.state === "active") classes.push("is-active");
@@ -34,7 +35,8 @@ export function barSentence(reservation, gpus, zone, nowWall) {
   const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
   const group = reservation.account === owner(reservation) ? "" : reservation.account;
   const kind = isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
-  const by = reservation.mine && reservation.purpose ? "yours" : "";
+  const own = reservation.mine && reservation.purpose ? "yours" : "";
+  const by = reservation.shared ? "shared with you" : own;
   return `: ${[by, group, gpuWords(gpus), when, kind, reservation.state].filter(Boolean).join(", ")}`;
 }
 

@@ -69,9 +69,10 @@ export class Store extends EventTarget {
     // A message to everybody cannot say whose page reads it, nor show a plain page
     // its own name: what was known of a Reservation of one's own stays.
     const mine = Boolean(fact.mine || known?.mine);
+    const { shared, co_users, series } = { ...known, ...fact };
     const own = mine && known ? { user: known.user, purpose: fact.purpose || known.purpose } : {};
     const editable = LIVE.includes(fact.state) && Boolean(fact.editable || known?.editable || mine);
-    this.reservations.set(fact.id, { ...fact, ...own, mine, editable });
+    this.reservations.set(fact.id, { ...fact, ...own, shared, co_users, series, mine, editable });
   }
 
   #tell(type, id) {

@@ -1,0 +1,144 @@
+"""Why sharing or handing on is refused, and what people are told of it.
+
+Refusal
+├── CannotShare      a person who cannot be a co-user, or one too many
+├── CannotOffer      what cannot be offered, or not to them
+├── OfferOver        answered, withdrawn, expired, or its Reservation changed
+└── SwapWouldBeFlex  what comes back would be less than was shown
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, ClassVar
+
+from reservations.domain.errors import Refusal, json_ready
+from reservations.domain.told import Told
+from reservations.domain.words import hours_text, time_text
+
+MOST_CO_USERS = 8
+"""People one Reservation may be shared with."""
+
+
+@dataclass(eq=False)
+class CannotShare(Refusal):
+    """Somebody who cannot be made a co-user."""
+
+    code: ClassVar[str] = "cannot-share"
+    title: ClassVar[str] = "Cannot be shared"
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"It cannot be shared: {self.why}."
+
+
+@dataclass(eq=False)
+class CannotOffer(Refusal):
+    """What cannot be given away or swapped, or not with them."""
+
+    code: ClassVar[str] = "cannot-offer"
+    title: ClassVar[str] = "Cannot be offered"
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"It cannot be offered: {self.why}."
+
+
+@dataclass(eq=False)
+class OfferOver(Refusal):
+    """An Offer that cannot be answered any more."""
+
+    code: ClassVar[str] = "offer-over"
+    title: ClassVar[str] = "The offer is over"
+    state: str
+    changed: bool = False
+    """What it offers is no longer what was shown."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        if self.changed:
+            return (
+                "A reservation of this offer was changed or ended since it was "
+                "made. Nothing was exchanged; a new offer can be made."
+            )
+        return f"This offer is {self.state}. Nothing was exchanged."
+
+
+@dataclass(eq=False)
+class SwapWouldBeFlex(Refusal):
+    """The maker of a swap was shown firm, and would get flex now."""
+
+    code: ClassVar[str] = "swap-would-be-flex"
+    title: ClassVar[str] = "Not what was offered"
+    would_hold_gpu_seconds: int
+    quota_gpu_seconds: int
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        held, quota = (
+            hours_text(amount)
+            for amount in (self.would_hold_gpu_seconds, self.quota_gpu_seconds)
+        )
+        return (
+            "Whoever proposed this swap was to get firm time, and it would be flex "
+            f"now: their 7 days would hold {held} of {quota} weighted GPU-hours."
+        )
+
+
+def terms_of(
+    gpus: list[int], start: datetime, end: datetime, *, running: bool
+) -> dict[str, Any]:
+    """Return what an Offer keeps of a Reservation: what is shown is what is given."""
+    return {
+        "gpu_ids": sorted(gpus),
+        # What has passed of a running one is not given.
+        "start": None if running else json_ready(start),
+        "end": json_ready(end),
+    }
+
+
+# --- what people are told ---------------------------------------------------------
+
+
+def couser_words(told: Told) -> str:
+    """Say that a booking is shared with one, or no longer."""
+    if told.detail.get("removed"):
+        return (
+            f"The {told.booking} is no longer shared with you. Your jobs there "
+            "are stopped."
+        )
+    return (
+        f"{told.who or 'Somebody'} lets you use the {told.booking}. You may run "
+        "jobs there; the owner pays, checks in and can change it."
+    )
+
+
+def offer_made_words(told: Told) -> str:
+    """Say who offers what, and until when it can be answered."""
+    who = told.who or "Somebody"
+    if told.detail.get("swap"):
+        what = f"proposes to swap the {told.booking} with yours"
+    else:
+        what = f"offers you the {told.booking}"
+    return f"{who} {what}. Answer until {told.time('expires_at')}."
+
+
+def offer_answered_words(told: Told) -> str:
+    """Say how an Offer ended."""
+    answer = told.detail.get("answer", "answered")
+    who = told.who or "The other side"
+    if answer == "accepted":
+        back = " You hold theirs now." if told.detail.get("swap") else ""
+        return f"{who} accepted your offer of the {told.booking}.{back}"
+    if answer == "expired":
+        return f"Your offer of the {told.booking} was not answered in time."
+    if answer == "withdrawn":
+        return f"{who} withdrew the offer of the {told.booking}."
+    return f"{who} declined your offer of the {told.booking}. You keep it."
+
+
+def series_conflict_words(told: Told) -> str:
+    """Say which day of a Series could not be booked, and why."""
+    if told.detail.get("ended"):
+        return f"Your repeated booking ended by itself. {told.detail.get('why', '')}"
+    at = time_text(datetime.fromisoformat(told.detail["start"]), told.zone)
+    return f"Your repeated booking has no room on {at}. {told.detail.get('why', '')}"

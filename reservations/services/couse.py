@@ -1,0 +1,157 @@
+"""Share a Reservation with people of the same Account.
+
+A co-user may run processes and Jobs on its Gpus. Checking in, changing and paying
+stay the owner's. Who is taken off the list has no right there any more: the
+portal's Jobs of theirs are stopped by the tick of Jobs, with its usual grace, and
+processes count as a stranger's from then on.
+"""
+
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from reservations import live
+from reservations.domain.errors import NotAllowed, NotChangeable, NotFound
+from reservations.domain.lifecycle import State
+from reservations.domain.sharing import MOST_CO_USERS, CannotShare
+from reservations.domain.window import whole_second
+from reservations.models import CoUser, Membership, Notice, Reservation, User
+from reservations.services import books, locking
+from reservations.services.notices import tell
+from reservations.snapshots.facts import site_policy
+
+
+@transaction.atomic(durable=True)
+def share(*, reservation_id: int, user: User, username: str, now: datetime) -> CoUser:
+    """Let a member of the same Account use a Reservation; again changes nothing.
+
+    Raises:
+        CannotShare: it is the owner, or as many share it as may.
+        NotChangeable: it is over.
+        NotAllowed, NotFound: not the owner; no such member of the Account.
+    """
+    at = whole_second(now)
+    row = _own(reservation_id, user, act="share")
+    if row.state not in State.live() or row.end <= at:
+        raise NotChangeable(state=_state(row), act="shared")
+    other = _member(row, username.strip())
+    if other.pk == row.user_id:
+        raise CannotShare(why="it is yours already")
+    sharing = CoUser.objects.sharing().filter(reservation=row)
+    before = sharing.filter(user=other).first()
+    if before is not None:
+        return before
+    if sharing.count() >= MOST_CO_USERS:
+        raise CannotShare(why=f"{MOST_CO_USERS} people share it, which is the most")
+    made = CoUser.objects.create(
+        reservation=row, user=other, added_by=user, added_at=at
+    )
+    books.audit("shared", row, actor=user, now=at, co_user=other.pk)
+    tell(
+        user=other,
+        kind=Notice.Kind.COUSER_ADDED,
+        reservation=row,
+        detail={"person": user.pk},
+        now=at,
+    )
+    _publish(row)
+    return made
+
+
+@transaction.atomic(durable=True)
+def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) -> bool:
+    """Take a co-user off a Reservation, or leave it; False: nobody was there.
+
+    Args:
+        co_user_id: key of the User who may no longer use it.
+
+    Raises:
+        NotAllowed: neither the owner nor the co-user asks.
+        NotFound: no such Reservation.
+    """
+    at = whole_second(now)
+    row = _own(reservation_id, user, act="unshare", besides=co_user_id)
+    removed = (
+        CoUser.objects.sharing()
+        .filter(reservation=row, user_id=co_user_id)
+        .update(removed_at=at)
+    )
+    if not removed:
+        return False
+    books.audit("unshared", row, actor=user, now=at, co_user=co_user_id)
+    if user.pk != co_user_id:
+        tell(
+            user=User.objects.get(pk=co_user_id),
+            kind=Notice.Kind.COUSER_ADDED,
+            reservation=row,
+            detail={"person": user.pk, "removed": True},
+            now=at,
+        )
+    _publish(row)
+    return True
+
+
+def carry(old: Reservation, new: Reservation, *, now: datetime) -> None:
+    """Share with the same people what goes on as another Reservation."""
+    rows = CoUser.objects.sharing().filter(reservation=old)
+    CoUser.objects.bulk_create(
+        CoUser(reservation=new, user_id=user_pk, added_by_id=added_by, added_at=now)
+        for user_pk, added_by in rows.values_list("user_id", "added_by_id")
+    )
+
+
+def candidates(row: Reservation) -> list[User]:
+    """Return the members of the Account that it could be shared with."""
+    shared = CoUser.objects.sharing().filter(reservation=row).order_by()
+    members = (
+        User.objects.filter(
+            is_active=True,
+            memberships__account_id=row.membership.account_id,
+            memberships__active=True,
+        )
+        .exclude(pk=row.user_id)
+        .exclude(pk__in=shared.values("user_id"))
+    )
+    return list(members.order_by("username")[:500])
+
+
+def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:
+    """Return the locked Reservation, if this User shares it.
+
+    The owner is locked first, as whoever books does.
+    """
+    before = locking.load_reservation(pk)
+    if user.pk not in (before.user_id, besides):
+        raise NotAllowed(act=f"{act} somebody else's reservation")
+    if connection.features.has_select_for_update:
+        owner = User.objects.filter(pk=before.user_id)
+        list(owner.select_for_update(no_key=True).values_list("pk"))
+    return locking.load_reservation(pk, lock=True)
+
+
+def _member(row: Reservation, username: str) -> User:
+    """Return the active member of the Reservation's Account with this login."""
+    account = row.membership.account
+    found = (
+        Membership.objects.filter(
+            account=account,
+            active=True,
+            user__username=username,
+            user__is_active=True,
+        )
+        .select_related("user")
+        .first()
+    )
+    if found is None:
+        raise NotFound(what=f"member “{username}” of {account}")
+    return found.user
+
+
+def _state(row: Reservation) -> State:
+    return State.ENDED if row.state in State.live() else State(row.state)
+
+
+def _publish(row: Reservation) -> None:
+    """Have pages and ingest read anew who may use it."""
+    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
+    live.publish_reservation(row, gpu_ids=gpu_ids, policy=site_policy())
