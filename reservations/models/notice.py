@@ -50,9 +50,11 @@ class Notice(models.Model):
         JOB_WARNING = "job_warning", "A job is about to be stopped"
         SERVE_DOWN = "serve_down", "A served model does not answer"
         WEBHOOK_OFF = "webhook_off", "Your webhook was switched off"
+        TRIAL = "trial", "A trial, asked for by you"
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="notices")
-    kind = models.CharField(max_length=24, choices=Kind)
+    # No choices here: a kind more is no change of the table.
+    kind = models.CharField(max_length=24)
     reservation = models.ForeignKey(
         Reservation,
         null=True,
