@@ -82,6 +82,21 @@ class Reservation(models.Model):
     lost_since = models.DateTimeField(
         null=True, blank=True, help_text="Since when one of its Gpus is lost."
     )
+    no_show = models.BooleanField(
+        default=False, help_text="Freed because nobody came: a strike."
+    )
+    overstay = models.BooleanField(
+        default=False,
+        help_text="May stay on past its booked end while nobody claims the Gpus.",
+    )
+    displaced_by = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="displaced",
+        help_text="Whose hours these became.",
+    )
     decision = models.JSONField(
         default=dict, blank=True, help_text="The rule, its numbers, the policy version."
     )
@@ -96,6 +111,11 @@ class Reservation(models.Model):
             models.Index(fields=["state", "end"]),
             models.Index(fields=["membership", "start"]),
             models.Index(fields=["user", "state"]),
+            models.Index(
+                fields=["user", "ended_at"],
+                condition=models.Q(no_show=True),
+                name="reservation_no_shows",
+            ),
         ]
         constraints = [
             models.CheckConstraint(

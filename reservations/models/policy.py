@@ -1,69 +1,212 @@
 """The site's booking rules, as the admin edits them, with history."""
 
 from dataclasses import fields
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
-from reservations.domain.policy import (
-    LONGEST_POSSIBLE_SECONDS,
-    Policy,
-    PolicyInvalid,
-)
+from reservations.domain.policy import LIMITS, Policy, PolicyInvalid
 
 HOUR = 3600
+DAY = 24 * HOUR
+
+
+def _limits(name: str) -> list[Any]:
+    least, most = LIMITS[name]
+    return [MinValueValidator(least), MaxValueValidator(most)]
+
+
+def _seconds(name: str, default: int, meaning: str, shown: str) -> Any:
+    """Return a field of seconds with its meaning, unit, default and limits."""
+    return models.PositiveIntegerField(
+        default=default,
+        validators=_limits(name),
+        help_text=f"{meaning} In seconds; default {default} ({shown}).",
+    )
+
+
+def _number(name: str, default: int, meaning: str) -> Any:
+    """Return a field that counts, with its meaning, default and limits."""
+    return models.PositiveSmallIntegerField(
+        default=default,
+        validators=_limits(name),
+        help_text=f"{meaning} A number; default {default}.",
+    )
 
 
 class SitePolicy(models.Model):
     """One row. Defaults: POLICY.md section 2; all times in seconds."""
 
-    grid_seconds = models.PositiveIntegerField(
-        default=HOUR, validators=[MinValueValidator(60), MaxValueValidator(24 * HOUR)]
+    grid_seconds = _seconds(
+        "grid_seconds",
+        HOUR,
+        "Reservations begin and end on multiples of it; it divides a day.",
+        "1 h",
     )
-    firm_horizon_seconds = models.PositiveIntegerField(default=14 * 24 * HOUR)
-    flex_horizon_seconds = models.PositiveIntegerField(default=3 * 24 * HOUR)
-    freeze_seconds = models.PositiveIntegerField(default=12 * HOUR)
-    longest_seconds = models.PositiveIntegerField(
-        default=24 * HOUR,
-        validators=[MinValueValidator(60), MaxValueValidator(LONGEST_POSSIBLE_SECONDS)],
+    firm_horizon_seconds = _seconds(
+        "firm_horizon_seconds",
+        14 * DAY,
+        "How far ahead a reservation may begin.",
+        "14 days",
     )
-    gpus_at_once = models.PositiveSmallIntegerField(default=4)
-    live_reservations = models.PositiveSmallIntegerField(default=6)
-    future_flex = models.PositiveSmallIntegerField(
-        default=2, help_text="Flex reservations of one person that have not begun."
+    flex_horizon_seconds = _seconds(
+        "flex_horizon_seconds",
+        3 * DAY,
+        "How far ahead a flex reservation may begin.",
+        "3 days",
+    )
+    freeze_seconds = _seconds(
+        "freeze_seconds",
+        12 * HOUR,
+        "How long before its start nobody can take a flex reservation any more.",
+        "12 h",
+    )
+    longest_seconds = _seconds(
+        "longest_seconds",
+        DAY,
+        "Longest reservation; back-to-back ones of a person on a GPU count as one.",
+        "24 h",
+    )
+    gpus_at_once = _number(
+        "gpus_at_once", 4, "GPUs that one person may hold at any instant."
+    )
+    live_reservations = _number(
+        "live_reservations", 6, "Reservations of one person, booked and running."
+    )
+    future_flex = _number(
+        "future_flex", 2, "Flex reservations of one person that have not begun."
     )
     quota_gpu_seconds = models.BigIntegerField(
         default=40 * HOUR * 10,
-        help_text="Per Membership, weighted GPU-seconds in any rolling 7 days.",
+        validators=_limits("quota_gpu_seconds"),
+        help_text="Firm time per Membership in any rolling 7 days. In weighted "
+        "GPU-seconds; default 1440000 (40 h of a GPU of weight 10).",
     )
-    half_life_seconds = models.PositiveIntegerField(default=14 * 24 * HOUR)
+    person_quota_gpu_seconds = models.BigIntegerField(
+        default=80 * HOUR * 10,
+        validators=_limits("person_quota_gpu_seconds"),
+        help_text="Firm time of one person over all Memberships in any rolling 7 "
+        "days. In weighted GPU-seconds; default 2880000 (80 h of weight 10).",
+    )
+    half_life_seconds = _seconds(
+        "half_life_seconds",
+        14 * DAY,
+        "After this time past use counts half in fair share.",
+        "14 days",
+    )
     late_return_ratio = models.FloatField(
-        default=0.5, validators=[MinValueValidator(0), MaxValueValidator(1)]
+        default=0.5,
+        validators=[MinValueValidator(0), MaxValueValidator(1)],
+        help_text="Part of the price of an hour that is given back less than a day "
+        "ahead and that nobody else then held. A ratio, 0 to 1; default 0.5.",
     )
-    no_show_seconds = models.PositiveIntegerField(default=15 * 60)
-    idle_seconds = models.PositiveIntegerField(default=30 * 60)
-    idle_grace_seconds = models.PositiveIntegerField(
-        default=10 * 60, help_text="From the warning to the release."
+    no_show_seconds = _seconds(
+        "no_show_seconds",
+        15 * 60,
+        "Watched time without a sign of the holder after which GPUs are freed.",
+        "15 min",
+    )
+    idle_seconds = _seconds(
+        "idle_seconds",
+        30 * 60,
+        "Watched time under the idle threshold after which the holder is warned.",
+        "30 min",
+    )
+    idle_grace_seconds = _seconds(
+        "idle_grace_seconds",
+        10 * 60,
+        "Watched time from the warning to the release.",
+        "10 min",
     )
     idle_util_pct = models.FloatField(
-        default=3, validators=[MinValueValidator(0), MaxValueValidator(100)]
+        default=3,
+        validators=_limits("idle_util_pct"),
+        help_text="Mean utilization under which a GPU counts as idle. In percent, "
+        "0 to 100; default 3.",
     )
-    release_no_shows = models.BooleanField(default=True)
-    release_idle = models.BooleanField(default=False)
-    lost_seconds = models.PositiveIntegerField(
-        default=10 * 60, help_text="A Gpu lost for longer refunds its reservation."
+    release_no_shows = models.BooleanField(
+        default=True, help_text="Free GPUs that nobody came for; default yes."
     )
-    planned_requests = models.PositiveSmallIntegerField(
-        default=5, help_text="So many waiting requests hold a planned start."
+    release_idle = models.BooleanField(
+        default=False, help_text="Free GPUs that stay idle after a warning; default no."
     )
-    waiting_requests = models.PositiveSmallIntegerField(
-        default=5, help_text="Requests of one person that may wait at a time."
+    strike_no_shows = _number(
+        "strike_no_shows", 3, "No-shows of one person that shorten the horizon."
     )
-    stop_grace_seconds = models.PositiveIntegerField(default=30)
+    strike_window_seconds = _seconds(
+        "strike_window_seconds",
+        30 * DAY,
+        "Time within which those no-shows lie.",
+        "30 days",
+    )
+    strike_horizon_seconds = _seconds(
+        "strike_horizon_seconds",
+        48 * HOUR,
+        "How far ahead a reservation may begin after them, firm or flex.",
+        "48 h",
+    )
+    strike_seconds = _seconds(
+        "strike_seconds",
+        14 * DAY,
+        "How long the shorter horizon lasts, from the last of them.",
+        "14 days",
+    )
+    overstay_seconds = _seconds(
+        "overstay_seconds",
+        12 * HOUR,
+        "How long past its end a reservation may stay on while nobody claims its "
+        "GPUs; 0: not at all.",
+        "12 h",
+    )
+    overstay_notice_seconds = _seconds(
+        "overstay_notice_seconds",
+        10 * 60,
+        "Time that who stayed on has to leave once somebody claims a GPU.",
+        "10 min",
+    )
+    token_seconds = _seconds(
+        "token_seconds",
+        90 * DAY,
+        "How long a token is good: its booking begins within this time.",
+        "90 days",
+    )
+    planned_requests = _number(
+        "planned_requests",
+        5,
+        "Waiting requests, from the first, that hold a planned start.",
+    )
+    waiting_requests = _number(
+        "waiting_requests", 5, "Requests of one person that may wait at a time."
+    )
+    look_again_seconds = _seconds(
+        "look_again_seconds",
+        60,
+        "How often waiting requests are looked at when nothing has changed.",
+        "1 min",
+    )
+    lost_seconds = _seconds(
+        "lost_seconds",
+        10 * 60,
+        "A GPU that is lost for longer refunds its reservation.",
+        "10 min",
+    )
+    stop_grace_seconds = models.PositiveIntegerField(
+        default=30,
+        validators=[MinValueValidator(0), MaxValueValidator(HOUR)],
+        help_text="Time that a Job has from the signal to stop until it is killed. "
+        "In seconds; default 30.",
+    )
     names_visible = models.BooleanField(
-        default=True, help_text="Students see who holds a Gpu; off: groups only."
+        default=True,
+        help_text="Students see who holds a GPU; off: groups only; default yes.",
+    )
+    version = models.PositiveIntegerField(
+        default=1,
+        editable=False,
+        help_text="Counts the changes; stored with every decision.",
     )
 
     history = HistoricalRecords()
@@ -74,6 +217,20 @@ class SitePolicy(models.Model):
     def __str__(self) -> str:
         return "Site policy"
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Keep a valid policy as the next version.
+
+        Raises:
+            ValidationError: on the field that is wrong; nothing is kept.
+        """
+        self.full_clean()
+        newest = type(self).objects.filter(pk=self.pk).values_list("version").first()
+        if newest is not None:
+            self.version = newest[0] + 1
+            if kwargs.get("update_fields") is not None:
+                kwargs["update_fields"] = {*kwargs["update_fields"], "version"}
+        super().save(*args, **kwargs)
+
     def clean(self) -> None:
         """Refuse rules that contradict each other.
 
@@ -83,7 +240,10 @@ class SitePolicy(models.Model):
         try:
             self.to_policy()
         except PolicyInvalid as invalid:
-            raise ValidationError({invalid.field: invalid.why}) from invalid
+            name = invalid.field
+            if name == "late_return_permille":
+                name = "late_return_ratio"
+            raise ValidationError({name: invalid.why}) from invalid
 
     def to_policy(self) -> Policy:
         """Return the rules as the frozen value that decisions take.
@@ -102,3 +262,9 @@ class SitePolicy(models.Model):
     def current(cls) -> "SitePolicy":
         """Return the one row, made with the defaults where it is missing."""
         return cls.objects.filter(pk=1).first() or cls.objects.get_or_create(pk=1)[0]
+
+    @classmethod
+    def of_version(cls, version: int) -> Policy | None:
+        """Return the rules as they were at a version; None: not known."""
+        row = cls.history.filter(version=version).order_by("-history_id").first()
+        return row.instance.to_policy() if row is not None else None

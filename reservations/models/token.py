@@ -10,7 +10,8 @@ from reservations.models.calendar import Reservation
 class Token(models.Model):
     """One firm booking that ignores the horizon, owed to a Membership.
 
-    Given with the refund; ``used_for`` is the Reservation it was spent on.
+    Given with the refund; ``used_for`` is the Reservation it was spent on. A
+    Reservation that is refunded in its turn gives it back.
     """
 
     membership = models.ForeignKey(
@@ -28,6 +29,14 @@ class Token(models.Model):
     )
     reason = models.CharField(max_length=200)
     given_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="Its booking begins before then; empty: a year after it was given.",
+    )
+    revoked_at = models.DateTimeField(
+        null=True, blank=True, help_text="Taken back: the course or account ended."
+    )
 
     class Meta:
         ordering = ["-given_at", "-pk"]
