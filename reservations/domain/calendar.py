@@ -15,9 +15,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from reservations.domain.lifecycle import Kind
 from reservations.domain.window import (
@@ -28,6 +29,9 @@ from reservations.domain.window import (
     instant,
     unix,
 )
+
+if TYPE_CHECKING:
+    from reservations.domain.closures import ClosureInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,13 @@ class CalendarGpu:
     bookable: bool = True
     name: str = ""
     """Product name, as the driver tells it."""
+    pool_pk: int = 0
+    out: str = ""
+    """Why it cannot be booked, in words; empty where it can."""
+    restricted: bool = False
+    """Its pool is kept for some accounts."""
+    limited: bool = False
+    """Its pool has quotas of its own."""
 
     @property
     def label(self) -> str:
@@ -100,6 +111,19 @@ class FlexInfo:
     booked_at: datetime
     user: str = ""
     """Who holds it, as the reader may see it."""
+    user_pk: int = 0
+    planned: bool = False
+    """Placed at a planned start: only firm within quota may displace it (rule 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a waiting request is to begin; later flex leaves it alone (rule 5)."""
+
+    waiting_pk: int
+    user_pk: int
+    gpu_pks: frozenset[int]
+    window: Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +137,21 @@ class Busy:
     """Who holds it, as the reader may see it."""
     flex: FlexInfo | None = None
     """None: nobody can take it (firm, frozen, running, or the reader's own)."""
+    closed: ClosureInfo | None = None
+    """Set where nobody holds it and it is closed all the same."""
 
 
 class Calendar:
     """Busy spans of some Gpus; those of one Gpu never overlap."""
 
-    def __init__(self, gpus: Iterable[CalendarGpu], busy: Iterable[Busy]) -> None:
+    def __init__(
+        self,
+        gpus: Iterable[CalendarGpu],
+        busy: Iterable[Busy],
+        plans: Iterable[Plan] = (),
+    ) -> None:
         self.gpus = tuple(gpus)
+        self.plans = tuple(plans)
         spans: dict[int, list[Busy]] = defaultdict(list)
         for span in busy:
             spans[span.gpu_pk].append(span)
@@ -166,6 +198,37 @@ class Calendar:
             if span.flex is not None
         )
 
+    def plan_in(self, gpu_pks: Iterable[int], window: Window) -> Plan | None:
+        """Return the first plan of somebody else that meets these Gpus then."""
+        wanted = frozenset(gpu_pks)
+        met = (p for p in self.plans if p.window.meets(window) and wanted & p.gpu_pks)
+        return min(met, key=lambda p: (p.window, p.waiting_pk), default=None)
+
+    def planned_gpus(self, window: Window) -> frozenset[int]:
+        """Return the Gpus that plans of others hold within the Window."""
+        met = (plan.gpu_pks for plan in self.plans if plan.window.meets(window))
+        return frozenset[int]().union(*met)
+
+    def seen_by(self, user_pk: int) -> Calendar:
+        """Return the same for one User: nobody takes, or minds, what is their own."""
+        plans = tuple(plan for plan in self.plans if plan.user_pk != user_pk)
+        busy = (
+            replace(span, flex=None)
+            if span.flex is not None and span.flex.user_pk == user_pk
+            else span
+            for span in self.busy()
+        )
+        return Calendar(self.gpus, busy, plans)
+
+    def busy(self) -> Iterator[Busy]:
+        """Yield every span."""
+        for own in self._spans.values():
+            yield from own
+
+    def spans(self, gpu_pk: int) -> list[Busy]:
+        """Return the spans of one Gpu, in order."""
+        return self._spans.get(gpu_pk, [])
+
     def free(self, window: Window, wish: Wish) -> list[CalendarGpu]:
         """Return the Gpus that fit the wish and are free over the Window."""
         start, end = unix(window.start), unix(window.end)
@@ -174,6 +237,15 @@ class Calendar:
             for gpu in self.gpus
             if wish.fits(gpu) and self._clash(gpu.pk, start, end) is None
         ]
+
+    def sets(self, window: Window, wish: Wish) -> list[tuple[CalendarGpu, ...]]:
+        """Return the sets of free Gpus worth taking: unplanned ones before others."""
+        free = self.free(window, wish)
+        planned = self.planned_gpus(window)
+        if not planned:
+            return choices(free, wish.count)
+        clear = [gpu for gpu in free if gpu.pk not in planned]
+        return choices(clear, wish.count) + choices(free, wish.count)
 
     def free_from(self, gpu_pk: int, at: datetime) -> datetime:
         """Return the first instant from ``at`` on at which a Gpu is free."""
@@ -285,7 +357,7 @@ def first_slots(
             grid_seconds=search.grid_seconds,
             longest_seconds=search.longest_seconds,
         )
-        sets = choices(calendar.free(window, wish), wish.count)
+        sets = calendar.sets(window, wish)
         if not sets and taking is not None:
             sets = taking(window)
         for gpus in sets:

@@ -5,22 +5,29 @@ POLICY.md section 3, rules 1 to 3; who yields to whom is in ``displacement``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 from reservations.domain.calendar import Calendar, CalendarGpu, FlexInfo, Slot
+from reservations.domain.closures import (
+    Barred,
+    PoolQuotaExceeded,
+    check_pools,
+    refusal_of,
+)
 from reservations.domain.displacement import (
     Displaced,
     FairTree,
     check_above,
+    check_plans,
     in_the_way,
     yielding,
 )
 from reservations.domain.errors import (
     BeyondHorizon,
     GpuNotBookable,
-    GpuTaken,
     GroupQuotaExceeded,
     InThePast,
     NoGpus,
@@ -63,6 +70,15 @@ class Request:
         return sum(gpu.weight for gpu in self.gpus)
 
     @property
+    def rates(self) -> dict[int, int]:
+        """The same by Pool; 0 stands for all of them together."""
+        found = {0: self.rate}
+        for gpu in self.gpus:
+            if gpu.pool_pk:
+                found[gpu.pool_pk] = found.get(gpu.pool_pk, 0) + gpu.weight
+        return found
+
+    @property
     def cost_gpu_seconds(self) -> int:
         """Weighted GPU-seconds of the whole Window."""
         return cost_gpu_seconds(self.window, rate=self.rate)
@@ -76,7 +92,9 @@ class Snapshot:
     calendar: Calendar
     own: tuple[Holding, ...] = ()
     quotas: tuple[QuotaInfo, ...] = ()
-    """The Membership's, then those on the path to the root that have one."""
+    """The Membership's, those on the path to the root that have one, then Pools'."""
+    barred: Barred = field(default_factory=dict)
+    """Pools that the requester may not book."""
     membership_pk: int = 0
     freed_gpu_seconds: int = 0
     """Committed now and not with the request: what a change gives up."""
@@ -111,6 +129,7 @@ class Decision:
             "cost_gpu_seconds": self.cost_gpu_seconds,
             "quotas": [
                 {
+                    **({"pool": info.pool} if info.pool_pk else {}),
                     "account": info.account,
                     "quota_gpu_seconds": info.quota_gpu_seconds,
                     "held_gpu_seconds": peak.held_gpu_seconds,
@@ -164,13 +183,14 @@ def check_window(window: Window, *, now: datetime, policy: Policy) -> None:
         )
 
 
-def check_gpus(gpus: Sequence[CalendarGpu]) -> None:
-    """Refuse no Gpus at all, and those out of service."""
+def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> None:
+    """Refuse no Gpus at all, those out of service, and those kept for others."""
     if not gpus:
         raise NoGpus
     for gpu in gpus:
         if not gpu.bookable:
-            raise GpuNotBookable(gpu=gpu.label, why="it is out of service")
+            raise GpuNotBookable(gpu=gpu.label, why=gpu.out or "it is out of service")
+    check_pools(gpus, barred or {})
 
 
 def check_limits(request: Request, snapshot: Snapshot) -> None:
@@ -228,17 +248,12 @@ def check_free(request: Request, calendar: Calendar) -> None:
     """Refuse Gpus that somebody holds in the Window.
 
     Raises:
-        GpuTaken: names the first Gpu and the span that is in the way.
+        GpuTaken, ClosedThen: the first Gpu and the span that is in the way.
     """
     for gpu in request.gpus:
         span = calendar.clash(gpu.pk, request.window)
         if span is not None:
-            raise GpuTaken(
-                gpu=gpu.label,
-                start=datetime.fromtimestamp(span.start, UTC),
-                end=datetime.fromtimestamp(span.end, UTC),
-                user=span.user,
-            )
+            raise refusal_of(gpu, span)
 
 
 def check_quotas(
@@ -247,17 +262,17 @@ def check_quotas(
     """Return the fullest 7 days of every quota with the request in it.
 
     Raises:
-        QuotaExceeded, GroupQuotaExceeded: a quota would be exceeded.
+        QuotaExceeded, GroupQuotaExceeded, PoolQuotaExceeded.
     """
-    policy, window = snapshot.policy, request.window
+    policy, window, rates = snapshot.policy, request.window, request.rates
+    bind = [info for info in snapshot.quotas if info.pool_pk in rates]
     peaks = tuple(
-        (info, peak_with(info, window, rate=request.rate)) for info in snapshot.quotas
+        (info, peak_with(info, window, rate=rates[info.pool_pk])) for info in bind
     )
     for info, peak in peaks:
         if peak.held_gpu_seconds <= info.quota_gpu_seconds:
             continue
-        refusal = QuotaExceeded if info.own else GroupQuotaExceeded
-        raise refusal(
+        raise exceeded(info)(
             account=info.account,
             window_start=peak.start,
             window_end=peak.end,
@@ -265,9 +280,10 @@ def check_quotas(
             quota_gpu_seconds=info.quota_gpu_seconds,
             asked_gpu_seconds=request.cost_gpu_seconds,
             fits_gpu_seconds=fitting_gpu_seconds(
-                snapshot.quotas,
+                bind,
                 window,
                 rate=request.rate,
+                rates=rates,
                 grid_seconds=policy.grid_seconds,
             ),
             flex_from=window.start - timedelta(seconds=policy.flex_horizon_seconds),
@@ -275,12 +291,19 @@ def check_quotas(
     return peaks
 
 
+def exceeded(info: QuotaInfo) -> Callable[..., QuotaExceeded]:
+    """Return the refusal of a quota: one's own, a group's, a Pool's."""
+    if info.pool_pk:
+        return partial(PoolQuotaExceeded, pool=info.pool, own=info.own)
+    return QuotaExceeded if info.own else GroupQuotaExceeded
+
+
 def decide(request: Request, snapshot: Snapshot) -> Decision:
     """Judge a request; never raises a Refusal, always returns one instead."""
     cost = request.cost_gpu_seconds
     policy = snapshot.policy
     try:
-        check_gpus(request.gpus)
+        check_gpus(request.gpus, snapshot.barred)
         check_window(request.window, now=request.now, policy=policy)
         check_limits(request, snapshot)
         flex = in_the_way(request.gpus, request.window, snapshot.calendar)
@@ -343,6 +366,7 @@ def _flex(
         if span.flex is not None
     }
     try:
+        check_plans(request.gpus, request.window, snapshot.calendar)
         check_above(displaced, on=on)
     except Refusal as held:
         return Decision(None, cost, refusal=held, why_not_firm=why)

@@ -30,6 +30,7 @@ from reservations.domain.calendar import (
     Wish,
     groups_of,
 )
+from reservations.domain.closures import refusal_of
 from reservations.domain.errors import GpuTaken
 from reservations.domain.fairshare import (
     AccountShares,
@@ -38,7 +39,7 @@ from reservations.domain.fairshare import (
     Ranking,
     rank_tree,
 )
-from reservations.domain.window import Window, instant, unix
+from reservations.domain.window import Window, unix
 
 MOST_GPUS = 16
 """Of a larger group those with the fewest Reservations in the way are tried."""
@@ -93,6 +94,7 @@ class Displaced:
             "start": self.flex.start.isoformat(),
             "frozen_at": self.frozen_at.isoformat(),
             "refund_gpu_seconds": self.refund_gpu_seconds,
+            **({"planned": True} if self.flex.planned else {}),
             "place_before": self.place_before,
             "place_after": self.place_after,
             "own": [_step_json(step) for step in self.own],
@@ -195,6 +197,44 @@ def yielding(
     )
 
 
+@dataclass(eq=False)
+class PlannedFor(GpuTaken):
+    """A waiting request has its planned start there: only firm may go before it."""
+
+    code: ClassVar[str] = "planned-for"
+    title: ClassVar[str] = "Planned for a waiting request"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        taken = super().text(zone).replace("is taken", "is planned", 1)
+        return (
+            f"{taken.removesuffix('.')}, for a waiting request. Its start is held: "
+            "only a firm booking within quota goes before it."
+        )
+
+
+def check_plans(
+    gpus: Sequence[CalendarGpu], window: Window, calendar: Calendar
+) -> None:
+    """Refuse flex that would push back a planned start, or what was placed at one.
+
+    Raises:
+        PlannedFor: with the first of them (rule 5).
+    """
+    plan = calendar.plan_in([gpu.pk for gpu in gpus], window)
+    if plan is not None:
+        named = next(gpu.label for gpu in gpus if gpu.pk in plan.gpu_pks)
+        raise PlannedFor(gpu=named, start=plan.window.start, end=plan.window.end)
+    for gpu in gpus:
+        for span in calendar.clashes(gpu.pk, window):
+            if span.flex is not None and span.flex.planned:
+                raise PlannedFor(
+                    gpu=gpu.label,
+                    start=span.flex.start,
+                    end=span.flex.end,
+                    user=span.user,
+                )
+
+
 def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> None:
     """Refuse a flex request that does not stand above those in its way (rule 2).
 
@@ -228,18 +268,13 @@ def in_the_way(
     """Return the flex that a request would displace, each once, by number.
 
     Raises:
-        GpuTaken: something is in the way that nobody can take.
+        GpuTaken, ClosedThen: something is in the way that nobody can take.
     """
     found: dict[int, FlexInfo] = {}
     for gpu in gpus:
         for span in calendar.clashes(gpu.pk, window):
             if span.flex is None:
-                raise GpuTaken(
-                    gpu=gpu.label,
-                    start=instant(span.start),
-                    end=instant(span.end),
-                    user=span.user,
-                )
+                raise refusal_of(gpu, span)
             found[span.flex.reservation_pk] = span.flex
     return tuple(found[pk] for pk in sorted(found))
 
@@ -254,12 +289,27 @@ def fewest_displaced(
     """
     ways: dict[int, tuple[FlexInfo, ...]] = {}
     takeable: list[CalendarGpu] = []
+    planned = calendar.planned_gpus(window)
     for gpu in calendar.gpus:
         spans = calendar.clashes(gpu.pk, window) if wish.fits(gpu) else []
         flex = tuple(span.flex for span in spans if span.flex is not None)
         if wish.fits(gpu) and len(flex) == len(spans):
             takeable.append(gpu)
             ways[gpu.pk] = flex
+            if any(one.planned for one in flex):
+                planned |= {gpu.pk}
+    # What is planned for others yields to firm alone: without it first.
+    clear = [gpu for gpu in takeable if gpu.pk not in planned]
+    found = _fewest(clear, ways, wish, ranks)
+    return found + (_fewest(takeable, ways, wish, ranks) if planned else [])
+
+
+def _fewest(
+    takeable: Sequence[CalendarGpu],
+    ways: Mapping[int, tuple[FlexInfo, ...]],
+    wish: Wish,
+    ranks: Mapping[int, int],
+) -> list[tuple[CalendarGpu, ...]]:
     found = []
     for group in groups_of(takeable, wish.count):
         group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))

@@ -11,7 +11,7 @@ Cost: O(n log n) of the n Spends within 7 days of the request.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -30,6 +30,8 @@ class Spend:
     rate_permille: int
     """Thousandths of weighted Gpus: weight x Gpus x 1000, times the part of the
     price that an hour given back late still costs."""
+    pool_pk: int = 0
+    """On which Pool's Gpus; 0: where no Pool's quota asks."""
 
     @classmethod
     def held(cls, window: Window, *, rate: int) -> Spend:
@@ -47,6 +49,10 @@ class QuotaInfo:
     spends: tuple[Spend, ...]
     own: bool = True
     """The requester's Membership itself; False: an Account on its path."""
+    pool_pk: int = 0
+    """Only what stands on this Pool's Gpus counts; 0: everything."""
+    pool: str = ""
+    """Name of that Pool on screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +127,27 @@ def fits(info: QuotaInfo, window: Window, *, rate: int) -> bool:
 
 
 def fitting_gpu_seconds(
-    infos: Sequence[QuotaInfo], window: Window, *, rate: int, grid_seconds: int
+    infos: Sequence[QuotaInfo],
+    window: Window,
+    *,
+    rate: int,
+    grid_seconds: int,
+    rates: Mapping[int, int] | None = None,
 ) -> int:
     """Return the cost of the longest beginning of a request that would fit.
 
     Longer from the same start never holds less in any window, so bisection
     over the grid finds it. 0: nothing fits from this start.
+
+    Args:
+        rates: by Pool, the weighted Gpus of it that are asked for.
     """
+    of = rates or {}
     low, high = 0, window.seconds // grid_seconds
     while low < high:
         middle = (low + high + 1) // 2
         part = Window.of(window.start, seconds=middle * grid_seconds)
-        if all(fits(info, part, rate=rate) for info in infos):
+        if all(fits(i, part, rate=of.get(i.pool_pk, rate)) for i in infos):
             low = middle
         else:
             high = middle - 1

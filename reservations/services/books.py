@@ -19,6 +19,7 @@ from reservations.models import (
 )
 from telemetry import services as telemetry
 from telemetry.domain.usage import Span
+from telemetry.models import Gpu
 
 HOLD, RELEASE, CHARGE = LedgerEntry.Kind
 
@@ -108,7 +109,12 @@ def late_spends(
     if reservation.kind != Kind.FIRM:
         return []
     return [
-        Spend(unix(late.start), unix(late.end), weight_of(allocation) * permille)
+        Spend(
+            unix(late.start),
+            unix(late.end),
+            weight_of(allocation) * permille,
+            allocation.gpu.pool_id,
+        )
         for allocation, window in returned
         for late in late_windows(window, at=now)
     ]
@@ -144,11 +150,23 @@ def spends_left(
     reservation: Reservation, gpu_pks: Collection[int], window: Window
 ) -> list[Spend]:
     """Return what the late hours of ``late_left`` count in quotas."""
+    left = [part for part in late_left(reservation, gpu_pks, window) if part.firm]
+    pools = _pools_of({part.gpu_id for part in left})
     return [
-        Spend(unix(part.start), unix(part.end), part.weight * part.permille)
-        for part in late_left(reservation, gpu_pks, window)
-        if part.firm
+        Spend(
+            unix(part.start),
+            unix(part.end),
+            part.weight * part.permille,
+            pools[part.gpu_id],
+        )
+        for part in left
     ]
+
+
+def _pools_of(gpu_pks: Collection[int]) -> dict[int, int]:
+    if not gpu_pks:
+        return {}
+    return dict(Gpu.objects.filter(pk__in=gpu_pks).values_list("pk", "pool_id"))
 
 
 def late_piece(

@@ -127,7 +127,7 @@ def _check_again(
         ignoring_late=row.pk,
         extra=books.spends_left(row, [gpu.pk for gpu in locked.gpus], request.window),
     )
-    check_gpus(request.gpus)
+    check_gpus(request.gpus, snapshot.barred)
     check_limits(request, snapshot)
     check_free(request, snapshot.calendar)
     if row.kind == Kind.FIRM:

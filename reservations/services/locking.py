@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db import connection
+from django.db.models import Exists, OuterRef, Q
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.errors import MembershipNeeded, NotAllowed, NotFound
-from reservations.models import Account, Membership, Reservation, User
+from reservations.models import Account, Membership, PoolQuota, Reservation, User
 from reservations.snapshots.facts import PATH_UP, account_path, calendar_gpus
 from telemetry.models import Gpu
+
+_WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
+    PoolQuota.objects.filter(account=OuterRef("pk"))
+)
+"""Accounts whose members must not decide at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,9 @@ def lock(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
     """
     path = account_path(membership)
     if connection.features.has_select_for_update:
-        limited = [a.pk for a in path if a.quota_gpu_seconds is not None]
-        if limited:
-            rows = Account.objects.filter(pk__in=limited).order_by("pk")
-            fresh = {a.pk: a for a in rows.select_for_update(no_key=True)}
-            path = [fresh.get(account.pk, account) for account in path]
+        rows = Account.objects.filter(_WITH_QUOTA, pk__in=[a.pk for a in path])
+        fresh = {a.pk: a for a in rows.order_by("pk").select_for_update(no_key=True)}
+        path = [fresh.get(account.pk, account) for account in path]
         for model, pks in ((User, [membership.user_id]), (Gpu, gpu_ids)):
             held = model._default_manager.filter(pk__in=pks).order_by("pk")
             list(held.select_for_update(no_key=True).values_list("pk"))

@@ -1,6 +1,7 @@
 """The first slots that fit: for "find a slot", and after a refusal."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from reservations.domain.calendar import (
@@ -10,6 +11,7 @@ from reservations.domain.calendar import (
     Wish,
     first_slots,
 )
+from reservations.domain.closures import PoolNotYours, check_pools
 from reservations.domain.decision import Decision, Request, Snapshot, decide
 from reservations.domain.displacement import fewest_displaced
 from reservations.domain.errors import (
@@ -38,6 +40,7 @@ from reservations.snapshots.facts import (
     quota_infos,
     site_policy,
 )
+from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.usage import with_tree
 
 # Another time or other Gpus can cure these; the rest needs another wish.
@@ -121,6 +124,9 @@ def _search(
     Args:
         taking: also where flex of others would go; what is offered after a
             refusal or a displacement takes from nobody.
+
+    Raises:
+        PoolNotYours: (taking) all that is wished for is kept for others.
     """
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
     latest = horizon
@@ -129,12 +135,20 @@ def _search(
     if latest < earliest:
         return []
     last_end = latest_end or latest + timedelta(seconds=policy.longest_seconds)
-    fitting = [gpu for gpu in gpus if wish.fits(gpu)]
+    path = account_path(membership)
+    asking = {account.pk for account in path}
+    barred = barred_pools(gpus, asking)
+    good = [gpu for gpu in gpus if wish.fits(gpu)]
+    fitting = [gpu for gpu in good if gpu.pool_pk not in barred]
+    if taking and good and not fitting:
+        check_pools(good, barred)
     taker = Taker(membership.user_id, now, policy.freeze_seconds) if taking else None
-    calendar = calendar_of(fitting, earliest, last_end, ignoring=ignoring, taker=taker)
+    calendar = calendar_of(
+        fitting, earliest, last_end, ignoring=ignoring, taker=taker, asking=asking
+    )
     quotas = quota_infos(
-        membership, account_path(membership), earliest, last_end,
-        policy=policy, ignoring=ignoring,
+        membership, path, earliest, last_end, policy=policy, ignoring=ignoring,
+        pools={gpu.pool_pk for gpu in fitting if gpu.limited},
     )  # fmt: skip
     own = own_holdings(membership.user_id, ignoring=ignoring)
     facts = with_tree(
@@ -253,6 +267,8 @@ def add_next_slot(
     wish = _like(gpus, gpu_ids, seconds, policy)
     if wish is None:
         return
+    if isinstance(refusal, PoolNotYours):
+        wish = replace(wish, gpu_class=None)
     # Other Gpus at the same time first: it reads one Window, not two weeks.
     same_time = begin + timedelta(seconds=wish.duration_seconds)
     tries = [same_time] if isinstance(refusal, GpuTaken | GpuNotBookable) else []

@@ -15,6 +15,7 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Allocation, Reservation, Token
 from reservations.services import books, locking
+from reservations.snapshots.pools import closed_gpus
 from telemetry.domain.rules import INTRUDER, OVERRUN
 from telemetry.models import Alert, Gpu
 
@@ -86,10 +87,12 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
         allocations__end__gt=allocation.start,
     )
     busy = Gpu.objects.filter(taken).values("pk")
+    closed = closed_gpus(allocation.start, allocation.end)
     rows = (
         Gpu.objects.bookable()
         .filter(node_id=allocation.gpu.node_id, pool_id=allocation.gpu.pool_id)
         .exclude(pk__in=busy)
+        .exclude(pk__in=closed)
         .exclude(pk__in=Alert.objects.open().exclude(gpu=None).values("gpu_id"))
         .order_by("pk")
     )

@@ -1,12 +1,13 @@
 """What a decision looks at: the policy, the Gpus, who holds them, the quotas."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
 from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
+from reservations.domain.closures import closed_spans
 from reservations.domain.decision import Holding, Snapshot
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
@@ -20,7 +21,12 @@ from reservations.models import (
     Reservation,
     SitePolicy,
 )
-from telemetry.models import Gpu, GpuQuerySet
+from reservations.snapshots.gpus import calendar_gpus as calendar_gpus
+from reservations.snapshots.pools import (
+    barred_pools,
+    closures_between,
+    pool_quota_infos,
+)
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
 HOLDING = State.holding()
@@ -31,33 +37,6 @@ PATH_UP = "account__parent"
 def site_policy() -> Policy:
     """Return the site's rules as they are now."""
     return SitePolicy.current().to_policy()
-
-
-def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
-    """Return Gpus (default: all that are shown) as the calendar knows them.
-
-    Bookable by the same rule as ``Gpu.objects.bookable()``.
-    """
-    rows = Gpu.objects.shown() if gpus is None else gpus
-    return [
-        CalendarGpu(
-            pk=pk,
-            node=node,
-            index=index,
-            gpu_class=gpu_class,
-            memory_total_bytes=memory_bytes,
-            weight=weight,
-            bookable=present and not any(out),
-            name=name,
-        )
-        for (
-            pk, node, index, gpu_class, memory_bytes, weight, name, present, *out,
-        ) in rows.values_list(
-            "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
-            "pool__weight", "name", "present",
-            "lost", "maintenance", "mig", "retired", "node__maintenance",
-        )
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +56,15 @@ def calendar_of(
     ignoring: int | None = None,
     names: bool = False,
     taker: Taker | None = None,
+    asking: Collection[int] = (),
 ) -> Calendar:
-    """Return who holds these Gpus between two instants.
+    """Return who holds these Gpus between two instants, and when they are closed.
 
     Args:
         ignoring: primary key of a Reservation that is about to change.
         names: whether the reader may see who.
         taker: whose request may displace; None: nothing can be taken.
+        asking: Accounts on the path of who asks: their teaching slots are open.
     """
     rows = list(
         Allocation.objects.filter(
@@ -108,19 +89,22 @@ def calendar_of(
     if taker is not None:
         pks = {pk for *_, pk, kind in rows if kind == Kind.FLEX}
         flex = _takeable(pks, taker, names=names) if pks else {}
-    return Calendar(
-        gpus,
-        (
-            Busy(
-                gpu,
-                unix(begin),
-                unix(over),
-                (shown or login) if names else "",
-                flex.get(pk),
-            )
-            for gpu, begin, over, shown, login, pk, _kind in rows
-        ),
-    )
+    busy = [
+        Busy(
+            gpu,
+            unix(begin),
+            unix(over),
+            (shown or login) if names else "",
+            flex.get(pk),
+        )
+        for gpu, begin, over, shown, login, pk, _kind in rows
+    ]
+    if closures := closures_between(start, end):
+        held: dict[int, list[Window]] = {}
+        for gpu, begin, over, *_ in rows:
+            held.setdefault(gpu, []).append(Window(begin, over))
+        busy += closed_spans(closures, gpus, held, asking=asking)
+    return Calendar(gpus, busy)
 
 
 def _takeable(pks: set[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
@@ -201,6 +185,7 @@ def quota_infos(
     ignoring: int | None = None,
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
+    pools: Collection[int] | None = (),
 ) -> tuple[QuotaInfo, ...]:
     """Return the quotas that bind a Membership, with what counts near a span.
 
@@ -211,7 +196,9 @@ def quota_infos(
         ignoring: a Reservation that is about to change.
         ignoring_late: a Reservation whose late hours are about to be held again.
         extra: what else counts, such as hours a change would give back late.
+        pools: whose own quotas are asked for too; None: every Pool's.
     """
+    path = tuple(path)
     limited = [account for account in path if account.quota_gpu_seconds is not None]
     below = accounts_below(limited)
     rows = _spend_rows(
@@ -240,6 +227,11 @@ def quota_infos(
                 own=False,
             )
         )
+    if pools is None or pools:
+        infos += pool_quota_infos(
+            membership, path, start - WEEK, end + WEEK, pools=pools,
+            ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
+        )  # fmt: skip
     return tuple(infos)
 
 
@@ -339,12 +331,20 @@ def request_snapshot(
 
     The tree is read only where flex is in the way: by whoever judges.
     """
+    asking = {account.pk for account in path}
     return Snapshot(
         policy=policy,
         membership_pk=membership.pk,
         calendar=calendar_of(
-            gpus, start, end, ignoring=ignoring, names=names, taker=taker
+            gpus,
+            start,
+            end,
+            ignoring=ignoring,
+            names=names,
+            taker=taker,
+            asking=asking,
         ),
+        barred=barred_pools(gpus, asking),
         own=own_holdings(membership.user_id, ignoring=ignoring),
         quotas=quota_infos(
             membership,
@@ -355,6 +355,7 @@ def request_snapshot(
             ignoring=ignoring,
             ignoring_late=ignoring_late,
             extra=extra,
+            pools={gpu.pool_pk for gpu in gpus if gpu.limited},
         ),
     )
 

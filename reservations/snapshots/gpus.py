@@ -1,0 +1,60 @@
+"""The Gpus as the calendar knows them, and why one cannot be booked."""
+
+from collections.abc import Iterable
+
+from reservations.domain.calendar import CalendarGpu
+from telemetry.models import Gpu, GpuQuerySet
+
+OUT_FIELDS = (
+    "retired", "lost", "foreign", "mig", "maintenance", "node__maintenance",
+    "draining", "node__draining",
+)  # fmt: skip
+_OUT_WORDS = (
+    "it was taken out for good",
+    "its driver does not answer",
+    "another system manages it",
+    "it is split into instances",
+    "it is under maintenance",
+    "its node is under maintenance",
+    "it is draining: no new bookings",
+    "its node is draining: no new bookings",
+)
+
+
+def out_words(*, present: bool, out: Iterable[bool]) -> str:
+    """Return why a Gpu cannot be booked, from ``OUT_FIELDS``; empty: it can."""
+    if not present:
+        return "it is missing"
+    return next((words for words, on in zip(_OUT_WORDS, out, strict=True) if on), "")
+
+
+def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
+    """Return Gpus (default: all that are shown) as the calendar knows them.
+
+    Bookable by the same rule as ``Gpu.objects.bookable()``.
+    """
+    rows = Gpu.objects.shown() if gpus is None else gpus
+    return [
+        CalendarGpu(
+            pk=pk,
+            node=node,
+            index=index,
+            gpu_class=gpu_class,
+            memory_total_bytes=memory_bytes,
+            weight=weight,
+            bookable=present and not any(out),
+            name=name,
+            pool_pk=pool,
+            out=out_words(present=present, out=out),
+            restricted=bool(restricted),
+            limited=bool(limited),
+        )
+        for (
+            pk, node, index, gpu_class, memory_bytes, weight, name, pool,
+            restricted, limited, present, *out,
+        ) in rows.values_list(
+            "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
+            "pool__weight", "name", "pool_id",
+            "pool__rule__restricted", "pool__rule__limited", "present", *OUT_FIELDS,
+        )
+    ]  # fmt: skip
