@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from reservations.domain.errors import Refusal, json_ready
 from reservations.domain.told import Told
-from reservations.domain.words import hours_text, time_text
+from reservations.domain.words import time_text
 
 MOST_CO_USERS = 8
 """People one Reservation may be shared with."""
@@ -65,22 +65,23 @@ class OfferOver(Refusal):
 
 
 @dataclass(eq=False)
-class SwapWouldBeFlex(Refusal):
-    """The maker of a swap was shown firm, and would get flex now."""
+class OtherSideRefused(Refusal):
+    """The rules say no to what the maker of a swap would get."""
 
-    code: ClassVar[str] = "swap-would-be-flex"
-    title: ClassVar[str] = "Not what was offered"
-    would_hold_gpu_seconds: int
-    quota_gpu_seconds: int
+    code: ClassVar[str] = "other-side-refused"
+    title: ClassVar[str] = "Not possible for the other side"
+    rule: str
+    """Code of the refusal; its numbers are for its own side only."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        held, quota = (
-            hours_text(amount)
-            for amount in (self.would_hold_gpu_seconds, self.quota_gpu_seconds)
-        )
+        if self.rule == "flex":
+            return (
+                "Whoever proposed this swap was to get firm time, and it would be "
+                "flex now. Nothing was exchanged."
+            )
         return (
-            "Whoever proposed this swap was to get firm time, and it would be flex "
-            f"now: their 7 days would hold {held} of {quota} weighted GPU-hours."
+            "Whoever proposed this swap may not hold your reservation now "
+            f"({self.rule}). Nothing was exchanged."
         )
 
 
