@@ -1,0 +1,347 @@
+"""Who of those that wait is placed next, and where. Pure. (POLICY.md rule 5)
+
+Order: Fair Tree rank, then older request, then id; nothing else. Whoever is first
+in it and fits anywhere gets the earliest start that the rules grant (``decide``:
+quotas, caps, horizons, rule 2), on the instants at which Gpus come free and the
+full hours between.
+
+Why it ends (I6): with no new request nobody is placed for ever. A request that lost
+flex by rank (``takes`` is off) takes free time only, so each request displaces by
+rank at most once, and once more for every time it yielded to firm; firm never goes.
+Between two displacements every placement adds one, and there are only so many.
+
+With notice shorter than the freeze, or in the person's quiet hours, a slot is only
+offered, unless it was accepted beforehand or a Job waits with the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from reservations.domain.calendar import (
+    Calendar,
+    CalendarGpu,
+    Plan,
+    Slot,
+    Wish,
+    window_from,
+)
+from reservations.domain.decision import Decision, Request, Snapshot, decide
+from reservations.domain.displacement import fewest_displaced
+from reservations.domain.fairshare import Rank
+from reservations.domain.lifecycle import Kind
+from reservations.domain.policy import Policy
+from reservations.domain.recheck import broken_rules
+from reservations.domain.window import HOUR_SECONDS, Window, instant, unix
+
+MOST_ASKED = 400
+"""How often the rules are asked for one request before it keeps waiting."""
+OFFER_SECONDS = 30 * 60
+"""How long an offer stands; in quiet hours, so long after they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB"."""
+
+    pk: int
+    member_pk: int
+    user_pk: int
+    wish: Wish
+    earliest: datetime
+    latest: datetime
+    """Last instant at which it must be over."""
+    asked_at: datetime
+    """The original time of the request, also after a displacement."""
+    consents: bool = False
+    """Accepted beforehand, or a Job waits with it: any notice will do."""
+    quiet_until: datetime | None = None
+    """Its person wants no call before then; None: it is not quiet."""
+    takes: bool = True
+    """It may displace by rank (rule 2)."""
+    plan: Plan | None = None
+    """The start it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one request would get now."""
+
+    waiting: Waiting
+    slot: Slot
+    decision: Decision
+    ask: bool
+    """It needs an answer first."""
+
+    @property
+    def keeps_plan(self) -> bool:
+        """Whether flex was placed where it held a planned start, or before."""
+        plan = self.waiting.plan
+        return (
+            plan is not None
+            and self.decision.kind is Kind.FLEX
+            and self.slot.start <= plan.window.start
+        )
+
+
+FactsOf = Callable[[Waiting], Snapshot]
+"""What a request is judged by: the calendar as its person sees it, own and quotas."""
+
+
+def in_order(
+    waiting: Iterable[Waiting], ranks: Mapping[int, Rank]
+) -> tuple[Waiting, ...]:
+    """Return requests as they are served: rank, then older, then id."""
+    return tuple(sorted(waiting, key=lambda one: order_key(one, ranks)))
+
+
+def order_key(one: Waiting, ranks: Mapping[int, Rank]) -> tuple[int, datetime, int]:
+    """Return what requests are ordered by; the smallest is served first."""
+    rank = ranks[one.member_pk].rank if one.member_pk in ranks else 0
+    return -rank, one.asked_at, one.pk
+
+
+def first_placed(
+    queue: Sequence[Waiting],
+    facts_of: FactsOf,
+    *,
+    now: datetime,
+    skip: Collection[int] = (),
+) -> Choice | None:
+    """Return the first in order that can be placed without asking; None: nobody."""
+    for one in queue:
+        if one.pk in skip:
+            continue
+        found = choose(one, facts_of(one), now=now)
+        if found is not None and not found.ask:
+            return found
+    return None
+
+
+def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
+    """Return the earliest start the rules grant; one to be asked about comes last.
+
+    None before its planned start is over: it is never placed after it.
+    """
+    asked = 0
+    to_ask: Choice | None = None
+    for window in windows(one, facts, now=now):
+        if one.plan is not None and window.start > one.plan.window.start:
+            break
+        ask = needs_answer(one, window.start, now=now, policy=facts.policy)
+        if ask and to_ask is not None:
+            continue
+        for gpus in _sets(one, facts, window):
+            asked += 1
+            decision = decide(Request(gpus, window, now), facts)
+            if not _good(one, decision):
+                continue
+            assert decision.kind is not None
+            slot = Slot(
+                tuple(gpu.pk for gpu in gpus),
+                window.start,
+                window.end,
+                decision.kind,
+                len(decision.displaced),
+            )
+            found = Choice(one, slot, decision, ask)
+            if not ask:
+                return found
+            to_ask = found
+            break
+        if asked >= MOST_ASKED:
+            break
+    return to_ask
+
+
+def _good(one: Waiting, decision: Decision) -> bool:
+    if decision.kind is None:
+        return False
+    by_rank = decision.kind is Kind.FLEX and bool(decision.displaced)
+    return one.takes or not by_rank
+
+
+def needs_answer(
+    one: Waiting, start: datetime, *, now: datetime, policy: Policy
+) -> bool:
+    """Say whether a placement at this notice needs the person's word."""
+    if one.consents:
+        return False
+    short = start - now <= timedelta(seconds=policy.freeze_seconds)
+    return short or one.quiet_until is not None
+
+
+def offer_until(one: Waiting, slot: Slot, *, now: datetime) -> datetime:
+    """Return how long an offer stands: 30 min, from the end of quiet hours on.
+
+    At most to the end of the slot; one that begins meanwhile begins later.
+    """
+    woken = max(now, one.quiet_until or now)
+    return min(woken + timedelta(seconds=OFFER_SECONDS), slot.end)
+
+
+def _sets(
+    one: Waiting, facts: Snapshot, window: Window
+) -> list[tuple[CalendarGpu, ...]]:
+    free = facts.calendar.sets(window, one.wish)
+    if free or facts.tree is None:
+        return free
+    ranks = {pk: rank.rank for pk, rank in facts.tree.ranked().ranks.items()}
+    return fewest_displaced(facts.calendar, window, one.wish, ranks=ranks)
+
+
+# --- when there is room -------------------------------------------------------------
+
+
+def windows(one: Waiting, facts: Snapshot, *, now: datetime) -> Iterator[Window]:
+    """Yield the Windows worth asking about, earliest first.
+
+    Those in which enough Gpus are free, or held by flex that might yield.
+    """
+    policy = facts.policy
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    last = min(one.latest - timedelta(seconds=one.wish.duration_seconds), horizon)
+    first = max(one.earliest, now)
+    taking = facts.tree is not None
+    yield from rooms(facts.calendar, one, first, last, policy=policy, taking=taking)
+
+
+def rooms(
+    calendar: Calendar,
+    one: Waiting,
+    first: datetime,
+    last: datetime,
+    *,
+    policy: Policy,
+    taking: bool,
+) -> Iterator[Window]:
+    """Yield the Windows between two starts in which there is room, on the grid.
+
+    ``first`` itself may begin off it: it is now, or a time that was asked for.
+    """
+    grid = policy.grid_seconds
+    begin = unix(first)
+    spans = openings(calendar, one.wish, begin, unix(last), taking=taking)
+    changes = {_ceil(at, grid) for at in calendar.changes()}
+    for second in _starts(spans, changes, begin, grid):
+        window = window_from(
+            first if second == begin else instant(second),
+            duration_seconds=one.wish.duration_seconds,
+            grid_seconds=grid,
+            longest_seconds=policy.longest_seconds,
+        )
+        long_enough = window.seconds >= one.wish.duration_seconds
+        if long_enough and window.end <= one.latest:
+            yield window
+
+
+def _starts(
+    spans: Sequence[tuple[int, int]], changes: Collection[int], first: int, grid: int
+) -> Iterator[int]:
+    stride = max(HOUR_SECONDS // grid, 1) * grid
+    for low, high in spans:
+        begin = low if low == first else _ceil(low, grid)
+        inside = {at for at in changes if begin < at <= high}
+        inside |= {begin, _ceil(low, grid)}
+        inside.update(range(_ceil(begin + 1, stride), high + 1, stride))
+        yield from sorted(at for at in inside if at <= high)
+
+
+def _ceil(second: int, grid: int) -> int:
+    return -(-second // grid) * grid
+
+
+def openings(
+    calendar: Calendar, wish: Wish, first: int, last: int, *, taking: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of starts (Unix seconds, both ends included) with room.
+
+    From each of them on at least ``count`` Gpus are free for the whole duration.
+    Swept over the gaps of all Gpus: O(n log n) in their number.
+
+    Args:
+        taking: flex that might yield is no obstacle.
+    """
+    steps: list[tuple[int, int]] = []
+    for gpu in calendar.gpus:
+        if not wish.fits(gpu):
+            continue
+        for low, high in _gaps(calendar, gpu.pk, first, last, wish, taking=taking):
+            steps += [(low, 1), (high + 1, -1)]
+    found: list[tuple[int, int]] = []
+    free = 0
+    # Ends before begins at one instant: what ends there is not free any more.
+    for at, step in sorted(steps):
+        before, free = free, free + step
+        if before < wish.count <= free:
+            found.append((at, at))
+        elif free < wish.count <= before:
+            found[-1] = (found[-1][0], at - 1)
+    return [(low, high) for low, high in found if low <= high]
+
+
+def _gaps(
+    calendar: Calendar, gpu_pk: int, first: int, last: int, wish: Wish, *, taking: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield the spans of starts at which one Gpu is free for the whole duration."""
+    free_from = first
+    for span in calendar.spans(gpu_pk):
+        if taking and span.flex is not None:
+            continue
+        high = min(span.start - wish.duration_seconds, last)
+        if free_from <= high:
+            yield free_from, high
+        free_from = max(free_from, span.end)
+        if free_from > last:
+            return
+    if free_from <= last:
+        yield free_from, last
+
+
+# --- the reason, stored and followed again ------------------------------------------
+
+
+def reason(
+    choice: Choice, queue: Sequence[Waiting], ranks: Mapping[int, Rank]
+) -> dict[str, Any]:
+    """Return what is kept of a placement (rule 8): the order, and the decision."""
+    own = queue.index(choice.waiting)
+    return {
+        "rule": "5 waitlist",
+        "order": [_entry(one, ranks) for one in queue[: own + 1]],
+        "slot": {
+            "gpus": list(choice.slot.gpu_ids),
+            "start": choice.slot.start.isoformat(),
+            "end": choice.slot.end.isoformat(),
+        },
+        "keeps_plan": choice.keeps_plan,
+        "takes": choice.waiting.takes,
+        "decision": choice.decision.to_json(),
+    }
+
+
+def _entry(one: Waiting, ranks: Mapping[int, Rank]) -> dict[str, Any]:
+    rank, asked_at, pk = order_key(one, ranks)
+    return {"id": pk, "rank": -rank, "asked_at": asked_at.isoformat()}
+
+
+def broken_order(stored: Mapping[str, Any]) -> list[str]:
+    """Return what of a stored placement does not follow; nothing: it stands (I14)."""
+    keys = [
+        (-entry["rank"], datetime.fromisoformat(entry["asked_at"]), entry["id"])
+        for entry in stored["order"]
+    ]
+    found = [
+        f"5: #{key[2]} was served before its turn"
+        for before, key in pairwise(keys)
+        if key < before
+    ]
+    decision = stored["decision"]
+    firm = str(decision["rule"]).startswith("1")
+    if decision.get("displaced") and not firm and not stored["takes"]:
+        found.append("5: it took by rank though it had lost by rank")
+    return found + broken_rules(decision)
