@@ -49,6 +49,7 @@ export class Board {
     this.rosterId = null;
     this.frameAt = null; // performance.now() of the newest frame
     this.holders = {};
+    this.spent = {};
   }
 
   /** Takes names; cells of Gpus that stay keep their history. */
@@ -68,6 +69,7 @@ export class Board {
     this.byNode = Map.groupBy(cells, (cell) => cell.info.node);
     this.rosterId = roster.roster_id;
     this.takeHolders(this.holders);
+    this.takeEnergy(this.spent);
   }
 
   takeHolders(holders) {
@@ -76,6 +78,7 @@ export class Board {
   }
 
   takeEnergy(spent) {
+    this.spent = spent;
     for (const cell of this.cells) cell.spent = spent[cell.id] ?? null;
   }
 

@@ -72,13 +72,14 @@ class Row {
     setFigure(this.texts.heat, figure(row.temperatureCelsius, " °C"), cell);
     setFigure(this.texts.power, figure(row.powerWatts, " W"), cell);
     setFigure(this.texts.clock, ghz(row.smClockMhz), cell);
-    setText(this.energy, energyWords(cell));
+    setText(this.energy, energyWords(cell).replace(" so far", ""));
     setText(this.running, runners(cell).join(", "));
     this.book.hidden = !isBookable(cell);
     const holder = holderWords(cell);
     setText(this.holder, holder || noteWords(cell));
-    setAttr(this.holder, "title", noteWords(cell) || null);
+    setAttr(this.holder, "title", [holder, noteWords(cell)].filter(Boolean).join("; ") || null);
     setText(this.next, nextWords(cell).replace(/^(then|free,) /, ""));
+    setAttr(this.next, "title", nextWords(cell) || null);
   }
 }
 

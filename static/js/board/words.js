@@ -26,9 +26,9 @@ export function untilWords(cell) {
   return isHeld(cell) ? `until ${clock(cell.holder.until)}, ${nextWords(cell)}` : nextWords(cell);
 }
 
-/** "1.24 kWh", what the booking that runs came to; "" where nothing is known of it. */
+/** "1.24 kWh so far", what the booking that runs came to; "" where nothing is known of it. */
 export function energyWords({ holder, spent }) {
-  return spent && spent.reservation === holder?.reservation ? energy(spent.kwh) : "";
+  return spent && spent.reservation === holder?.reservation ? `${energy(spent.kwh)} so far` : "";
 }
 
 /** "then Bo", "then free to 18:00", "free from 14:00". */
