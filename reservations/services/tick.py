@@ -21,11 +21,8 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, transaction
 from django.db.models import Max
 
-from reservations import live
 from reservations.domain.errors import BookingError
 from reservations.domain.ledger import (
-    Settlement,
-    cost_gpu_seconds,
     late_charge_gpu_seconds,
     unheld,
 )
@@ -36,6 +33,7 @@ from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
 from reservations.services import absence, books, locking, unclean
 from reservations.services.giving import rate_of
+from reservations.services.refunding import publish, refund
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import held_in_hour
 from telemetry import services as telemetry
@@ -93,7 +91,7 @@ def _start(pk: int, now: datetime, policy: Policy) -> bool:
         return False
     Reservation.objects.move(pk, old=State.CONFIRMED, new=State.ACTIVE)
     books.audit("started", row, actor=None, now=now)
-    _publish(row, policy)
+    publish(row, policy)
     return True
 
 
@@ -130,31 +128,8 @@ def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
         row.save(update_fields=["lost_since"])
     if now - row.lost_since < timedelta(seconds=policy.lost_seconds):
         return False
-    _refund(row, now=now, reason="a GPU was lost", policy=policy)
+    refund(row, now=now, reason="a GPU was lost", policy=policy)
     return True
-
-
-def _refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> None:
-    """Give everything back; the time that was held is the site's (rule 7)."""
-    over = min(max(now, row.start), row.end)
-    held = books.held_gpu_seconds(row)
-    used = Window(row.start, over) if over > row.start else None
-    site = cost_gpu_seconds(used, rate=rate_of(row)) if used else 0
-    moved = Reservation.objects.move(
-        row.pk,
-        old=State(row.state),
-        new=State.REFUNDED,
-        end=over,
-        ended_at=now,
-        cost_gpu_seconds=site,
-    )
-    if not moved:
-        return
-    Allocation.objects.filter(reservation=row).update(live=False, end=over)
-    books.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
-    books.ask_summary(row, now=now)
-    books.audit("refunded", row, actor=None, now=now, reason=reason)
-    _publish(row, policy, gone=True)
 
 
 # --- 5. end ------------------------------------------------------------------------
@@ -172,7 +147,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
         return False
     if row.state == State.CONFIRMED:
         # Nothing ever began it: the portal was down, which nobody pays for.
-        _refund(row, now=now, reason="the portal was down", policy=policy)
+        refund(row, now=now, reason="the portal was down", policy=policy)
         return True
     used = Window(row.start, row.end) if row.end > row.start else None
     lost = None
@@ -186,7 +161,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     books.settle(row, settlement, at=row.end, reason="ended")
     books.ask_summary(row, now=now)
     books.audit("ended", row, actor=None, now=now)
-    _publish(row, policy)
+    publish(row, policy)
     return True
 
 
@@ -194,10 +169,10 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def _mend(pk: int, now: datetime, policy: Policy) -> bool:
-    if not unclean.mend(pk, now, policy, refund=_refund):
+    if not unclean.mend(pk, now, policy, refund=refund):
         return False
     row = locking.load_reservation(pk)
-    _publish(row, policy, gone=row.state == State.REFUNDED)
+    publish(row, policy, gone=row.state == State.REFUNDED)
     return True
 
 
@@ -272,9 +247,3 @@ def _roll_hours(now: datetime) -> int:
     except DatabaseError:
         log.exception("the Accounts' hours are not rolled up")
         return 0
-
-
-def _publish(row: Reservation, policy: Policy, *, gone: bool = False) -> None:
-    row.refresh_from_db()
-    gpu_ids = list(row.allocations.values_list("gpu_id", flat=True))
-    live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=gone)

@@ -24,7 +24,7 @@ WAIT_SECONDS = 120
 FOREIGN_RULES = (INTRUDER, OVERRUN)
 REASON = "the Gpus were not clean at the start"
 
-Refund = Callable[..., None]
+Refund = Callable[..., bool]
 
 
 def due(now: datetime, policy: Policy) -> list[int]:
