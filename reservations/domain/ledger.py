@@ -5,7 +5,7 @@ weighted GPU-seconds. Over the life of a Reservation HOLD + RELEASE = 0 and
 CHARGE is what was paid. An hour given back is judged by itself: one that begins
 24 h or more after the moment of return is free; a later one costs
 ``weight x lambda`` for the part that nobody else then held, charged when it has
-passed. Hours are those of the UTC clock, so that cutting a Reservation in
+passed. Time that somebody else's flex was displaced for is never free. Hours are those of the UTC clock, so that cutting a Reservation in
 pieces costs the same (I8).
 """
 
@@ -35,11 +35,18 @@ def cost_gpu_seconds(window: Window, *, rate: int) -> int:
     return window.seconds * rate
 
 
-def late_windows(given_back: Window, *, at: datetime) -> list[Window]:
+def late_windows(
+    given_back: Window, *, at: datetime, never_free: Iterable[Window] = ()
+) -> list[Window]:
     """Return the hours of a return at ``at`` that are not free.
 
     Those that begin before ``at`` + 24 h; an hour begins where it begins on the
     clock even where only its end was given back.
+
+    Args:
+        never_free: time that somebody else's flex had to go for. Who pushes
+            others out and then does not use the time pays for what nobody else
+            then holds, however early it comes back; or displacing would be free.
     """
     free_from = at + timedelta(seconds=DAY_SECONDS)
     late = [
@@ -47,6 +54,7 @@ def late_windows(given_back: Window, *, at: datetime) -> list[Window]:
         for piece in given_back.hours()
         if grid_floor(piece.start, HOUR) < free_from
     ]
+    late += [cut for gone in never_free if (cut := given_back.cut(gone)) is not None]
     return merged(late)
 
 

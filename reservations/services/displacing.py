@@ -69,7 +69,7 @@ def _displace(
     row = Reservation.objects.select_related("user", "membership__account").get(pk=pk)
     allocations = list(row.allocations.select_related("gpu__node").order_by("gpu_id"))
     moved = Reservation.objects.move(
-        pk, old=State.CONFIRMED, new=State.DISPLACED, ended_at=now
+        pk, old=State.CONFIRMED, new=State.DISPLACED, ended_at=now, displaced_by=made
     )
     if not moved:
         first = allocations[0].gpu

@@ -1,0 +1,48 @@
+"""Staying on past the end: a tail of flex that anybody may claim (rule 3).
+
+A Reservation whose holder asked for it goes on when it is over, until somebody
+claims one of its Gpus: then there are ten minutes to leave. The tail lies between
+``booked_end`` and ``end``; it is paid as it is used, counts in no quota and is never
+frozen. For whoever asks for its Gpus it is over when the notice is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from reservations.domain.policy import Policy
+from reservations.domain.told import Told
+
+
+def stands_until(
+    booked_end: datetime, end: datetime, *, now: datetime, policy: Policy
+) -> datetime:
+    """Return until when a Reservation stands in the way of others.
+
+    Of an overstay that is the end of the notice, if it were claimed now.
+    """
+    if end <= booked_end:
+        return end
+    notice = timedelta(seconds=policy.overstay_notice_seconds)
+    return max(booked_end, min(end, now + notice))
+
+
+def tail_end(
+    booked_end: datetime, taken: Iterable[datetime], *, policy: Policy
+) -> datetime:
+    """Return how long a Reservation may stay on, at most.
+
+    Args:
+        taken: when somebody else's time on its Gpus begins, or a closure does.
+    """
+    latest = booked_end + timedelta(seconds=policy.overstay_seconds)
+    return max(min([latest, *taken]), booked_end)
+
+
+def claimed_words(told: Told) -> str:
+    """Say until when the Gpus have to be left. detail: leave_at."""
+    return (
+        f"Somebody claims GPUs that you stayed on with: your {told.booking} now ends at "
+        f"{told.clock('leave_at')}. What still runs there then is stopped."
+    )
