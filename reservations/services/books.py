@@ -81,6 +81,7 @@ def late_return(
     """Keep the hours that came back too late to be free (POLICY.md rule 6)."""
     if not permille:
         return
+    displaced = displaced_windows(reservation)
     LateReturn.objects.bulk_create(
         LateReturn(
             reservation=reservation,
@@ -94,7 +95,9 @@ def late_return(
             returned_at=now,
         )
         for allocation, window in returned
-        for late in late_windows(window, at=now)
+        for late in late_windows(
+            window, at=now, never_free=displaced.get(allocation.gpu_id, ())
+        )
     )
 
 
@@ -108,6 +111,7 @@ def late_spends(
     """Return what ``late_return`` of the same would count in quotas."""
     if reservation.kind != Kind.FIRM:
         return []
+    displaced = displaced_windows(reservation)
     return [
         Spend(
             unix(late.start),
@@ -116,8 +120,20 @@ def late_spends(
             allocation.gpu.pool_id,
         )
         for allocation, window in returned
-        for late in late_windows(window, at=now)
+        for late in late_windows(
+            window, at=now, never_free=displaced.get(allocation.gpu_id, ())
+        )
     ]
+
+
+def displaced_windows(reservation: Reservation) -> dict[int, list[Window]]:
+    """Return, by Gpu, the time that others' flex had to go for."""
+    found: dict[int, list[Window]] = {}
+    rows = Allocation.objects.filter(reservation__displaced_by=reservation)
+    for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
+        if start < end:
+            found.setdefault(gpu, []).append(Window(start, end))
+    return found
 
 
 def late_left(
