@@ -1,7 +1,6 @@
 """What a decision looks at: the policy, the Gpus, who holds them, the quotas."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Sum
@@ -27,6 +26,8 @@ from reservations.snapshots.pools import (
     closures_between,
     pool_quota_infos,
 )
+from reservations.snapshots.taking import Taker as Taker
+from reservations.snapshots.taking import plans_between, takeable
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
 HOLDING = State.holding()
@@ -37,15 +38,6 @@ PATH_UP = "account__parent"
 def site_policy() -> Policy:
     """Return the site's rules as they are now."""
     return SitePolicy.current().to_policy()
-
-
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """Who might displace flex, and when: nobody takes what is their own."""
-
-    user_pk: int
-    now: datetime
-    freeze_seconds: int
 
 
 def calendar_of(
@@ -88,7 +80,7 @@ def calendar_of(
     flex: dict[int, FlexInfo] = {}
     if taker is not None:
         pks = {pk for *_, pk, kind in rows if kind == Kind.FLEX}
-        flex = _takeable(pks, taker, names=names) if pks else {}
+        flex = takeable(pks, taker, names=names) if pks else {}
     busy = [
         Busy(
             gpu,
@@ -104,34 +96,10 @@ def calendar_of(
         for gpu, begin, over, *_ in rows:
             held.setdefault(gpu, []).append(Window(begin, over))
         busy += closed_spans(closures, gpus, held, asking=asking)
-    return Calendar(gpus, busy)
-
-
-def _takeable(pks: set[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
-    """Return those of these flex Reservations that are neither frozen nor own."""
-    frozen_until = taker.now + timedelta(seconds=taker.freeze_seconds)
-    rows = (
-        Reservation.objects.filter(
-            pk__in=pks, state=State.CONFIRMED, start__gt=frozen_until
-        )
-        .exclude(user_id=taker.user_pk)
-        .select_related("user", "membership__account")
-        .order_by()
-    )
-    return {
-        row.pk: FlexInfo(
-            reservation_pk=row.pk,
-            membership_pk=row.membership_id,
-            account_pk=row.membership.account_id,
-            account=str(row.membership.account),
-            start=row.start,
-            end=row.end,
-            cost_gpu_seconds=row.cost_gpu_seconds,
-            booked_at=row.created_at,
-            user=str(row.user) if names else "",
-        )
-        for row in rows
-    }
+    if taker is None:
+        return Calendar(gpus, busy)
+    plans = plans_between(start, end, taker)
+    return Calendar(gpus, busy, plans)
 
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:

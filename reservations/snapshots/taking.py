@@ -1,0 +1,89 @@
+"""What may be displaced by whom, and the planned starts that flex leaves alone."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F
+
+from reservations.domain.calendar import FlexInfo, Plan
+from reservations.domain.lifecycle import State
+from reservations.domain.window import Window
+from reservations.models import Reservation, WaitingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Who might displace flex, and when: nobody takes what is their own."""
+
+    user_pk: int
+    now: datetime
+    freeze_seconds: int
+
+    @property
+    def frozen_until(self) -> datetime:
+        """Return the last start at which nothing can be taken any more."""
+        return self.now + timedelta(seconds=self.freeze_seconds)
+
+
+def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, ...]:
+    """Return the starts that others than the taker hold between two instants.
+
+    Those inside the freeze hold nothing: that time is anyone's (POLICY.md rule 3).
+    """
+    rows = (
+        WaitingRequest.objects.waiting()
+        .filter(
+            planned=True,
+            expected_start__gt=taker.frozen_until,
+            expected_start__lt=end,
+            expected_end__gt=start,
+        )
+        .exclude(user_id=taker.user_pk)
+        .order_by()
+        .values_list(
+            "pk", "user_id", "expected_gpu_ids", "expected_start", "expected_end"
+        )
+    )
+    return tuple(
+        Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
+        for pk, user_pk, gpu_ids, begin, over in rows
+        if begin is not None and over is not None
+    )
+
+
+def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
+    """Return those of these flex Reservations that are neither frozen nor own."""
+    rows = (
+        Reservation.objects.filter(
+            pk__in=pks, state=State.CONFIRMED, start__gt=taker.frozen_until
+        )
+        .exclude(user_id=taker.user_pk)
+        .select_related("user", "membership__account")
+        .annotate(
+            kept_plan=F("waited__planned"),
+            planned_start=F("waited__expected_start"),
+            planned_end=F("waited__expected_end"),
+        )
+        .order_by()
+    )
+    return {
+        row.pk: FlexInfo(
+            reservation_pk=row.pk,
+            membership_pk=row.membership_id,
+            account_pk=row.membership.account_id,
+            account=str(row.membership.account),
+            start=row.start,
+            end=row.end,
+            cost_gpu_seconds=row.cost_gpu_seconds,
+            booked_at=row.created_at,
+            user=str(row.user) if names else "",
+            user_pk=row.user_id,
+            planned=bool(
+                row.kept_plan
+                and row.start == row.planned_start
+                and row.end <= row.planned_end
+            ),
+        )
+        for row in rows
+    }
