@@ -1,9 +1,12 @@
 """Everything back: what the site did is never the holder's loss (POLICY.md rule 7).
 
-Inside the transaction and under the lock of whoever calls.
+Full refund, the lost time in the site's own column, and a Token; the Token that was
+spent on the booking comes back too. Inside the transaction and under the lock of
+whoever calls.
 """
 
-from datetime import datetime
+from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from reservations import live
 from reservations.domain.ledger import Settlement, cost_gpu_seconds
@@ -13,10 +16,22 @@ from reservations.domain.window import Window
 from reservations.models import Allocation, Reservation, Token
 from reservations.services import books
 from reservations.services.giving import rate_of
+from reservations.services.notices import tell
+from reservations.snapshots.facts import site_policy
 
 
-def refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> bool:
+def refund(
+    row: Reservation,
+    *,
+    now: datetime,
+    reason: str,
+    policy: Policy,
+    never_had: Collection[Allocation] = (),
+) -> bool:
     """Give everything back; the time that was held is the site's.
+
+    Args:
+        never_had: Gpus that somebody else sat on from the start and pays for.
 
     Returns:
         False: another worker moved the row first, and nothing is written.
@@ -24,7 +39,8 @@ def refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> b
     over = min(max(now, row.start), row.end)
     held = books.held_gpu_seconds(row)
     used = Window(row.start, over) if over > row.start else None
-    site = cost_gpu_seconds(used, rate=rate_of(row)) if used else 0
+    rate = rate_of(row) - sum(books.weight_of(one) for one in never_had)
+    site = cost_gpu_seconds(used, rate=rate) if used else 0
     moved = Reservation.objects.move(
         row.pk,
         old=State(row.state),
@@ -36,23 +52,55 @@ def refund(row: Reservation, *, now: datetime, reason: str, policy: Policy) -> b
     if not moved:
         return False
     Allocation.objects.filter(reservation=row).update(live=False, end=over)
+    if never_had:
+        pks = [one.pk for one in never_had]
+        Allocation.objects.filter(pk__in=pks).update(end=row.start)
     books.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
     books.ask_summary(row, now=now)
     books.audit("refunded", row, actor=None, now=now, reason=reason)
+    tell(
+        user=row.user,
+        kind="refunded",
+        reservation=row,
+        detail={"reason": reason, "refund_gpu_seconds": held},
+        now=now,
+        key=f"refunded:{row.pk}",
+    )
+    _token_back(row, now=now, policy=policy)
+    give_token(row, now=now, reason=reason)
     publish(row, policy, gone=True)
     return True
 
 
+def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
+    """Give back the Token that was spent on it, good for as long as a new one."""
+    good_until = now + timedelta(seconds=policy.token_seconds)
+    spent = Token.objects.filter(used_for=row)
+    if spent.update(used_for=None, expires_at=good_until):
+        books.audit("token-back", row, actor=None, now=now)
+
+
 def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
     """Owe the Membership one firm booking; False: this Reservation gave one before."""
+    policy = site_policy()
     _token, made = Token.objects.get_or_create(
         given_for=row,
         defaults={
             "membership_id": row.membership_id,
             "reason": reason[:200],
             "given_at": now,
+            "expires_at": now + timedelta(seconds=policy.token_seconds),
         },
     )
+    if made:
+        tell(
+            user=row.user,
+            kind="token_given",
+            reservation=row,
+            detail={"reason": reason},
+            now=now,
+            key=f"token:{row.pk}",
+        )
     return made
 
 

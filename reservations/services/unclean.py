@@ -3,6 +3,7 @@
 Somebody else's process was on it when the Window began, and stays: the holder gets
 an equal Gpu of the same Node, free over the whole Window; where there is none,
 everything back and a Token. Once the holder has come it is no start any more.
+Who sat there past their own end pays for that time (``overrun``).
 """
 
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from django.db.models import Q
 
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
-from reservations.models import Allocation, Reservation, Token
-from reservations.services import books, locking
+from reservations.models import Allocation, Reservation
+from reservations.services import books, locking, overrun
 from reservations.snapshots.pools import closed_gpus
 from telemetry.domain.rules import INTRUDER, OVERRUN
 from telemetry.models import Alert, Gpu
@@ -58,15 +59,13 @@ def mend(pk: int, now: datetime, policy: Policy, *, refund: Refund) -> bool:
     for allocation in dirty:
         old, new = allocation.gpu, _equal(allocation, row)
         if new is None or not _move(allocation, new):
-            refund(row, now=now, reason=REASON, policy=policy)
-            Token.objects.create(
-                membership_id=row.membership_id,
-                given_for=row,
-                reason=REASON,
-                given_at=now,
-            )
+            paid = [a for a in dirty if overrun.charge(a, row, now=now)]
+            refund(row, now=now, reason=REASON, policy=policy, never_had=paid)
             return True
         moved[str(old)] = str(new)
+    for allocation in dirty:
+        # With the old Gpu: what was read before the move.
+        overrun.charge(allocation, row, now=now)
     Reservation.objects.filter(pk=pk).update(version=row.version + 1)
     books.audit("moved", row, actor=None, now=now, reason=REASON, gpus=moved)
     return True
