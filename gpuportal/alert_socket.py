@@ -1,9 +1,13 @@
-"""`/ws/alerts/`: says that some Alert changed, and nothing of which one.
+"""`/ws/alerts/`: what the bell of every page hears.
 
-Who may see what is decided where the list is made, on each asking anew.
+That some Alert changed, and nothing of which one: who may see what is decided where
+the list is made, on each asking anew. And one's own Notices, as they are told.
 """
 
+from typing import Any
+
 from reservations.consumers import SessionConsumer
+from reservations.live import user_group
 from reservations.models import User
 from telemetry.live import ALERTS, AlertsChanged
 
@@ -13,8 +17,12 @@ class AlertsConsumer(SessionConsumer):
 
     def admit(self, user: User) -> frozenset[str]:
         """Everybody who is signed in may know that something changed."""
-        return frozenset({ALERTS})
+        return frozenset({ALERTS, user_group(user.pk)})
 
     async def alerts_changed(self, message: AlertsChanged) -> None:
         """Hand it on."""
+        await self.send_json(message)
+
+    async def notice_told(self, message: dict[str, Any]) -> None:
+        """Hand on one of this User's own Notices."""
         await self.send_json(message)

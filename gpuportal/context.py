@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from gpuportal.alerts import calling_alerts, told_to
-from reservations.models import Account, Membership, User
+from reservations.models import Account, Membership, Notice, User
 from reservations.snapshots.notices import NoticeInfo, notices_of
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
@@ -133,10 +133,18 @@ class Site:
             return []
         return notices_of(user, unread=True, most=ALERTS_SHOWN)
 
+    @cached_property
+    def notice_count(self) -> int:
+        """How many those are."""
+        user = self.request.user
+        if len(self.notices) < ALERTS_SHOWN or not isinstance(user, User):
+            return len(self.notices)
+        return Notice.objects.unread(user).count()
+
     @property
     def bell_count(self) -> int:
         """What the bell counts: open alerts and unread notices."""
-        return self.alert_count + len(self.notices)
+        return self.alert_count + self.notice_count
 
     @cached_property
     def accused(self) -> list[Alert]:

@@ -5,6 +5,7 @@ secret comes from a file of mode 600 under ``var/secret`` or the environment.
 Nodes do not read this file: see ``gpuportal/node_settings.py``.
 """
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import environ
@@ -150,6 +151,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 1.0,
         "options": {"expires": 5},
     },
+    # Mails and webhooks; what is due is in the database.
+    "delivery": {
+        "task": "reservations.tasks.deliver",
+        "schedule": 5.0,
+        "options": {"expires": 5},
+    },
     "placement": {
         "task": "placement.tasks.tick",
         "schedule": 1.0,
@@ -251,7 +258,25 @@ if PRODUCTION:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
+# --- notices by mail and webhook (docs/operations.md) ----------------------------
 EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+MAIL_CONFIGURED = bool(env("EMAIL_URL", default=""))
+if MAIL_CONFIGURED:
+    vars().update(env.email_url("EMAIL_URL"))
+DEFAULT_FROM_EMAIL = env("MAIL_FROM", default="GPU Portal <gpuportal@localhost>")
+# The address that people type; links in mails begin with it.
+PORTAL_URL = env("PORTAL_URL", default="").rstrip("/")
+# Networks inside the institute that webhooks may call; public addresses always may.
+WEBHOOK_ALLOWED_NETWORKS = env.list("WEBHOOK_ALLOWED_NETWORKS", default=[])
+for _network in WEBHOOK_ALLOWED_NETWORKS:
+    try:
+        ip_network(_network)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"WEBHOOK_ALLOWED_NETWORKS: {error}") from error
+# Plain http to this very machine: for development only.
+WEBHOOK_LOOPBACK_HTTP = env.bool("WEBHOOK_LOOPBACK_HTTP", default=DEBUG)
+if WEBHOOK_LOOPBACK_HTTP and PRODUCTION:
+    raise ImproperlyConfigured("WEBHOOK_LOOPBACK_HTTP is not for production")
 
 # --- the portal's own ----------------------------------------------------------
 # Simulated GPUs are refused in production unless the operator says so.

@@ -6,6 +6,7 @@ from django.urls import include, path
 
 from gpuportal import alert_views, views
 from gpuportal.api import api
+from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz
 from gpuportal.metrics import metrics
@@ -16,6 +17,7 @@ urlpatterns = [
     path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
     path("search", views.search, name="search"),
+    path("bell", bell, name="bell"),
     path("alerts/", alert_views.alert_list, name="alerts"),
     path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
     path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),

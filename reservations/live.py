@@ -116,6 +116,7 @@ def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:
             "text": notice.text,
             "reservation": notice.reservation_pk,
             "url": notice.url,
+            "icon": notice.icon,
         },
     )
     transaction.on_commit(lambda: _tell(message, user_pk), robust=True)

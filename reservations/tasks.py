@@ -1,12 +1,33 @@
-"""What beat asks for every second."""
+"""What beat asks for: the tick every second, what goes out every few seconds."""
 
 from celery import shared_task
 from django.utils import timezone
 
-from reservations import services
+from reservations import live, services
+from reservations.services import delivery
+
+DELIVERING = "reservations.delivering"
+DELIVERING_SECONDS = 60
+"""Longer than a run lasts: `delivery.RUN_SECONDS` and one message's timeouts."""
 
 
 @shared_task(name="reservations.tasks.tick")  # type: ignore[untyped-decorator]
 def tick() -> dict[str, int]:
     """Run the calendar's tick (see ``services.tick`` for its steps)."""
     return services.tick(timezone.now())
+
+
+@shared_task(name="reservations.tasks.deliver")  # type: ignore[untyped-decorator]
+def deliver() -> dict[str, int]:
+    """Send Notices by mail and webhook, in one process of the worker at a time.
+
+    Others' servers are slow, and the ticks need the other process. Rows are claimed in
+    the database: the mark in the broker only keeps the way free for the ticks.
+    """
+    broker = live.client()
+    if not broker.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
+        return {}
+    try:
+        return delivery.due(now=timezone.now())
+    finally:
+        broker.delete(DELIVERING)

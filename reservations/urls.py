@@ -2,16 +2,14 @@
 
 from django.urls import path
 
-from reservations import views
-from reservations.views import account_tree, group_head, manage
+from reservations import account_urls, notice_urls, views
 
 urlpatterns = [
     path("calendar/", views.calendar, name="calendar"),
     path("reservations/<int:pk>/", views.reservation, name="reservation"),
     path("accounts/<int:pk>/history/", views.account_history, name="account-history"),
-    path("manage/", manage.home, name="manage"),
-    path("manage/accounts/", account_tree.show, name="manage-accounts"),
-    path("group/", group_head.show, name="group"),
+    *account_urls.urlpatterns,
+    *notice_urls.urlpatterns,
     path("standing/", views.standing, name="standing"),
     path("standing/ledger.csv", views.ledger_csv, name="ledger-csv"),
 ]

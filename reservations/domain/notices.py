@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
+from reservations.domain import news
 from reservations.domain.advice import used_ratio
 from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.lifecycle import Kind
@@ -78,8 +79,45 @@ def _displaced(told: Told) -> str:
     )
 
 
+SYMBOLS: dict[str, str] = {
+    "displaced": "displaced",
+    "placed": "reserved",
+    "planned": "clock",
+    "declined": "cancelled",
+    "moved": "arrow-right",
+    "released": "released",
+    "idle_warning": "idle",
+    "ending_soon": "clock",
+    "overstay_claimed": "clock",
+    "refunded": "refunded",
+    "token_given": "key",
+    "maintenance": "maintenance",
+    "offer_made": "users",
+    "offer_answered": "users",
+    "couser_added": "users",
+    "series_conflict": "calendar",
+    "course_ending": "users",
+    "low_use": "chart",
+    "job_started": "running",
+    "job_done": "done",
+    "job_failed": "failed",
+    "job_warning": "alert",
+    "serve_down": "lost",
+    "webhook_off": "link",
+}
+"""Symbols of the site's sprite by kind."""
+
+
 WORDS: dict[str, Words] = {
     "displaced": _displaced,
+    "released": news.released,
+    "idle_warning": news.idle_warning,
+    "refunded": news.refunded,
+    "token_given": news.token_given,
+    "ending_soon": news.ending_soon,
+    "moved": news.moved,
+    "webhook_off": news.webhook_off,
+    "trial": news.trial,
     "couser_added": couser_words,
     "offer_answered": offer_answered_words,
     "offer_made": offer_made_words,

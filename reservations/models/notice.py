@@ -88,6 +88,11 @@ class Notice(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} of #{self.reservation_id}, to {self.user}"
 
+    @property
+    def kind_words(self) -> str:
+        """Return what its kind is called."""
+        return self.Kind(self.kind).label
+
 
 class NoticeSettings(models.Model):
     """How one User wants to be told beside the page; no row: the defaults."""

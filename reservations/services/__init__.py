@@ -15,7 +15,7 @@ from reservations.services.giving import (
     undo_cancel,
 )
 from reservations.services.moving import move_rest
-from reservations.services.notices import read_notice
+from reservations.services.notices import read_all, read_notice
 from reservations.services.presence import check_in, keep
 from reservations.services.search import find_slots, next_equal
 from reservations.services.standing import Standing, standing
@@ -35,6 +35,7 @@ __all__ = [
     "move_rest",
     "next_equal",
     "preview",
+    "read_all",
     "read_notice",
     "release",
     "revoke_token",

@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from reservations import live
 from reservations.domain.errors import NotFound
 from reservations.models import Notice, Reservation, User
+from reservations.services import channels
 from reservations.snapshots.notices import notices_in_words
 
 _ONCE = ("notice_told_once", "reservations_notice.key")
@@ -25,6 +26,8 @@ def tell(
     key: str = "",
 ) -> Notice | None:
     """Write a Notice inside the caller's transaction; pages hear it on commit.
+
+    What goes out by mail and webhook is queued with it (``delivery.py`` sends it).
 
     Args:
         kind: a value of `Notice.Kind`.
@@ -47,6 +50,7 @@ def tell(
     )
     if not _write(told):
         return None
+    channels.queue(told, now=now)
     live.publish_notice(notices_in_words([told], user)[0], user_pk=user.pk)
     return told
 
@@ -80,3 +84,9 @@ def read_notice(*, notice_id: int, user: User, now: datetime) -> None:
     if not own.exists():
         raise NotFound(what=f"notice #{notice_id} of yours")
     own.filter(read_at=None).update(read_at=now)
+
+
+@transaction.atomic(durable=True)
+def read_all(*, user: User, now: datetime) -> int:
+    """Note that a User has read all of their Notices; how many were unread."""
+    return Notice.objects.unread(user).update(read_at=now)

@@ -1,16 +1,19 @@
 """Notices as their User reads them, with the names that User may see."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils import timezone
 
-from reservations.domain.notices import words
+from reservations.domain.notices import SYMBOLS, words
 from reservations.domain.told import Told
 from reservations.models import Notice, Reservation, User
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,9 @@ class NoticeInfo:
 
     pk: int
     kind: str
+    title: str
+    icon: str
+    """Name of a symbol of the site's sprite."""
     text: str
     reservation_pk: int | None
     url: str
@@ -49,6 +55,8 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
         NoticeInfo(
             pk=row.pk,
             kind=row.kind,
+            title=Notice.Kind(row.kind).label,
+            icon=SYMBOLS.get(row.kind, "bell"),
             text=_text(row, booked.get(row.reservation_id or 0), whose.name(row)),
             reservation_pk=row.reservation_id,
             url=_url(row),
@@ -69,7 +77,13 @@ def _text(row: Notice, about: Reservation | None, who: str) -> str:
         gpus=", ".join(gpus),
         who=who,
     )
-    return words(row.kind, Notice.Kind(row.kind).label, told)
+    title = Notice.Kind(row.kind).label
+    try:
+        return words(row.kind, title, told)
+    except (LookupError, TypeError, ValueError):
+        # One row that lost its numbers must not take every page of its User down.
+        log.exception("notice %s has no words", row.pk)
+        return f"{title}."
 
 
 def _url(row: Notice) -> str:

@@ -4,7 +4,8 @@
 // close(): exponential back-off with jitter, at once when the network is back,
 // asleep while the tab is long hidden. onState receives {word, retryInSeconds}:
 //   connecting | open | waiting (retryInSeconds counts down) | paused | refused
-// The same is told to the page as a "live:state" event (banner.js shows it).
+// The same is told to the page as a "live:state" event (banner.js shows it), unless
+// the handlers say {quiet: true}: what the page itself shows is not late then.
 // Close codes: 4401 signed out -> login page; 4403 not allowed -> refused;
 // 1012 the web process restarts -> soon; anything else -> back-off.
 
@@ -55,7 +56,7 @@ class Connection {
     this.word = word;
     const detail = { path: this.path, word, retryInSeconds, failed: this.failed };
     this.handlers.onState?.(detail);
-    document.dispatchEvent(new CustomEvent("live:state", { detail }));
+    if (!this.handlers.quiet) document.dispatchEvent(new CustomEvent("live:state", { detail }));
   }
 
   open() {

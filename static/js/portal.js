@@ -5,7 +5,9 @@ import "./menu.js";
 import "./time.js";
 import "./hues.js";
 import "./forms.js";
+import { startBell } from "./notices/bell.js";
 import { startSearch } from "./search.js";
 
 startSearch();
+if (document.getElementById("bell")) startBell();
 if (document.getElementById("live-banner")) import("./banner.js");

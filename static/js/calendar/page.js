@@ -13,7 +13,6 @@ import { Form } from "./form.js";
 import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
-import { tellNotice } from "./told.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { addWall, fromWall, toWall } from "./zone.js";
@@ -134,7 +133,6 @@ await stage.load();
 connect("/ws/calendar/", {
   onJson: (message) => {
     if (message.type === "reservation.changed") store.hear(message.reservation, config.me);
-    else if (message.type === "notice.told") tellNotice(message.notice);
   },
   onState: ({ word }) => {
     node("toolbar").dataset.live = word;

@@ -5,7 +5,6 @@ import { icon } from "../icons.js";
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
-import { tellNotice } from "./told.js";
 import { addWall, ceilWall, fromWall } from "./zone.js";
 
 let config = pageData("reservation-config");
@@ -96,8 +95,7 @@ document.addEventListener("submit", (event) => {
 });
 
 connect("/ws/calendar/", {
-  onJson: ({ type, reservation, notice }) => {
-    if (type === "notice.told") { tellNotice(notice); return; }
+  onJson: ({ type, reservation }) => {
     const typing = form()?.contains(document.activeElement);
     const other = reservation?.id === config.id && (reservation.gone || reservation.version !== config.version);
     if (type === "reservation.changed" && other && !typing) refresh().catch(toastProblem);

@@ -1,0 +1,77 @@
+"""When may a Notice go out by mail or webhook, and when is it tried again?
+
+Pure: the clock, the zone and a person's choices are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta, tzinfo
+
+CHANNELS = ("mail", "webhook")
+QUIET_PLAIN = frozenset({"ending_soon", "low_use", "job_started", "job_done"})
+"""Kinds that go by mail only to who asked for it: frequent, or soon stale."""
+STALE_SECONDS: dict[str, int] = {"ending_soon": 600, "idle_warning": 3600}
+"""Kinds that say nothing any more after so long: dropped instead of sent late."""
+RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)
+"""Waits between the tries of one message; after the last one it has failed."""
+MOST_TRIES = len(RETRY_SECONDS) + 1
+
+
+def channels_of(kind: str, chosen: Mapping[str, object]) -> tuple[str, ...]:
+    """Return by which channels a kind goes out beside the page.
+
+    Args:
+        chosen: {kind: [channel]} of one User; a kind that is missing has its default.
+
+    >>> channels_of("released", {}), channels_of("job_done", {})
+    (('mail', 'webhook'), ('webhook',))
+    >>> channels_of("released", {"released": []})
+    ()
+    """
+    wanted = chosen.get(kind)
+    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        return tuple(channel for channel in CHANNELS if channel in wanted)
+    return ("webhook",) if kind in QUIET_PLAIN else CHANNELS
+
+
+def quiet_until(
+    at: datetime, *, begin: time | None, end: time | None, zone: tzinfo
+) -> datetime | None:
+    """Return when the quiet hours around an instant end; None: it is not quiet.
+
+    Walls of the site's clock, over midnight where ``end`` is not after ``begin``;
+    equal ones mean no quiet hours. An end that a change to summer time skips is
+    the instant that the clock was put forward to.
+
+    >>> night = dict(begin=time(22), end=time(7), zone=UTC)
+    >>> quiet_until(datetime(2026, 3, 2, 23, tzinfo=UTC), **night)
+    datetime.datetime(2026, 3, 3, 7, 0, tzinfo=datetime.timezone.utc)
+    >>> quiet_until(datetime(2026, 3, 2, 12, tzinfo=UTC), **night) is None
+    True
+    """
+    if begin is None or end is None or begin == end:
+        return None
+    local = at.astimezone(zone)
+    wall = local.time()
+    if begin < end:
+        inside, days = begin <= wall < end, 0
+    else:
+        inside, days = wall >= begin or wall < end, int(wall >= begin)
+    if not inside:
+        return None
+    day = local.date() + timedelta(days=days)
+    return datetime.combine(day, end, tzinfo=zone).astimezone(UTC)
+
+
+def next_try(at: datetime, *, tries: int) -> datetime | None:
+    """Return when to try again after so many tries; None: it is over."""
+    if tries >= MOST_TRIES:
+        return None
+    return at + timedelta(seconds=RETRY_SECONDS[max(tries, 1) - 1])
+
+
+def stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
+    """Say whether a Notice would only confuse by now."""
+    limit = STALE_SECONDS.get(kind)
+    return limit is not None and now - told_at > timedelta(seconds=limit)

@@ -1,0 +1,95 @@
+"""Forms of the pages about Notices: which, how, until when."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+
+from reservations.domain.delivering import CHANNELS
+from reservations.domain.webhooks import LONGEST
+from reservations.models import Notice
+
+MUTES = (
+    ("0", "not muted"),
+    ("1", "1 h"),
+    ("8", "8 h"),
+    ("24", "1 day"),
+    ("168", "1 week"),
+)
+
+
+class NoticeFilterForm(forms.Form):
+    """Which Notices, and which page of them."""
+
+    kind = forms.ChoiceField(required=False, choices=Notice.Kind.choices)
+    unread = forms.BooleanField(required=False)
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class NoticeChoiceForm(forms.Form):
+    """A box per kind and channel (fields named as channels), and quiet hours."""
+
+    quiet_from = forms.TimeField(
+        required=False, widget=forms.TimeInput(attrs={"type": "time", "class": "input"})
+    )
+    quiet_until = forms.TimeField(
+        required=False, widget=forms.TimeInput(attrs={"type": "time", "class": "input"})
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for channel in CHANNELS:
+            self.fields[channel] = forms.MultipleChoiceField(
+                required=False, choices=Notice.Kind.choices
+            )
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse half of the quiet hours."""
+        found: Mapping[str, Any] = super().clean() or self.cleaned_data
+        begin, end = found.get("quiet_from"), found.get("quiet_until")
+        if (begin is None) != (end is None) and not self.errors:
+            missing = "quiet_from" if begin is None else "quiet_until"
+            self.add_error(missing, "Quiet hours need both, or neither.")
+        if begin is not None and begin == end:
+            self.add_error("quiet_until", "They would end when they begin.")
+        return dict(found)
+
+    def chosen(self) -> dict[str, list[str]]:
+        """Return {kind: channels} of the boxes that are ticked."""
+        ticked = {
+            channel: set(self.data.getlist(channel))  # type: ignore[attr-defined]
+            for channel in CHANNELS
+        }
+        return {
+            kind: [channel for channel in CHANNELS if kind in ticked[channel]]
+            for kind in Notice.Kind.values
+        }
+
+
+class MuteForm(forms.Form):
+    """For how long nothing but the page tells."""
+
+    hours = forms.ChoiceField(choices=MUTES)
+
+    def until(self, now: datetime) -> datetime | None:
+        """Return the instant; None: not muted."""
+        hours = int(self.cleaned_data["hours"])
+        return now + timedelta(hours=hours) if hours else None
+
+
+class WebhookForm(forms.Form):
+    """Where to call; judged by ``domain/webhooks.py``."""
+
+    url = forms.CharField(
+        max_length=LONGEST,
+        strip=True,
+        widget=forms.TextInput(
+            attrs={
+                "class": "input",
+                "type": "url",
+                "placeholder": "https://hooks.example.org/gpu",
+                "autocomplete": "off",
+            }
+        ),
+    )

@@ -1,0 +1,126 @@
+"""What a message says, by mail and by webhook, and handing it over."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.core import signing
+from django.urls import reverse
+
+from reservations import mailing, webhook
+from reservations.domain.webhooks import signature
+from reservations.models import Notice, NoticeSettings, User
+from reservations.services.channels import MAIL
+from reservations.snapshots.calendar import iso
+from reservations.snapshots.notices import NoticeInfo, notices_in_words
+
+UNSUBSCRIBE_SALT = "gpuportal.notices.off"
+ALL_KINDS = "*"
+
+
+class NotTaken(Exception):
+    """Nobody took the message; ``final``: another try is useless."""
+
+    def __init__(self, why: str, *, final: bool = False) -> None:
+        self.why = why
+        self.final = final
+        super().__init__(why)
+
+
+def send(
+    channel: str,
+    user: User,
+    how: NoticeSettings,
+    notices: Sequence[Notice],
+    number: str,
+    *,
+    now: datetime,
+) -> None:
+    """Hand one message with all these Notices over.
+
+    Raises:
+        NotTaken: nobody took it.
+    """
+    told = notices_in_words(notices, user)
+    if channel == MAIL:
+        _mail(user, told, number)
+    else:
+        _post(user, how, told, number, now)
+
+
+def absolute(path: str) -> str:
+    """Return an address for outside; only the path where the site's is not set."""
+    return f"{settings.PORTAL_URL}{path}"
+
+
+def unsubscribe_path(user: User, kind: str) -> str:
+    """Return the path that ends mails of a kind (`ALL_KINDS`: all) for a User."""
+    token = signing.dumps([user.pk, kind], salt=UNSUBSCRIBE_SALT, compress=True)
+    return reverse("notices-off", args=[token])
+
+
+def _mail(user: User, told: Sequence[NoticeInfo], number: str) -> None:
+    kinds = {one.kind for one in told}
+    only = kinds.pop() if len(kinds) == 1 else ALL_KINDS
+    off = absolute(unsubscribe_path(user, only))
+    first = Notice.Kind(told[0].kind).label
+    subject = first if len(told) == 1 else f"{len(told)} notices: {first} and more"
+    lines = [f"{one.text}\n{iso(one.told_at)}  {absolute(one.url)}" for one in told]
+    what = "mails of this kind" if only != ALL_KINDS else "all mails"
+    foot = (
+        f"-- \nGPU Portal. How you are told: {absolute(reverse('notice-settings'))}\n"
+        f"End {what}: {off}"
+    )
+    try:
+        mailing.send(
+            to=user.email,
+            subject=f"[GPU Portal] {subject}",
+            text="\n\n".join([*lines, foot]) + "\n",
+            message_id=f"notices.{number}",
+            unsubscribe=off if settings.PORTAL_URL else "",
+        )
+    except mailing.MailFailed as error:
+        raise NotTaken(error.why, final=error.final) from error
+
+
+def _post(
+    user: User,
+    how: NoticeSettings,
+    told: Sequence[NoticeInfo],
+    number: str,
+    now: datetime,
+) -> None:
+    body = {
+        "version": 1,
+        "delivery": number,
+        "sent_at": iso(now),
+        "notices": [
+            {
+                "id": one.pk,
+                "kind": one.kind,
+                "text": one.text,
+                "told_at": iso(one.told_at),
+                "reservation": one.reservation_pk,
+                "url": absolute(one.url),
+            }
+            for one in told
+        ],
+    }
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    timestamp = int(now.timestamp())
+    secret = webhook.secret_of(user.pk, how.webhook_nonce)
+    try:
+        webhook.post(
+            how.webhook_url,
+            data,
+            {
+                "Content-Type": "application/json",
+                "User-Agent": "GPU-Portal",
+                "X-Portal-Delivery": number,
+                "X-Portal-Timestamp": str(timestamp),
+                "X-Portal-Signature": signature(secret, timestamp=timestamp, body=data),
+            },
+        )
+    except webhook.WebhookFailed as error:
+        raise NotTaken(error.why, final=error.gone) from error

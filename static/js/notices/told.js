@@ -1,0 +1,17 @@
+// Something happened to one's own: said at once on whatever page is open.
+import { el } from "../dom.js";
+import { icon } from "../icons.js";
+
+/** notice: {id, kind, text, url, icon}; it stays until it is put away. */
+export function tellNotice({ id, text, url, icon: name }) {
+  const toasts = document.getElementById("toasts");
+  if (toasts.querySelector(`[data-notice="${id}"]`)) return;
+  const node = el("div", { class: "toast", "data-notice": id }, icon(name ?? "bell"),
+    el("span", { class: "grow", text }),
+    el("a", { class: "btn btn-quiet btn-s", href: url, text: "Look" }),
+    el("button", {
+      type: "button", class: "btn btn-quiet btn-icon btn-s", "aria-label": "Dismiss",
+      on: { click: () => node.remove() },
+    }, icon("close")));
+  toasts.append(node);
+}
