@@ -167,3 +167,11 @@ def test_the_nevers_hold_whatever_else_is_true(case, least) -> None:
     assert set(LADDER[: LADDER.index(rung)]) <= case.done.keys()
     if not (process.memory_bytes is None or process.memory_bytes > 2**30):
         assert process.command not in ("Xorg", "nvidia-smi -l")
+
+
+def test_nothing_is_ever_done_to_a_co_user() -> None:
+    for sign in (20, "bob"):
+        shared = replace(ALICE, co_users=frozenset({sign}))
+        case = case_of(holding=shared)
+        assert why_never(case, owners=OWNERS, policy=POLICY) is Never.HOLDER
+        assert step(case) is None

@@ -299,3 +299,18 @@ def test_each_process_of_a_stranger_has_its_own_time() -> None:
         )  # fmt: skip
     told = {one.process.pid: (one.seconds, one.samples) for one in verdict.suspects}
     assert told == {5: (19.0, 20), 6: (4.0, 5)}
+
+
+def test_a_co_users_process_is_no_strangers_and_no_sign_of_the_holder():
+    shared = replace(ALICE, co_users=frozenset({20, "bob"}))
+    bobs = reading(process("bob", 1002))
+    verdict = run(bobs, holding=shared, seconds=60)
+    assert (verdict.state, verdict.findings, verdict.suspects) == (
+        GpuState.BUSY, (), (),
+    )  # fmt: skip
+    assert run(bobs, seconds=60).state is GpuState.INTRUDER
+    assert not holder_present(bobs, shared, OWNERS), "only the owner checks in"
+    over = replace(shared, end=NOW - timedelta(seconds=10))
+    carol = replace(ALICE, user_pk=30, username="carol", unix_user="carol")
+    grace = run(bobs, holding=carol, before=over, seconds=15)
+    assert grace.state is not GpuState.INTRUDER, "a co-user has the grace too"

@@ -1,0 +1,56 @@
+"""A co-user's Jobs in a shared Reservation: they end with the right to be there."""
+
+from datetime import timedelta
+
+import pytest
+
+from placement import services
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.services import ticking
+from placement.views.access import own_reservations
+from reservations.domain.errors import NotFound
+from reservations.services import couse
+from tests.placement.services.stage import NOW, fact, now_is, record
+
+pytestmark = pytest.mark.django_db
+
+
+def launch(user, reservation, **more):
+    return services.launch(
+        user=user, reservation_id=reservation.pk, name="try", kind="recipe",
+        recipe="burn-in", now=NOW, **more,
+    )  # fmt: skip
+
+
+def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
+    reservation, alice, bob, orders
+) -> None:
+    bob.unix_user = "bob1"
+    bob.save()
+    with pytest.raises(NotFound):
+        launch(bob, reservation)
+    couse.share(reservation_id=reservation.pk, user=alice, username="bob", now=NOW)
+    assert [one.pk for one in own_reservations(bob, NOW)] == [reservation.pk]
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(bob, reservation, may_move=True)
+    assert set(refused.value.problems) == {"may_move"}
+    job = launch(bob, reservation)
+    services.tick(NOW)
+    (order,) = orders()
+    assert (order.user, order.unix_user) == ("bob", "bob1")
+    record(fact(job, "started"))
+    reservation.refresh_from_db()
+    assert now_is(job) == JobState.RUNNING
+    assert reservation.checked_in_at is None, "only the owner checks in"
+
+    later = NOW + timedelta(seconds=1)
+    assert ticking.tick(later)["stopped"] == 0
+    couse.unshare(
+        reservation_id=reservation.pk, user=alice, co_user_id=bob.pk, now=later
+    )
+    assert ticking.tick(later)["stopped"] == 1
+    assert now_is(job) == JobState.STOPPING
+    job.refresh_from_db()
+    assert job.reason == "the reservation is no longer shared with its owner"
+    record(fact(launch(alice, reservation), "started"))
