@@ -11,7 +11,7 @@ from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Allocation, Reservation
-from reservations.services import books, locking
+from reservations.services import books, locking, news
 from reservations.services.giving import free_unused
 from reservations.services.presence import IDLE_WARNING, check_in
 from telemetry import services as telemetry
@@ -114,6 +114,7 @@ def _idle(
     with transaction.atomic(durable=True):
         fresh = locking.load_reservation(row.pk)
         books.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
+        news.idle_warned(fresh, idle_seconds=idle, now=now, policy=policy)
     return "idle_warned"
 
 

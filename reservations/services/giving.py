@@ -14,12 +14,16 @@ from reservations.domain.decision import (
     flex_ahead,
 )
 from reservations.domain.errors import NotChangeable, Refusal, TooManyFlex, UndoOver
-from reservations.domain.ledger import FULL_PRICE_PERMILLE, settle
+from reservations.domain.ledger import (
+    FULL_PRICE_PERMILLE,
+    cost_gpu_seconds,
+    settle,
+)
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Allocation, Reservation, User
-from reservations.services import books, locking
+from reservations.services import books, locking, news
 from reservations.services.booking import OVERLAP, _taken
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import (
@@ -65,6 +69,7 @@ def cancel(
             permille=policy.late_return_permille,
         )
         books.audit("cancelled", row, actor=user, now=at, reason=reason)
+        news.cancelled(row, by=user, reason=reason, now=at)
         row.refresh_from_db(fields=["state", "version", "cancelled_at"])
         _publish(row, allocations, policy, gone=True)
     return row
@@ -218,6 +223,15 @@ def _release(
     books.late_return(row, [(a, rest) for a in allocations], now=at, permille=permille)
     books.ask_summary(row, now=at)
     books.audit("released", row, actor=user, now=at, reason=reason)
+    late = cost_gpu_seconds(rest, rate=rate) * permille // 1000
+    news.released(
+        row,
+        by=user,
+        reason=reason,
+        charged_gpu_seconds=cost,
+        late_gpu_seconds=late,
+        now=at,
+    )
     row.refresh_from_db()
     _publish(row, allocations, policy)
 

@@ -15,7 +15,7 @@ from django.db.models import Q
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Allocation, Reservation
-from reservations.services import books, locking, overrun
+from reservations.services import books, locking, news, overrun
 from reservations.snapshots.pools import closed_gpus
 from telemetry.domain.rules import INTRUDER, OVERRUN
 from telemetry.models import Alert, Gpu
@@ -68,6 +68,7 @@ def mend(pk: int, now: datetime, policy: Policy, *, refund: Refund) -> bool:
         overrun.charge(allocation, row, now=now)
     Reservation.objects.filter(pk=pk).update(version=row.version + 1)
     books.audit("moved", row, actor=None, now=now, reason=REASON, gpus=moved)
+    news.moved(row, moved, reason=REASON, now=now)
     return True
 
 
