@@ -5,8 +5,8 @@ weighted GPU-seconds. Over the life of a Reservation HOLD + RELEASE = 0 and
 CHARGE is what was paid. An hour given back is judged by itself: one that begins
 24 h or more after the moment of return is free; a later one costs
 ``weight x lambda`` for the part that nobody else then held, charged when it has
-passed. Time that somebody else's flex was displaced for is never free. Hours are those of the UTC clock, so that cutting a Reservation in
-pieces costs the same (I8).
+passed. Time that somebody else's flex was displaced for is never free. Hours are those
+of the UTC clock, so that cutting a Reservation in pieces costs the same (I8).
 """
 
 from __future__ import annotations

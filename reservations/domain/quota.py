@@ -53,6 +53,8 @@ class QuotaInfo:
     """Only what stands on this Pool's Gpus counts; 0: everything."""
     pool: str = ""
     """Name of that Pool on screen."""
+    person: bool = False
+    """What one person holds over all Memberships."""
 
 
 @dataclass(frozen=True, slots=True)

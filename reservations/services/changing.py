@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from reservations import live
 from reservations.domain.calendar import CalendarGpu
-from reservations.domain.decision import Decision, Request, check_gpus, check_window
+from reservations.domain.decision import Decision
 from reservations.domain.errors import (
     InThePast,
     NotChangeable,
@@ -16,7 +16,9 @@ from reservations.domain.errors import (
 )
 from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind, State
+from reservations.domain.limits import check_gpus, check_window
 from reservations.domain.policy import Policy
+from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, displacing, locking, search

@@ -5,14 +5,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 
 from reservations import live
-from reservations.domain.decision import (
-    Request,
-    check_free,
-    check_gpus,
-    check_limits,
-    check_quotas,
-    flex_ahead,
-)
+from reservations.domain.decision import flex_ahead
 from reservations.domain.errors import NotChangeable, Refusal, TooManyFlex, UndoOver
 from reservations.domain.ledger import (
     FULL_PRICE_PERMILLE,
@@ -20,7 +13,14 @@ from reservations.domain.ledger import (
     settle,
 )
 from reservations.domain.lifecycle import Kind, State
+from reservations.domain.limits import (
+    check_free,
+    check_gpus,
+    check_limits,
+    check_quotas,
+)
 from reservations.domain.policy import Policy
+from reservations.domain.request import Request
 from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking, news

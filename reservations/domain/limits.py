@@ -1,0 +1,208 @@
+"""What no request may exceed, whoever asks: Window, Gpus, person, quota. Pure.
+
+POLICY.md section 2. Each check raises the Refusal that says what stands in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import ClassVar
+
+from reservations.domain.calendar import Calendar, CalendarGpu
+from reservations.domain.closures import (
+    Barred,
+    PoolQuotaExceeded,
+    check_pools,
+    refusal_of,
+)
+from reservations.domain.errors import (
+    BeyondHorizon,
+    GpuNotBookable,
+    GroupQuotaExceeded,
+    InThePast,
+    NoGpus,
+    OffGrid,
+    QuotaExceeded,
+    TooLong,
+    TooManyGpus,
+    TooManyReservations,
+)
+from reservations.domain.policy import Policy
+from reservations.domain.quota import Peak, QuotaInfo, fitting_gpu_seconds, peak_with
+from reservations.domain.request import Holding, Request, Snapshot
+from reservations.domain.window import Window, chain, grid_floor, on_grid
+
+
+@dataclass(eq=False)
+class PersonQuotaExceeded(QuotaExceeded):
+    """One person would hold too much over all Memberships together."""
+
+    code: ClassVar[str] = "person-quota-exceeded"
+    title: ClassVar[str] = "Quota of one person"
+
+    def _whose(self) -> str:
+        return "one person's, over all accounts together:"
+
+
+def check_window(
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+    earliest: datetime | None = None,
+    token: int | None = None,
+) -> None:
+    """Refuse a Window that no reservation may have, whoever asks.
+
+    Args:
+        earliest: the one start off the grid beside ``now``.
+        token: with one there is no horizon.
+
+    Raises:
+        InThePast, OffGrid, TooLong, BeyondHorizon.
+    """
+    if window.end <= now:
+        raise InThePast(end=window.end, now=now)
+    edges = [("end", window.end)]
+    if window.start > now and window.start != earliest:
+        edges.insert(0, ("start", window.start))
+    for edge, at in edges:
+        if not on_grid(at, policy.grid_seconds):
+            half = timedelta(seconds=policy.grid_seconds / 2)
+            nearest = grid_floor(at + half, policy.grid_seconds)
+            raise OffGrid(
+                edge=edge, at=at, grid_seconds=policy.grid_seconds, nearest=nearest
+            )
+    if window.seconds > policy.longest_seconds:
+        raise TooLong(
+            asked_seconds=window.seconds,
+            longest_seconds=policy.longest_seconds,
+            joined=False,
+        )
+    latest = now + timedelta(seconds=policy.firm_horizon_seconds)
+    if window.start > latest and token is None:
+        raise BeyondHorizon(
+            start=window.start,
+            latest=latest,
+            horizon_seconds=policy.firm_horizon_seconds,
+        )
+
+
+def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> None:
+    """Refuse no Gpus at all, those out of service, and those kept for others."""
+    if not gpus:
+        raise NoGpus
+    for gpu in gpus:
+        if not gpu.bookable:
+            raise GpuNotBookable(gpu=gpu.label, why=gpu.out or "it is out of service")
+    check_pools(gpus, barred or {})
+
+
+def check_limits(request: Request, snapshot: Snapshot) -> None:
+    """Refuse what one person may not have at once, whatever the quota.
+
+    Raises:
+        TooManyGpus, TooManyReservations, TooLong (with those that touch it).
+    """
+    policy, window = snapshot.policy, request.window
+    held = _most_at_once(window, snapshot.own)
+    if held + len(request.gpus) > policy.gpus_at_once:
+        raise TooManyGpus(asked=len(request.gpus), held=held, most=policy.gpus_at_once)
+    live = _count_apart(request, snapshot.own)
+    if live >= policy.live_reservations:
+        raise TooManyReservations(live=live, most=policy.live_reservations)
+    for gpu in request.gpus:
+        own = [h.window for h in snapshot.own if gpu.pk in h.gpu_pks]
+        joined = chain(window, own)
+        if joined.seconds > policy.longest_seconds:
+            raise TooLong(
+                asked_seconds=joined.seconds,
+                longest_seconds=policy.longest_seconds,
+                joined=True,
+            )
+
+
+def _most_at_once(window: Window, own: Sequence[Holding]) -> int:
+    """Return the most Gpus already held at one instant of the Window."""
+    inside = [h for h in own if h.window.meets(window)]
+    instants = {max(h.window.start, window.start) for h in inside}
+    return max(
+        (sum(len(h.gpu_pks) for h in inside if h.window.holds(at)) for at in instants),
+        default=0,
+    )
+
+
+def _count_apart(request: Request, own: Sequence[Holding]) -> int:
+    """Return how many reservations count beside a request.
+
+    Back-to-back ones on the very same Gpus count as one with it.
+    """
+    mine = frozenset(gpu.pk for gpu in request.gpus)
+    same = [h.window for h in own if h.gpu_pks == mine]
+    joined = chain(request.window, same)
+    apart = [
+        h
+        for h in own
+        if not (h.gpu_pks == mine and joined.start <= h.window.start < joined.end)
+    ]
+    starts = {(h.gpu_pks, h.window.start) for h in apart}
+    return sum((h.gpu_pks, h.window.end) not in starts for h in apart)
+
+
+def check_free(request: Request, calendar: Calendar) -> None:
+    """Refuse Gpus that somebody holds in the Window.
+
+    Raises:
+        GpuTaken, ClosedThen: the first Gpu and the span that is in the way.
+    """
+    for gpu in request.gpus:
+        span = calendar.clash(gpu.pk, request.window)
+        if span is not None:
+            raise refusal_of(gpu, span)
+
+
+def check_quotas(
+    request: Request, snapshot: Snapshot
+) -> tuple[tuple[QuotaInfo, Peak], ...]:
+    """Return the fullest 7 days of every quota with the request in it.
+
+    Raises:
+        QuotaExceeded: or one of its kind, of the first quota without room.
+    """
+    policy, window, rates = snapshot.policy, request.window, request.rates
+    bind = [info for info in snapshot.quotas if info.pool_pk in rates]
+    peaks = tuple(
+        (info, peak_with(info, window, rate=rates[info.pool_pk])) for info in bind
+    )
+    for info, peak in peaks:
+        if peak.held_gpu_seconds <= info.quota_gpu_seconds:
+            continue
+        raise exceeded(info)(
+            account=info.account,
+            window_start=peak.start,
+            window_end=peak.end,
+            would_hold_gpu_seconds=peak.held_gpu_seconds,
+            quota_gpu_seconds=info.quota_gpu_seconds,
+            asked_gpu_seconds=request.cost_gpu_seconds,
+            fits_gpu_seconds=fitting_gpu_seconds(
+                bind,
+                window,
+                rate=request.rate,
+                rates=rates,
+                grid_seconds=policy.grid_seconds,
+            ),
+            flex_from=window.start - timedelta(seconds=policy.flex_horizon_seconds),
+        )
+    return peaks
+
+
+def exceeded(info: QuotaInfo) -> Callable[..., QuotaExceeded]:
+    """Return the refusal of a quota: one's own, a group's, a Pool's, a person's."""
+    if info.person:
+        return PersonQuotaExceeded
+    if info.pool_pk:
+        return partial(PoolQuotaExceeded, pool=info.pool, own=info.own)
+    return QuotaExceeded if info.own else GroupQuotaExceeded

@@ -1,0 +1,78 @@
+"""What is asked for, and the facts it is judged by: values that decisions take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from reservations.domain.calendar import Calendar, CalendarGpu
+from reservations.domain.closures import Barred
+from reservations.domain.displacement import FairTree
+from reservations.domain.ledger import cost_gpu_seconds
+from reservations.domain.lifecycle import Kind
+from reservations.domain.policy import Policy
+from reservations.domain.quota import QuotaInfo
+from reservations.domain.strikes import Strike
+from reservations.domain.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One live Reservation of the requester (any Membership)."""
+
+    reservation_pk: int
+    window: Window
+    gpu_pks: frozenset[int]
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """These Gpus over this Window, asked for at ``now``."""
+
+    gpus: tuple[CalendarGpu, ...]
+    window: Window
+    now: datetime
+    earliest: datetime | None = None
+    """When "now" comes true: once who stays on has had notice. None: at ``now``."""
+    token: int | None = None
+    """Number of the Token that is spent on it: no horizon limits it."""
+
+    @property
+    def rate(self) -> int:
+        """Weighted Gpus: the cost of one second."""
+        return sum(gpu.weight for gpu in self.gpus)
+
+    @property
+    def rates(self) -> dict[int, int]:
+        """The same by Pool; 0 stands for all of them together."""
+        found = {0: self.rate}
+        for gpu in self.gpus:
+            if gpu.pool_pk:
+                found[gpu.pool_pk] = found.get(gpu.pool_pk, 0) + gpu.weight
+        return found
+
+    @property
+    def cost_gpu_seconds(self) -> int:
+        """Weighted GPU-seconds of the whole Window."""
+        return cost_gpu_seconds(self.window, rate=self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the decision looks at: facts as they are under the locks."""
+
+    policy: Policy
+    calendar: Calendar
+    own: tuple[Holding, ...] = ()
+    quotas: tuple[QuotaInfo, ...] = ()
+    """The Membership's, those on the path to the root that have one, then Pools'."""
+    barred: Barred = field(default_factory=dict)
+    """Pools that the requester may not book."""
+    membership_pk: int = 0
+    freed_gpu_seconds: int = 0
+    """Committed now and not with the request: what a change gives up."""
+    tree: FairTree | None = None
+    """None: nobody's flex is in the way, or none may be taken."""
+    strike: Strike | None = None
+    """A shorter horizon of the requester, after no-shows."""
