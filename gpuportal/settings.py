@@ -157,6 +157,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 5.0,
         "options": {"expires": 5},
     },
+    # Which months are due is in the database; most runs find none.
+    "reports": {
+        "task": "reservations.tasks.roll_months",
+        "schedule": 60.0,
+        "options": {"expires": 50},
+    },
     "placement": {
         "task": "placement.tasks.tick",
         "schedule": 1.0,

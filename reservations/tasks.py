@@ -4,7 +4,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import live, services
-from reservations.services import delivery
+from reservations.services import delivery, reports
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
@@ -31,3 +31,9 @@ def deliver() -> dict[str, int]:
         return delivery.due(now=timezone.now())
     finally:
         broker.delete(DELIVERING)
+
+
+@shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]
+def roll_months() -> int:
+    """Add up the months that are due, for the reports."""
+    return reports.roll_months(timezone.now())

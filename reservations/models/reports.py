@@ -10,7 +10,7 @@ class RefusedDemand(models.Model):
     """What a Membership asked for on a day and did not get, by rule and Pool.
 
     A counter and no log: asking a thousand times adds to one row. Only refused
-    bookings and changes count; a preview is a question.
+    bookings count: a preview is a question, a change holds something already.
     """
 
     day = models.DateField(help_text="In the site's zone.")

@@ -16,6 +16,7 @@ from reservations.domain.quota import Spend
 from reservations.domain.window import Window, whole_second, without
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.services import books, displacing, locking, search
+from reservations.services.refused import count_refusal
 from reservations.services.rights import may_change
 from reservations.snapshots.facts import Taker, request_snapshot, site_policy
 from reservations.snapshots.usage import rank_with, usage_by_membership, with_tree
@@ -74,6 +75,7 @@ def book(
     except Refusal as refused:
         refusal = refused
     search.add_next_slot(refusal, chosen, gpu_ids, start, end, now=now, policy=policy)
+    count_refusal(chosen, gpu_ids, start, end, refusal=refusal, now=now)
     raise refusal
 
 

@@ -1,0 +1,81 @@
+"""Reports: months are added up, whatever was booked, held, given back or refused."""
+
+from datetime import date, timedelta
+
+import pytest
+
+from reservations import services
+from reservations.domain.errors import Refusal
+from reservations.models import LedgerEntry, MonthUse, RefusedDemand, RolledMonth
+from reservations.services import reports
+from telemetry.models import UsageSummary
+from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
+
+MARCH = date(2026, 3, 1)
+
+
+def total(name: str, **of: object) -> int:
+    return sum(MonthUse.objects.filter(**of).values_list(name, flat=True))
+
+
+def test_a_month_adds_up_what_was_booked_held_used_and_given_back(lab, alice, carol):
+    kept = lab.book(alice, lab.gpus[:2], at(10), 4)
+    back = lab.book(alice, lab.gpus[2:3], at(10), 3)
+    gone = lab.book(carol, lab.gpus[3:4], at(20), 2)
+    services.cancel(reservation_id=gone.pk, user=carol, now=NOW)
+    services.tick(at(10))
+    for row in (kept, back):
+        services.check_in(reservation_id=row.pk, now=at(10), by="click")
+    services.release(reservation_id=back.pk, user=alice, now=at(11))
+    services.tick(at(14))
+    UsageSummary.objects.filter(reservation_id=kept.pk, gpu__isnull=False).update(
+        n=7200, util_n=7200, util_sum_pct=7200 * 50.0, energy_joules=3.6e6
+    )
+    later = at(9) + timedelta(days=2)
+    services.tick(later)
+    assert reports.roll_months(later) == 1
+    assert reports.roll_months(later) == 0
+    assert set(MonthUse.objects.values_list("month", flat=True)) == {MARCH}
+    mine = {"membership__user": alice}
+    assert total("bookings", **mine) == 2
+    assert total("gpu_bookings", **mine) == 3
+    assert total("booked_gpu_seconds", **mine) == (8 + 3) * HOUR
+    assert total("held_gpu_seconds", **mine) == (8 + 1) * HOUR
+    assert total("returned_gpu_seconds", **mine) == 2 * HOUR
+    assert total("returned_gpu_seconds", membership__user=carol) == 2 * HOUR
+    assert total("seen_gpu_seconds", **mine) == 4 * HOUR
+    assert total("used_gpu_seconds", **mine) == 2 * HOUR
+    assert total("energy_joules") == pytest.approx(2 * 3.6e6)
+    charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
+    assert total("cost_gpu_seconds") == sum(
+        charges.values_list("gpu_seconds", flat=True)
+    )
+    assert total("cost_gpu_seconds", gpu=lab.gpus[0]) == 4 * HOUR * WEIGHT
+
+
+def test_refused_bookings_are_counted_by_day_and_rule_but_mistakes_are_not(
+    lab, alice, bob
+):
+    lab.book(alice, lab.gpus[:1], at(12), 2)
+    for _ in range(3):
+        with pytest.raises(Refusal):
+            lab.book(bob, lab.gpus[:1], at(12), 2)
+    with pytest.raises(Refusal):
+        lab.book(bob, lab.gpus[:1], at(1), 2)
+    row = RefusedDemand.objects.get()
+    assert (row.rule, row.requests, row.gpu_seconds) == ("gpu-taken", 3, 6 * HOUR)
+    assert row.day == NOW.date()
+
+
+def test_a_slower_worker_writes_no_month_and_old_months_come_to_rest(lab, alice):
+    lab.book(alice, lab.gpus[:1], at(12), 2)
+    assert reports.roll_month(MARCH, now=at(13))
+    note = RolledMonth.objects.get()
+    note.rolled_at -= timedelta(hours=1)
+    assert not note.final
+    assert reports.due_months(at(13)) == []
+    assert reports.due_months(at(14)) == [MARCH]
+    much_later = NOW + timedelta(days=80)
+    assert reports.roll_months(much_later) == 3
+    assert RolledMonth.objects.get(month=MARCH).final
+    assert MARCH not in reports.due_months(much_later + timedelta(days=1))
