@@ -39,6 +39,37 @@ class Edit:
     line: int = 0
     """Row of a file it came from, for its errors; 0: none."""
 
+    @property
+    def called(self) -> str:
+        """Return what a person would call the row."""
+        fields = self.fields
+        name = fields.get("name") or fields.get("user") or fields.get("username")
+        return str(name or f"{self.table} {self.pk}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON can carry it."""
+        fields = {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in self.fields.items()
+        }
+        return {
+            "table": self.table,
+            "pk": self.pk,
+            "version": self.version,
+            "fields": fields,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Edit:
+        """Read what `to_json` wrote."""
+        fields = {
+            name: datetime.fromisoformat(value)
+            if name.endswith("_at") and value
+            else value
+            for name, value in data["fields"].items()
+        }
+        return cls(data["table"], data["pk"], data["version"], fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -55,10 +55,12 @@ def _without(row: Row, now: datetime) -> Row:
 
 
 def _back(row: Row, before: Mapping[str, Any]) -> Row:
-    values = {
+    values: dict[str, Any] = {
         name: datetime.fromisoformat(value) if name in INSTANTS and value else value
         for name, value in before.items()
     }
+    if isinstance(row, AccountInfo):
+        return replace(row, **values)
     return replace(row, **values)
 
 

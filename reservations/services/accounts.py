@@ -337,16 +337,23 @@ def _columns(
     }
 
 
+def plain(row: Row | None) -> dict[str, Any] | None:
+    """Return a row's own values as JSON carries them; None: there is no row."""
+    if row is None:
+        return None
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(row).items()
+        if name not in ("pk", "version")
+    }
+
+
 def _json(
     row: Row | None, stored: dict[str, dict[int, int]], users: dict[int, int]
 ) -> dict[str, Any] | None:
     if row is None:
         return None
-    values = {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in asdict(row).items()
-        if name not in ("pk", "version")
-    }
+    values = plain(row) or {}
     for name, keys in (
         ("parent_pk", stored["account"]),
         ("account_pk", stored["account"]),

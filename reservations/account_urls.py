@@ -1,0 +1,27 @@
+"""Addresses of the operator's side of people, and of the group head's page."""
+
+from django.urls import path
+
+from reservations.views import (
+    account_tree,
+    group_head,
+    manage,
+    tree_changes,
+    tree_draft,
+)
+
+urlpatterns = [
+    path("manage/", manage.home, name="manage"),
+    path("manage/accounts/", account_tree.show, name="manage-accounts"),
+    path("manage/accounts/collect/", account_tree.collect, name="manage-collect"),
+    path("manage/accounts/add/", account_tree.add, name="manage-add"),
+    path("manage/accounts/draft/", tree_draft.show, name="manage-draft"),
+    path("manage/accounts/draft/save/", tree_draft.save, name="manage-save"),
+    path("manage/accounts/draft/drop/", tree_draft.drop, name="manage-drop"),
+    path("manage/accounts/changes/", tree_changes.show, name="manage-changes"),
+    path("manage/accounts/changes/<int:pk>/", tree_changes.one, name="manage-change"),
+    path(
+        "manage/accounts/changes/<int:pk>/undo/", tree_changes.undo, name="manage-undo"
+    ),
+    path("group/", group_head.show, name="group"),
+]

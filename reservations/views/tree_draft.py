@@ -1,0 +1,168 @@
+"""What the collected edits would do; then all of them are saved, or none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from reservations.domain.editing import Edit, Edited
+from reservations.domain.errors import BookingError
+from reservations.domain.outlook import Moved
+from reservations.domain.reverting import changed_fields
+from reservations.services import accounts
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.outlook import Outlook, outlook
+from reservations.views import draft
+from reservations.views.access import operator_required, reader
+from reservations.views.tree_forms import ReasonForm
+from reservations.views.tree_words import FIELD_WORDS, Names, value_words
+
+ROWS_PER_PAGE = 25
+
+
+@dataclass(frozen=True)
+class MovedRow:
+    """One row of the table before -> after."""
+
+    name: str
+    account: bool
+    moved: Moved
+
+
+@dataclass(frozen=True)
+class EditRow:
+    """One changed row in words: (field, before, after)."""
+
+    name: str
+    fields: list[tuple[str, str, str]]
+    new: bool
+
+
+@require_safe
+@operator_required
+def show(request: HttpRequest) -> HttpResponseBase:
+    """Show what the collected edits would do."""
+    return _page(request, ReasonForm())
+
+
+def _page(request: HttpRequest, form: ReasonForm, *, status: int = 200) -> HttpResponse:
+    edits = draft.drafted(request)
+    now = timezone.now()
+    page = {
+        "tab": "accounts",
+        "form": form,
+        "edits": list(enumerate(edits)),
+        "digest": draft.digest(edits),
+        **preview(request, edits, now),
+    }
+    return render(request, "reservations/tree_draft.html", page, status=status)
+
+
+def preview(
+    request: HttpRequest, edits: Sequence[Edit], now: datetime
+) -> dict[str, Any]:
+    """Return what templates need to show what edits would do."""
+    done = accounts.look(edits, now=now)
+    found: dict[str, Any] = {
+        "problems": accounts.words_of(done),
+        "changes": change_rows(done),
+        "outlook": None,
+    }
+    if done.problems:
+        return found
+    seen = outlook(done, now=now, policy=site_policy())
+    return found | {
+        "outlook": seen,
+        "moved": _moved_page(request, done, seen),
+        "of": sum(row.table == "member" for row in seen.moved),
+    }
+
+
+def change_rows(done: Edited, most: int = 200) -> list[EditRow]:
+    """Return the changed rows in words, the first ``most`` of them."""
+    changed = done.changed[:most]
+    names = Names(done)
+    found = []
+    for table, pk in changed:
+        before = accounts.plain(done.before.rows(table).get(pk))
+        after = accounts.plain(done.after.rows(table)[pk])
+        found.append(
+            EditRow(
+                name=names.of(table, pk),
+                fields=[
+                    (
+                        FIELD_WORDS.get(name, name),
+                        value_words(name, old, names),
+                        value_words(name, new, names),
+                    )
+                    for name, old, new in changed_fields(before, after)
+                    if name in FIELD_WORDS
+                ],
+                new=before is None,
+            )
+        )
+    return found
+
+
+def _moved_page(request: HttpRequest, done: Edited, seen: Outlook) -> Any:
+    rows = seen.moved
+    if request.GET.get("all") != "1":
+        rows = rows[: seen.changed]
+    number = request.GET.get("page", "1")
+    page = Paginator(rows, ROWS_PER_PAGE).get_page(number)
+    names = Names(done, [(row.table, row.pk) for row in page.object_list])
+    page.object_list = [
+        MovedRow(names.of(row.table, row.pk), row.table == "account", row)
+        for row in page.object_list
+    ]
+    return page
+
+
+@require_POST
+@operator_required
+def save(request: HttpRequest) -> HttpResponseBase:
+    """Save what was previewed, all of it or nothing."""
+    form = ReasonForm(request.POST)
+    edits = draft.drafted(request)
+    if not edits:
+        messages.info(request, "Nothing is collected.")
+        return redirect("manage-accounts")
+    if not form.is_valid():
+        return _page(request, form, status=422)
+    if form.cleaned_data["digest"] != draft.digest(edits):
+        form.add_error(None, "The changes are other ones by now. Look again.")
+        return _page(request, form, status=409)
+    try:
+        change = accounts.save(
+            edits=edits,
+            actor=reader(request),
+            reason=form.cleaned_data["reason"],
+            now=timezone.now(),
+        )
+    except BookingError as error:
+        form.add_error(None, error.text(timezone.get_current_timezone()))
+        return _page(request, form, status=409)
+    draft.forget(request)
+    messages.success(request, f"Saved as change #{change.pk}. It can be undone below.")
+    return redirect("manage-changes")
+
+
+@require_POST
+@operator_required
+def drop(request: HttpRequest) -> HttpResponseBase:
+    """Discard one collected edit, or all of them."""
+    edits = draft.drafted(request)
+    number = request.POST.get("edit", "")
+    if number.isdecimal() and int(number) < len(edits):
+        del edits[int(number)]
+        draft.keep(request, edits)
+    elif number == "all":
+        draft.forget(request)
+    return redirect("manage-draft" if draft.drafted(request) else "manage-accounts")
