@@ -18,10 +18,11 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from reservations.domain.calendar import Busy, Calendar, CalendarGpu, Plan
-from reservations.domain.decision import Holding, Request, Snapshot, check_limits
 from reservations.domain.errors import Refusal
 from reservations.domain.lifecycle import Kind
+from reservations.domain.limits import check_limits
 from reservations.domain.policy import Policy
+from reservations.domain.request import Holding, Request, Snapshot
 from reservations.domain.waitlist import FactsOf, Waiting, rooms
 from reservations.domain.window import Window, grid_ceil, instant, unix, without
 
