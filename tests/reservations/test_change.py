@@ -120,7 +120,7 @@ def test_firm_never_becomes_flex_by_lengthening(lab, alice) -> None:
 
 def test_shortening_is_allowed_whatever_the_quota_is_now(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 4)
-    lab.set(quota_gpu_seconds=0, gpus_at_once=0, flex_horizon_seconds=0)
+    lab.set(quota_gpu_seconds=0, gpus_at_once=1, flex_horizon_seconds=0)
     after = change(made, alice, end=at(16))
     assert after.kind == Kind.FIRM
     assert balance(made) == (WEIGHT * 2 * HOUR, 0)
