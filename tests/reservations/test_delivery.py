@@ -1,0 +1,207 @@
+"""Notices on their way: real mail and real HTTP on loopback, deaths, quiet hours."""
+
+import hashlib
+import hmac
+import json
+from datetime import UTC, datetime, time, timedelta
+
+import pytest
+from django.test import Client
+
+from reservations.models import Delivery, Notice, NoticeSettings
+from reservations.services import delivery, letters, telling
+from reservations.services.notices import tell
+from tests.reservations.conftest import NOW
+from tests.reservations.outside import receiver, smtp
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def alice(alice):
+    alice.email = "alice@example.org"
+    alice.save()
+    return alice
+
+
+@pytest.fixture
+def mail(settings):
+    with smtp(settings) as postman:
+        yield postman
+
+
+@pytest.fixture
+def hook(settings):
+    settings.WEBHOOK_LOOPBACK_HTTP = True
+    with receiver() as server:
+        yield server
+
+
+def told(user, kind="released", *, now=NOW, key="", **detail):
+    return tell(
+        user=user, kind=kind, detail={"reason": "idle"} | detail, now=now, key=key
+    )
+
+
+def states():
+    rows = Delivery.objects.order_by("pk")
+    return [(row.channel, row.state, row.tries) for row in rows]
+
+
+def test_a_mail_is_tried_again_under_one_number_and_taken_once(alice, mail):
+    assert told(alice, key="once") is not None
+    assert told(alice, key="once") is None, "the same key is told once"
+    mail.answers = ["451 later"]
+    assert delivery.due(now=NOW)["retried"] == 1
+    assert delivery.due(now=NOW + MINUTE / 2) == dict.fromkeys(
+        ("sent", "retried", "failed", "dropped"), 0
+    ), "not before its time"
+    assert delivery.due(now=NOW + MINUTE)["sent"] == 1
+    assert states() == [("mail", "sent", 2)]
+    assert delivery.due(now=NOW + 99 * MINUTE)["sent"] == 0
+    ((to, letter),) = mail.mails
+    assert to == ["alice@example.org"]
+    assert letter["Subject"] == "[GPU Portal] GPUs were given back for you"
+    assert letter["Message-ID"] == (
+        f"<notices.{Delivery.objects.get().batch}@example.org>"
+    )
+    assert letter["Auto-Submitted"] == "auto-generated"
+    text = letter.get_content()
+    assert "was released: it stayed idle after the warning" in text
+    assert "https://gpu.example.org/me/notices/" in text
+
+
+def test_a_worker_that_dies_loses_nothing_and_sends_nothing_twice(
+    alice, mail, monkeypatch
+):
+    told(alice)
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(letters, "send", die)
+        with pytest.raises(KeyboardInterrupt):
+            delivery.due(now=NOW)
+    assert states() == [("mail", "sending", 1)]
+    number = Delivery.objects.get().batch
+    assert delivery._claim(alice.pk, "mail", "", NOW) is None, "claimed already"
+    assert delivery.due(now=NOW + MINUTE)["sent"] == 0, "its claim still holds"
+    assert delivery.due(now=NOW + 3 * MINUTE)["sent"] == 1
+    assert delivery.due(now=NOW + 9 * MINUTE)["sent"] == 0
+    assert len(mail.mails) == 1
+    assert Delivery.objects.get().batch == number, "receivers can tell a second one"
+
+
+def test_an_address_that_is_refused_ends_and_so_do_endless_tries(alice, mail):
+    told(alice)
+    mail.answers = ["451 later"] * 20
+    now = NOW
+    for _ in range(10):
+        delivery.due(now=now)
+        now += timedelta(hours=7)
+    assert states() == [("mail", "failed", 6)]
+    assert mail.mails == []
+
+
+def test_quiet_hours_hold_back_and_end_in_one_digest(alice, mail):
+    telling.choose(
+        user=alice,
+        chosen={kind: ["mail"] for kind in Notice.Kind.values},
+        quiet_from=time(22),
+        quiet_until=time(7),
+        now=NOW,
+    )
+    night = datetime(2026, 3, 2, 23, 30, tzinfo=UTC)
+    told(alice, now=night)
+    told(alice, "refunded", now=night + 60 * MINUTE, refund_gpu_seconds=36_000)
+    told(alice, "ending_soon", now=night, end_at="2026-03-03T00:00:00+00:00")
+    assert sum(delivery.due(now=night + 120 * MINUTE).values()) == 0
+    morning = datetime(2026, 3, 3, 7, tzinfo=UTC)
+    assert delivery.due(now=morning) == {
+        "sent": 2, "retried": 0, "failed": 0, "dropped": 0,
+    }  # fmt: skip
+    assert sorted(s for _, s, _ in states()) == ["dropped", "sent", "sent"]
+    ((_, letter),) = mail.mails
+    assert letter["Subject"].startswith("[GPU Portal] 2 notices: ")
+    text = letter.get_content()
+    assert "Everything came back: 10 weighted GPU-hours." in text
+    assert "ends at" not in text, "who reads it at seven is told nothing stale"
+
+
+def test_nothing_is_queued_for_who_is_muted_or_has_no_way(alice, bob, mail):
+    telling.mute(user=alice, until=NOW + 60 * MINUTE, now=NOW)
+    told(alice)
+    told(bob)
+    assert states() == [], "Bob has no address"
+    told(alice, now=NOW + 61 * MINUTE)
+    assert len(states()) == 1
+    telling.mute(user=alice, until=NOW + 90 * MINUTE, now=NOW)
+    assert delivery.due(now=NOW + 62 * MINUTE)["dropped"] == 1
+    assert Notice.objects.filter(user=alice).count() == 2, "the page tells always"
+
+
+def test_a_webhook_is_signed_and_its_secret_is_in_no_table(alice, hook):
+    secret = telling.set_webhook(user=alice, url=hook.url, now=NOW)
+    kept = NoticeSettings.objects.values().get()
+    assert secret not in str(kept) and kept["webhook_url"] == hook.url
+    told(alice)
+    assert delivery.due(now=NOW)["sent"] == 1
+    ((path, headers, body),) = hook.heard
+    assert path == "/hook?x=1"
+    message = headers["X-Portal-Timestamp"].encode() + b"." + body
+    proof = hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+    assert headers["X-Portal-Signature"] == f"sha256={proof}"
+    got = json.loads(body)
+    assert got["delivery"] == headers["X-Portal-Delivery"]
+    assert [one["kind"] for one in got["notices"]] == ["released"]
+    assert telling.set_webhook(user=alice, url=hook.url, now=NOW) != secret
+
+
+def test_a_webhook_that_fails_is_tried_then_switched_off_and_said_so(alice, hook, mail):
+    telling.set_webhook(user=alice, url=hook.url, now=NOW)
+    told(alice, "job_done", text="ready")
+    hook.answers = [302, 500, 500, 500, 500, 500, *[500] * 9]
+    now = NOW
+    for _ in range(6):
+        delivery.due(now=now)
+        now += timedelta(hours=7)
+    assert states() == [("webhook", "failed", 6)]
+    assert {path for path, _, _ in hook.heard} == {"/hook?x=1"}, (
+        "no redirect is followed"
+    )
+    assert "500" in Delivery.objects.get().error
+    told(alice, "job_done", now=now, text="ready")
+    for _ in range(5):
+        delivery.due(now=now)
+        now += timedelta(hours=7)
+    notice = Notice.objects.get(kind="webhook_off")
+    assert NoticeSettings.objects.get().webhook_disabled_at is not None
+    assert len(hook.heard) == 10, "nothing more goes out"
+    ((_, letter),) = mail.mails
+    assert "took none of the last 10 messages" in letter.get_content()
+    assert notice.user == alice
+    telling.enable_webhook(user=alice, now=now)
+    hook.answers = [410]
+    told(alice, "job_done", now=now, text="ready")
+    assert delivery.due(now=now)["failed"] == 1
+    assert NoticeSettings.objects.get().webhook_disabled_at == now, "gone for good"
+
+
+def test_the_link_of_a_mail_ends_that_kind_without_a_login(alice, mail):
+    told(alice)
+    delivery.due(now=NOW)
+    link = mail.mails[0][1]["List-Unsubscribe"].strip(" <>")
+    path = link.removeprefix("https://gpu.example.org")
+    anybody = Client(enforce_csrf_checks=True)
+    assert anybody.get(path).status_code == 200
+    assert not NoticeSettings.objects.exists(), "looking changes nothing"
+    assert "No more mails" in anybody.post(path).content.decode()
+    assert NoticeSettings.objects.get().chosen["released"] == ["webhook"]
+    told(alice, now=NOW + MINUTE)
+    told(alice, "refunded", now=NOW + MINUTE)
+    assert delivery.due(now=NOW + MINUTE)["sent"] == 1
+    assert len(mail.mails) == 2
+    assert anybody.get(path[:-3] + "/").status_code == 404
