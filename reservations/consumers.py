@@ -170,6 +170,10 @@ class CalendarConsumer(SessionConsumer):
         """Pass on one `reservation.changed` message (reservations/live.py)."""
         await self.send_json(event)
 
+    async def closures_changed(self, event: dict[str, Any]) -> None:
+        """Pass on that closures are other ones now; the page reads them."""
+        await self.send_json(event)
+
     async def notice_told(self, event: dict[str, Any]) -> None:
         """Pass on one `notice.told` message, which is this User's own."""
         await self.send_json(event)

@@ -57,6 +57,12 @@ class NoticeTold(TypedDict):
     notice: dict[str, object]
 
 
+class ClosuresChanged(TypedDict):
+    """Sent to both groups; the handler is ``closures_changed``."""
+
+    type: Literal["closures.changed"]
+
+
 def user_group(user_pk: int) -> str:
     """Return the group of one User's own pages."""
     return f"reservations.user.{user_pk}"
@@ -104,6 +110,20 @@ def publish_reservation(
         ),
         robust=True,
     )
+
+
+def publish_closures() -> None:
+    """Tell open calendars to read the closures again, once it is committed."""
+    transaction.on_commit(_tell_closures, robust=True)
+
+
+def _tell_closures() -> None:
+    message = ClosuresChanged(type="closures.changed")
+    try:
+        for group in (NAMED, PLAIN):
+            async_to_sync(get_channel_layer().group_send)(group, message)
+    except _OUTAGES as error:
+        log.warning("closures changed, but no page was told: %s", error)
 
 
 def publish_notice(notice: NoticeInfo, *, user_pk: int) -> None:

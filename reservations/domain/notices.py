@@ -12,6 +12,7 @@ from typing import Any
 
 from reservations.domain import news
 from reservations.domain.advice import used_ratio
+from reservations.domain.closing import maintenance_words
 from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.lifecycle import Kind
 from reservations.domain.sharing import (
@@ -115,6 +116,7 @@ WORDS: dict[str, Words] = {
     "refunded": news.refunded,
     "token_given": news.token_given,
     "ending_soon": news.ending_soon,
+    "maintenance": maintenance_words,
     "moved": news.moved,
     "webhook_off": news.webhook_off,
     "trial": news.trial,

@@ -27,11 +27,13 @@ def refund(
     reason: str,
     policy: Policy,
     never_had: Collection[Allocation] = (),
+    told: bool = False,
 ) -> bool:
     """Give everything back; the time that was held is the site's.
 
     Args:
         never_had: Gpus that somebody else sat on from the start and pays for.
+        told: the caller says it to the holder in words of its own.
 
     Returns:
         False: another worker moved the row first, and nothing is written.
@@ -58,14 +60,15 @@ def refund(
     books.settle(row, Settlement(-held, 0, site), at=now, reason=f"refunded: {reason}")
     books.ask_summary(row, now=now)
     books.audit("refunded", row, actor=None, now=now, reason=reason)
-    tell(
-        user=row.user,
-        kind="refunded",
-        reservation=row,
-        detail={"reason": reason, "refund_gpu_seconds": held},
-        now=now,
-        key=f"refunded:{row.pk}",
-    )
+    if not told:
+        tell(
+            user=row.user,
+            kind="refunded",
+            reservation=row,
+            detail={"reason": reason, "refund_gpu_seconds": held},
+            now=now,
+            key=f"refunded:{row.pk}",
+        )
     _token_back(row, now=now, policy=policy)
     give_token(row, now=now, reason=reason)
     publish(row, policy, gone=True)

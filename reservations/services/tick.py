@@ -7,8 +7,9 @@
 5. end what is over: RELEASE and CHARGE
 6. give equal Gpus, or everything back, where a stranger was there at the start
 7. charge hours that came back too late, once they have passed
-8. roll up what each Account's Gpus did, hour by hour, once an hour is over
-9. tell who holds Gpus when their time is over soon (``news.ending``)
+8. clear closed Gpus of what came there since (``closures.due``)
+9. roll up what each Account's Gpus did, hour by hour, once an hour is over
+10. tell who holds Gpus when their time is over soon (``news.ending``)
 
 Every move is one compare-and-set on one locked row, so that a second worker in
 the same step finds nothing to do. A row that fails is logged and skipped. The
@@ -32,7 +33,7 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
-from reservations.services import absence, books, locking, news, unclean
+from reservations.services import absence, books, closures, locking, news, unclean
 from reservations.services.giving import rate_of
 from reservations.services.refunding import publish, refund
 from reservations.snapshots.facts import site_policy
@@ -56,6 +57,7 @@ def tick(now: datetime) -> dict[str, int]:
     done["ended"] = _each(due_to_end(at), _end, at, policy)
     done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
     done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
+    done |= closures.due(at, policy)
     done["hours_rolled"] = _roll_hours(at)
     done |= news.ending(at, policy)
     return done
