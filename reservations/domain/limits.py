@@ -33,6 +33,7 @@ from reservations.domain.errors import (
 from reservations.domain.policy import Policy
 from reservations.domain.quota import Peak, QuotaInfo, fitting_gpu_seconds, peak_with
 from reservations.domain.request import Holding, Request, Snapshot
+from reservations.domain.rights import check_right
 from reservations.domain.window import Window, chain, grid_floor, on_grid
 
 
@@ -105,9 +106,11 @@ def check_limits(request: Request, snapshot: Snapshot) -> None:
     """Refuse what one person may not have at once, whatever the quota.
 
     Raises:
-        TooManyGpus, TooManyReservations, TooLong (with those that touch it).
+        RightEnds, TooManyGpus, TooManyReservations.
+        TooLong: with those that touch it.
     """
     policy, window = snapshot.policy, request.window
+    check_right(window, snapshot.right)
     held = _most_at_once(window, snapshot.own)
     if held + len(request.gpus) > policy.gpus_at_once:
         raise TooManyGpus(asked=len(request.gpus), held=held, most=policy.gpus_at_once)

@@ -12,6 +12,7 @@ from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.domain.quota import QuotaInfo
+from reservations.domain.rights import Right
 from reservations.domain.strikes import Strike
 from reservations.domain.window import Window
 
@@ -76,3 +77,5 @@ class Snapshot:
     """None: nobody's flex is in the way, or none may be taken."""
     strike: Strike | None = None
     """A shorter horizon of the requester, after no-shows."""
+    right: Right | None = None
+    """A right to book that ends: a guest's, a course's. None: it has no end."""

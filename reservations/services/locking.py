@@ -41,7 +41,8 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
     """
     if not user.is_active:
         raise NotAllowed(act="book: the login is switched off")
-    rows = user.memberships.filter(active=True).select_related(PATH_UP)
+    rows = user.memberships.filter(active=True, account__archived_at=None)
+    rows = rows.select_related(PATH_UP)
     if membership is not None:
         found = list(rows.filter(pk=membership.pk))
         if not found:

@@ -38,6 +38,7 @@ from reservations.snapshots.facts import (
     calendar_of,
     own_holdings,
     quota_infos,
+    right_to_book,
     site_policy,
 )
 from reservations.snapshots.pools import barred_pools
@@ -152,7 +153,15 @@ def _search(
     )  # fmt: skip
     own = own_holdings(membership.user_id, ignoring=ignoring)
     facts = with_tree(
-        Snapshot(policy, calendar, own, quotas, membership_pk=membership.pk), now=now
+        Snapshot(
+            policy,
+            calendar,
+            own,
+            quotas,
+            membership_pk=membership.pk,
+            right=right_to_book(membership, path),
+        ),
+        now=now,
     )
 
     def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:

@@ -11,6 +11,7 @@ from reservations.domain.decision import Holding, Snapshot
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
+from reservations.domain.rights import Right, right_of
 from reservations.domain.window import WEEK_SECONDS, Window, unix
 from reservations.models import (
     Account,
@@ -313,6 +314,7 @@ def request_snapshot(
             asking=asking,
         ),
         barred=barred_pools(gpus, asking),
+        right=right_to_book(membership, path),
         own=own_holdings(membership.user_id, ignoring=ignoring),
         quotas=quota_infos(
             membership,
@@ -326,6 +328,12 @@ def request_snapshot(
             pools={gpu.pool_pk for gpu in gpus if gpu.limited},
         ),
     )
+
+
+def right_to_book(membership: Membership, path: Iterable[Account]) -> Right | None:
+    """Return until when a Membership may book; None: without an end."""
+    ends = [membership.expires_at, *(account.ends_at for account in path)]
+    return right_of(str(membership.account), ends)
 
 
 def pending_late_gpu_seconds() -> dict[int, int]:

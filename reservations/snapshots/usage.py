@@ -124,7 +124,14 @@ def fair_tree(
     Args:
         also: Memberships that count though they are switched off: they hold.
     """
-    accounts = list(Account.objects.order_by().values_list("pk", "parent_id", "shares"))
+    rows = Account.objects.order_by().values_list(
+        "pk", "parent_id", "shares", "archived_at"
+    )
+    # What is archived has no part in its level.
+    accounts = [
+        (pk, parent, 0 if archived_at else shares)
+        for pk, parent, shares, archived_at in rows
+    ]
     if not accounts:
         return None
     roots = [pk for pk, parent, _shares in accounts if parent is None]
