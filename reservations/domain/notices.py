@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
-from reservations.domain import news
+from reservations.domain import news, waiting_words
 from reservations.domain.advice import used_ratio
 from reservations.domain.closing import maintenance_words
 from reservations.domain.displacement import Displaced, deciding
@@ -124,6 +124,10 @@ WORDS: dict[str, Words] = {
     "offer_answered": offer_answered_words,
     "offer_made": offer_made_words,
     "series_conflict": series_conflict_words,
+    "placed": waiting_words.placed_words,
+    "planned": waiting_words.planned_words,
+    "slot_offered": waiting_words.offered_words,
+    "declined": waiting_words.lost_words,
 }
 
 

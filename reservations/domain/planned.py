@@ -141,7 +141,7 @@ def _within_limits(
 
 
 def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
-    """Return a calendar on which the plans are taken too; its own are dropped."""
+    """Return a calendar on which these plans are taken like bookings."""
     spans = list(calendar.busy())
     for plan in plans:
         for pk in sorted(plan.gpu_pks):
@@ -153,7 +153,7 @@ def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
                 Busy(pk, unix(part.start), unix(part.end))
                 for part in without(plan.window, met)
             ]
-    return Calendar(calendar.gpus, spans)
+    return Calendar(calendar.gpus, spans, calendar.plans)
 
 
 def _instants(span: Busy) -> tuple[datetime, datetime]:

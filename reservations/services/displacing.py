@@ -19,8 +19,8 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.notices import displaced_detail
 from reservations.domain.policy import Policy
 from reservations.models import Allocation, Notice, Reservation
-from reservations.services import books
-from reservations.snapshots.notices import notices_in_words
+from reservations.services import books, notices
+from reservations.services.waiting_again import wait_again
 
 
 def lock_flex(
@@ -67,7 +67,9 @@ def _displace(
 ) -> None:
     pk = one.flex.reservation_pk
     row = Reservation.objects.select_related("user", "membership__account").get(pk=pk)
-    allocations = list(row.allocations.select_related("gpu__node").order_by("gpu_id"))
+    allocations = list(
+        row.allocations.select_related("gpu__node", "gpu__pool").order_by("gpu_id")
+    )
     moved = Reservation.objects.move(
         pk, old=State.CONFIRMED, new=State.DISPLACED, ended_at=now, displaced_by=made
     )
@@ -78,14 +80,15 @@ def _displace(
     books.release_hold(row, now=now, reason=f"displaced by #{made.pk}")
     detail = displaced_detail(one, kind=kind, by=made.pk)
     books.audit("displaced", row, actor=None, now=now, **detail)
-    notice = Notice.objects.create(
+    notices.tell(
         user=row.user,
         kind=Notice.Kind.DISPLACED,
         reservation=row,
-        told_at=now,
         detail=detail,
+        now=now,
     )
+    by_rank = kind is Kind.FLEX
+    wait_again(row, allocations, by_rank=by_rank, now=now, policy=policy)
     row.refresh_from_db(fields=["state", "version", "ended_at"])
     gpu_ids = [allocation.gpu_id for allocation in allocations]
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)
-    live.publish_notice(notices_in_words([notice], row.user)[0], user_pk=row.user_id)

@@ -8,8 +8,11 @@
 6. give equal Gpus, or everything back, where a stranger was there at the start
 7. charge hours that came back too late, once they have passed
 8. clear closed Gpus of what came there since (``closures.due``)
-9. roll up what each Account's Gpus did, hour by hour, once an hour is over
-10. tell who holds Gpus when their time is over soon (``news.ending``)
+9. place who waits, in order; offer and plan for the others (``placing``)
+10. roll up what each Account's Gpus did, hour by hour, once an hour is over
+11. tell who holds Gpus when their time is over soon (``news.ending``)
+12. close Offers whose time is over; book a Series' days as they come into the
+    horizon, after who waits (``offers.expire``, ``series.extend``)
 
 Every move is one compare-and-set on one locked row, so that a second worker in
 the same step finds nothing to do. A row that fails is logged and skipped. The
@@ -33,7 +36,17 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
-from reservations.services import absence, books, closures, locking, news, unclean
+from reservations.services import (
+    absence,
+    books,
+    closures,
+    locking,
+    news,
+    offers,
+    placing,
+    series,
+    unclean,
+)
 from reservations.services.giving import rate_of
 from reservations.services.refunding import publish, refund
 from reservations.snapshots.facts import site_policy
@@ -58,8 +71,11 @@ def tick(now: datetime) -> dict[str, int]:
     done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
     done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
     done |= closures.due(at, policy)
+    done |= placing.place(at, policy)
     done["hours_rolled"] = _roll_hours(at)
     done |= news.ending(at, policy)
+    done |= offers.expire(at, policy)
+    done |= series.extend(at, policy)
     return done
 
 

@@ -1,0 +1,192 @@
+"""The waitlist as values: who waits, in which order, and what each is judged by."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from reservations.domain.calendar import Calendar, CalendarGpu, Plan, Wish
+from reservations.domain.decision import Holding, Snapshot
+from reservations.domain.delivering import quiet_until
+from reservations.domain.displacement import FairTree
+from reservations.domain.fairshare import Rank
+from reservations.domain.policy import Policy
+from reservations.domain.quota import QuotaInfo
+from reservations.domain.waitlist import Waiting, in_order
+from reservations.domain.window import Window
+from reservations.models import Account, Closure, NoticeSettings, WaitingRequest
+from reservations.snapshots.facts import (
+    PATH_UP,
+    Taker,
+    account_path,
+    calendar_gpus,
+    calendar_of,
+    own_holdings,
+    quota_infos,
+    right_to_book,
+)
+from reservations.snapshots.pools import barred_pools
+from reservations.snapshots.usage import fair_tree, usage_by_membership
+
+MOST_LOOKED = 200
+"""Requests that one look considers, the oldest first."""
+
+
+def wish_of(row: WaitingRequest) -> Wish:
+    """Return what a request looks for."""
+    return Wish(
+        count=row.count,
+        duration_seconds=row.duration_seconds,
+        min_memory_bytes=row.min_memory_bytes,
+        gpu_class=row.gpu_class or None,
+    )
+
+
+def plan_of(row: WaitingRequest) -> Plan | None:
+    """Return the start that a waiting request holds."""
+    if not row.planned or row.expected_start is None or row.expected_end is None:
+        return None
+    window = Window(row.expected_start, row.expected_end)
+    return Plan(row.pk, row.user_id, frozenset(row.expected_gpu_ids), window)
+
+
+def waiting_of(
+    row: WaitingRequest, *, now: datetime, quiet: NoticeSettings | None
+) -> Waiting:
+    """Return a row as a value; ``quiet``: when its person wants no call."""
+    until = quiet and quiet_until(
+        now,
+        begin=quiet.quiet_from,
+        end=quiet.quiet_until,
+        zone=timezone.get_default_timezone(),
+    )
+    return Waiting(
+        pk=row.pk,
+        member_pk=row.membership_id,
+        user_pk=row.user_id,
+        wish=wish_of(row),
+        earliest=row.earliest,
+        latest=row.latest,
+        asked_at=row.created_at,
+        consents=row.any_notice or row.has_job,
+        quiet_until=until or None,
+        takes=row.may_take,
+        plan=plan_of(row),
+    )
+
+
+@dataclass
+class Look:
+    """Everything one look at the waitlist is about; facts are read once each."""
+
+    now: datetime
+    policy: Policy
+    rows: dict[int, WaitingRequest]
+    queue: tuple[Waiting, ...]
+    """In the order in which they are served."""
+    ranks: dict[int, Rank]
+    tree: FairTree | None
+    until: datetime
+    gpus: list[CalendarGpu]
+    _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
+    _quotas: dict[int, tuple[QuotaInfo, ...]] = field(default_factory=dict)
+    _own: dict[int, tuple[Holding, ...]] = field(default_factory=dict)
+    _paths: dict[int, list[Account]] = field(default_factory=dict)
+    _taught: frozenset[int] | None = None
+
+    def facts(self, one: Waiting) -> Snapshot:
+        """Return what a request is judged by, on the whole calendar ahead."""
+        path = self._path(one)
+        asking = frozenset(account.pk for account in path)
+        calendar = self._calendar(asking).seen_by(one.user_pk)
+        barred = barred_pools(self.gpus, asking)
+        if barred:
+            open_gpus = [gpu for gpu in self.gpus if gpu.pool_pk not in barred]
+            calendar = Calendar(open_gpus, calendar.busy(), calendar.plans)
+        return Snapshot(
+            policy=self.policy,
+            calendar=calendar,
+            own=self._holdings(one.user_pk),
+            quotas=self._quota(one, path),
+            barred=barred,
+            right=right_to_book(self.rows[one.pk].membership, path),
+            membership_pk=one.member_pk,
+            tree=self.tree,
+        )
+
+    def _path(self, one: Waiting) -> list[Account]:
+        if one.member_pk not in self._paths:
+            self._paths[one.member_pk] = account_path(self.rows[one.pk].membership)
+        return self._paths[one.member_pk]
+
+    def _calendar(self, asking: frozenset[int]) -> Calendar:
+        """Return the calendar of who asks from here; teaching slots differ."""
+        if self._taught is None:
+            standing = Closure.objects.standing(self.now, self.until)
+            accounts = standing.exclude(account=None).order_by()
+            self._taught = frozenset(accounts.values_list("account_id", flat=True))
+        admitted = asking & self._taught
+        if admitted not in self._calendars:
+            # Nobody is user 0: everybody's unfrozen flex and plans are in it.
+            taker = Taker(0, self.now, self.policy.freeze_seconds)
+            self._calendars[admitted] = calendar_of(
+                self.gpus, self.now, self.until, taker=taker, asking=admitted
+            )
+        return self._calendars[admitted]
+
+    def _quota(self, one: Waiting, path: list[Account]) -> tuple[QuotaInfo, ...]:
+        if one.member_pk not in self._quotas:
+            self._quotas[one.member_pk] = quota_infos(
+                self.rows[one.pk].membership, path, self.now, self.until,
+                policy=self.policy,
+                pools={gpu.pool_pk for gpu in self.gpus if gpu.limited},
+            )  # fmt: skip
+        return self._quotas[one.member_pk]
+
+    def _holdings(self, user_pk: int) -> tuple[Holding, ...]:
+        if user_pk not in self._own:
+            self._own[user_pk] = own_holdings(user_pk)
+        return self._own[user_pk]
+
+
+def look(now: datetime, policy: Policy) -> Look:
+    """Read the waitlist and what it is judged by, in few queries a person."""
+    chosen = (
+        WaitingRequest.objects.waiting()
+        .filter(membership__active=True, user__is_active=True)
+        .select_related("user", "membership__user", f"membership__{PATH_UP}")
+        .order_by("created_at", "pk")
+    )
+    rows = list(chosen[:MOST_LOOKED])
+    quiet = _quiet_hours({row.user_id for row in rows})
+    waiting = [waiting_of(row, now=now, quiet=quiet.get(row.user_id)) for row in rows]
+    tree, ranks = _ranked(waiting, now, policy)
+    longest = timedelta(seconds=policy.longest_seconds)
+    horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    return Look(
+        now=now,
+        policy=policy,
+        rows={row.pk: row for row in rows},
+        queue=in_order(waiting, ranks),
+        ranks=ranks,
+        tree=tree,
+        until=max([horizon, *(one.latest for one in waiting)]) + longest,
+        gpus=calendar_gpus(),
+    )
+
+
+def _quiet_hours(user_pks: Iterable[int]) -> dict[int, NoticeSettings]:
+    rows = NoticeSettings.objects.filter(user_id__in=user_pks).exclude(quiet_from=None)
+    return {row.user_id: row for row in rows}
+
+
+def _ranked(
+    waiting: Sequence[Waiting], now: datetime, policy: Policy
+) -> tuple[FairTree | None, dict[int, Rank]]:
+    if not waiting:
+        return None, {}
+    usage = usage_by_membership(now, policy)
+    # Who holds flex counts, though switched off: see ``usage.with_tree``.
+    tree = fair_tree(usage, now, policy, also={*usage, *(w.member_pk for w in waiting)})
+    return (tree, tree.ranked().ranks) if tree is not None else (None, {})
