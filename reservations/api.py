@@ -10,21 +10,25 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
 from reservations import services
-from reservations.domain.calendar import Slot
-from reservations.domain.decision import Decision
-from reservations.domain.errors import InThePast, NotFound, TooLong
+from reservations.api_parts import (
+    counted_now,
+    decision_json,
+    hours_of,
+    own_membership,
+    signed_in,
+    slot_json,
+)
+from reservations.domain.errors import InThePast, TooLong
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.history_api import router as history_router
-from reservations.models import Membership, Reservation, User
+from reservations.models import Reservation, User
 from reservations.notices_api import router as notices_router
-from reservations.rates import check_rate
 from reservations.schemas import (
     BookIn,
     ChangeIn,
@@ -42,37 +46,7 @@ router.add_router("", history_router)
 router.add_router("", notices_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
-PREVIEWS_PER_MINUTE = 300
 _COMPRESS_FROM_BYTES = 1400
-
-
-def _user(request: HttpRequest) -> User:
-    user = request.user
-    assert isinstance(user, User)
-    return user
-
-
-def _membership(user: User, pk: int | None) -> Membership | None:
-    """Return the named right; None where none is named.
-
-    Raises:
-        NotFound: none of that number, or somebody else's.
-    """
-    if pk is None:
-        return None
-    found = user.memberships.select_related("account").filter(pk=pk).first()
-    if found is None:
-        raise NotFound(what=f"membership #{pk} of yours")
-    return found
-
-
-def _now(user: User, *, writes: bool) -> datetime:
-    """Return the instant of the request, after counting it."""
-    now = timezone.now()
-    per_minute = settings.BOOK_RATE_PER_MINUTE if writes else PREVIEWS_PER_MINUTE
-    what = "book" if writes else "preview"
-    check_rate(what, user_pk=user.pk, per_minute=per_minute, now=now)
-    return now
 
 
 def _entry(
@@ -94,23 +68,9 @@ def _entry(
         **calendar_entry(
             reservation, gpu_ids=gpu_ids, reader=reader, policy=policy, now=now
         ),
-        "cost_gpu_hours": _hours(reservation.cost_gpu_seconds),
+        "cost_gpu_hours": hours_of(reservation.cost_gpu_seconds),
         "checked_in": reservation.checked_in_at is not None,
         "keep_used": reservation.keep_used,
-    }
-
-
-def _hours(gpu_seconds: int) -> float:
-    return round(gpu_seconds / 3600, 3)
-
-
-def _slot(slot: Slot) -> dict[str, object]:
-    return {
-        "gpu_ids": list(slot.gpu_ids),
-        "start": iso(slot.start),
-        "end": iso(slot.end),
-        "kind": slot.kind.value,
-        "displaces": slot.displaces,
     }
 
 
@@ -129,7 +89,7 @@ def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
     page = calendar_page(
         span.start,
         span.end,
-        reader=Reader.of(_user(request), policy),
+        reader=Reader.of(signed_in(request), policy),
         policy=policy,
         now=timezone.now(),
     )
@@ -154,11 +114,11 @@ def _json(request: HttpRequest, content: object) -> HttpResponse:
 @router.post("/reservations", response={201: dict[str, Any]})
 def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
     """Book; 409 with the rule, its numbers and the next slot where refused."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     made = services.book(
         user=user,
-        membership=_membership(user, wish.membership),
+        membership=own_membership(user, wish.membership),
         gpu_ids=wish.gpu_ids,
         start=wish.start,
         end=wish.end,
@@ -171,65 +131,25 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
 @router.post("/reservations/preview")
 def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
     """Say what booking (or changing ``ignoring``) would do; writes nothing."""
-    user = _user(request)
-    now = _now(user, writes=False)
+    user = signed_in(request)
+    now = counted_now(user, writes=False)
     decision = services.preview(
         user=user,
-        membership=_membership(user, wish.membership),
+        membership=own_membership(user, wish.membership),
         gpu_ids=wish.gpu_ids,
         start=wish.start,
         end=wish.end,
         now=now,
         ignoring=wish.ignoring,
     )
-    return _decision(decision)
-
-
-def _decision(decision: Decision) -> dict[str, object]:
-    zone = timezone.get_current_timezone()
-    refusal = decision.refusal
-    why = decision.why_not_firm
-    slot = decision.next_slot or (refusal.next_slot if refusal else None)
-    return {
-        "ok": refusal is None,
-        "kind": decision.kind.value if decision.kind else None,
-        "cost_gpu_hours": _hours(decision.cost_gpu_seconds),
-        # Flex takes nothing from the quota, so it leaves nothing to tell.
-        "quota_left_gpu_hours": _hours(decision.quota_left_gpu_seconds)
-        if decision.kind is Kind.FIRM
-        else None,
-        "rank_before": decision.rank_before,
-        "rank_after": decision.rank_after,
-        "of": decision.of,
-        "why_not_firm": why.text(zone) if why else None,
-        "taken_until": iso(decision.taken_until) if decision.taken_until else None,
-        "displaces": [
-            {
-                # Empty where names are hidden: the group stands for its member.
-                "user": one.flex.user or None,
-                "account": one.flex.account,
-                "gpu_hours": _hours(one.refund_gpu_seconds),
-                "start": iso(one.flex.start),
-                "end": iso(one.flex.end),
-            }
-            for one in decision.displaced
-        ],
-        "refusal": {
-            "code": refusal.code,
-            "detail": refusal.text(zone),
-            "numbers": refusal.fields,
-        }
-        if refusal
-        else None,
-        "next_slot": _slot(slot) if slot else None,
-    }
+    return decision_json(decision)
 
 
 @router.patch("/reservations/{int:pk}")
 def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
     """Move, lengthen, shorten, or take other Gpus."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     changed = services.change(
         reservation_id=pk,
         user=user,
@@ -248,8 +168,8 @@ def cancel(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Give back before the start; can be undone for ten seconds."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     gone = services.cancel(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -260,8 +180,8 @@ def cancel(
 @router.post("/reservations/{int:pk}/undo")
 def undo(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take the cancel back, if nobody took the time meanwhile."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     back = services.undo_cancel(reservation_id=pk, user=user, now=now)
     return _entry(user, back, now)
 
@@ -271,8 +191,8 @@ def release(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Give back what runs, now."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     gone = services.release(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -284,8 +204,8 @@ def keep(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Keep an idle one: once."""
-    user = _user(request)
-    now = _now(user, writes=True)
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
     kept = services.keep(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
@@ -295,9 +215,9 @@ def keep(
 @router.get("/slots")
 def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     """First slots for N Gpus of at least X GiB for H hours."""
-    user = _user(request)
-    now = _now(user, writes=False)
-    membership = _membership(user, wish.membership)
+    user = signed_in(request)
+    now = counted_now(user, writes=False)
+    membership = own_membership(user, wish.membership)
     if membership is None:
         # Any will do to look; who books says which one pays.
         own = user.memberships.filter(active=True).order_by("account__name", "pk")
@@ -314,13 +234,13 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
         now=now,
         limit=wish.limit,
     )
-    return {"slots": [_slot(slot) for slot in found]}
+    return {"slots": [slot_json(slot) for slot in found]}
 
 
 @router.get("/standing")
 def standing(request: HttpRequest) -> dict[str, object]:
     """One's rank, path, quota ahead and newest ledger rows."""
-    found = services.standing(user=_user(request), now=timezone.now())
+    found = services.standing(user=signed_in(request), now=timezone.now())
     return {
         "now": iso(found.now),
         "memberships": [_standing(own) for own in found.memberships],
@@ -330,7 +250,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
                 "reservation": row.reservation_id,
                 "account": row.membership.account.name if row.membership else None,
                 "kind": row.kind,
-                "gpu_hours": _hours(row.gpu_seconds),
+                "gpu_hours": hours_of(row.gpu_seconds),
                 "reason": row.reason,
             }
             for row in found.ledger
@@ -363,11 +283,11 @@ def _quota(quota: QuotaStanding) -> dict[str, object]:
     return {
         "account": quota.account,
         "own": quota.own,
-        "quota_gpu_hours": _hours(quota.quota_gpu_seconds),
-        "held_gpu_hours": _hours(quota.held_gpu_seconds),
-        "left_gpu_hours": _hours(quota.left_gpu_seconds),
+        "quota_gpu_hours": hours_of(quota.quota_gpu_seconds),
+        "held_gpu_hours": hours_of(quota.held_gpu_seconds),
+        "left_gpu_hours": hours_of(quota.left_gpu_seconds),
         "band": [
-            {"at": iso(point.at), "left_gpu_hours": _hours(point.left_gpu_seconds)}
+            {"at": iso(point.at), "left_gpu_hours": hours_of(point.left_gpu_seconds)}
             for point in quota.band
         ],
     }

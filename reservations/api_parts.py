@@ -1,0 +1,104 @@
+"""What the calendar's API modules share: who asks, when, and how answers look."""
+
+from datetime import datetime
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils import timezone
+
+from reservations.domain.calendar import Slot
+from reservations.domain.decision import Decision
+from reservations.domain.errors import NotFound
+from reservations.domain.lifecycle import Kind
+from reservations.models import Membership, User
+from reservations.rates import check_rate
+from reservations.snapshots.calendar import iso
+
+PREVIEWS_PER_MINUTE = 300
+
+
+def signed_in(request: HttpRequest) -> User:
+    """Return who asks; nobody else reaches the API."""
+    user = request.user
+    assert isinstance(user, User)
+    return user
+
+
+def own_membership(user: User, pk: int | None) -> Membership | None:
+    """Return the named right; None where none is named.
+
+    Raises:
+        NotFound: none of that number, or somebody else's.
+    """
+    if pk is None:
+        return None
+    found = user.memberships.select_related("account").filter(pk=pk).first()
+    if found is None:
+        raise NotFound(what=f"membership #{pk} of yours")
+    return found
+
+
+def counted_now(user: User, *, writes: bool) -> datetime:
+    """Return the instant of the request, after counting it."""
+    now = timezone.now()
+    per_minute = settings.BOOK_RATE_PER_MINUTE if writes else PREVIEWS_PER_MINUTE
+    what = "book" if writes else "preview"
+    check_rate(what, user_pk=user.pk, per_minute=per_minute, now=now)
+    return now
+
+
+def hours_of(gpu_seconds: int) -> float:
+    """Return weighted GPU-hours, to the thousandth."""
+    return round(gpu_seconds / 3600, 3)
+
+
+def slot_json(slot: Slot) -> dict[str, object]:
+    """Return a free slot as the API tells it."""
+    return {
+        "gpu_ids": list(slot.gpu_ids),
+        "start": iso(slot.start),
+        "end": iso(slot.end),
+        "kind": slot.kind.value,
+        "displaces": slot.displaces,
+    }
+
+
+def decision_json(decision: Decision) -> dict[str, object]:
+    """Return what a request would be: kind, cost, ranks, or the refusal."""
+    zone = timezone.get_current_timezone()
+    refusal = decision.refusal
+    why = decision.why_not_firm
+    slot = decision.next_slot or (refusal.next_slot if refusal else None)
+    return {
+        "ok": refusal is None,
+        "kind": decision.kind.value if decision.kind else None,
+        "cost_gpu_hours": hours_of(decision.cost_gpu_seconds),
+        # Flex takes nothing from the quota, so it leaves nothing to tell.
+        "quota_left_gpu_hours": hours_of(decision.quota_left_gpu_seconds)
+        if decision.kind is Kind.FIRM
+        else None,
+        "rank_before": decision.rank_before,
+        "rank_after": decision.rank_after,
+        "of": decision.of,
+        "why_not_firm": why.text(zone) if why else None,
+        "taken_until": iso(decision.taken_until) if decision.taken_until else None,
+        "displaces": [
+            {
+                # Empty where names are hidden: the group stands for its member.
+                "user": one.flex.user or None,
+                "account": one.flex.account,
+                "gpu_hours": hours_of(one.refund_gpu_seconds),
+                "start": iso(one.flex.start),
+                "end": iso(one.flex.end),
+            }
+            for one in decision.displaced
+        ],
+        "refusal": {
+            "code": refusal.code,
+            "detail": refusal.text(zone),
+            "numbers": refusal.fields,
+        }
+        if refusal
+        else None,
+        "next_slot": slot_json(slot) if slot else None,
+    }
