@@ -29,6 +29,7 @@ from reservations.domain.policy import Policy
 from reservations.history_api import router as history_router
 from reservations.models import Reservation, User
 from reservations.notices_api import router as notices_router
+from reservations.people_api import router as people_router
 from reservations.schemas import (
     BookIn,
     ChangeIn,
@@ -37,6 +38,7 @@ from reservations.schemas import (
     SlotsIn,
     SpanIn,
 )
+from reservations.series_api import router as series_router
 from reservations.services.standing import MembershipStanding, QuotaStanding
 from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
 from reservations.snapshots.facts import site_policy
@@ -44,6 +46,8 @@ from reservations.snapshots.facts import site_policy
 router = Router(tags=["calendar"])
 router.add_router("", history_router)
 router.add_router("", notices_router)
+router.add_router("", people_router)
+router.add_router("", series_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
 _COMPRESS_FROM_BYTES = 1400

@@ -1,0 +1,145 @@
+"""What people do together: co-users, Offers, giving back in part. /api/v1/..."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+from ninja import Router, Status
+from pydantic import Field
+
+from reservations.api_parts import counted_now, decision_json, signed_in
+from reservations.models import Offer, User
+from reservations.schemas import Key, Line, _Strict
+from reservations.services import couse, offers
+from reservations.snapshots.calendar import Reader, iso
+from reservations.snapshots.facts import site_policy
+
+router = Router(tags=["people"])
+MOST_OFFERS = 100
+
+
+class ShareIn(_Strict):
+    """With whom: a login of the same account."""
+
+    user: Line = Field(min_length=1, max_length=150)
+
+
+class OfferIn(_Strict):
+    """Given to a person, or against another's reservation."""
+
+    reservation: Key
+    to: Line = Field("", max_length=150)
+    account: Line = Field("", max_length=63)
+    wanted: Key | None = None
+    message: Line = Field("", max_length=200)
+
+
+class AcceptIn(_Strict):
+    """What the taker was shown; "firm": no less is taken."""
+
+    kind: Line = Field("", max_length=8)
+
+
+@router.post("/reservations/{int:pk}/co-users", response={201: dict[str, Any]})
+def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, object]]:
+    """Let a member of the same account use one's reservation."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    made = couse.share(reservation_id=pk, user=user, username=who.user, now=now)
+    return Status(201, {"id": made.user.pk, "user": str(made.user)})
+
+
+@router.delete("/reservations/{int:pk}/co-users/{int:user_pk}")
+def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
+    """Take a co-user off, or leave what is shared with one."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    removed = couse.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now)
+    return {"id": user_pk, "removed": removed}
+
+
+@router.get("/offers")
+def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
+    """Offers to one and of one's own, newest first."""
+    user = signed_in(request)
+    rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
+    if open_only:
+        rows = rows.filter(state=Offer.State.OPEN)
+    rows = rows.select_related(
+        "made_by", "taker__user", "taker__account",
+        "reservation__membership__account", "wanted",
+    )  # fmt: skip
+    return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+
+
+@router.post("/offers", response={201: dict[str, Any]})
+def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
+    """Offer one's reservation: as a gift, or as a swap."""
+    user = signed_in(request)
+    made = offers.offer(
+        reservation_id=what.reservation,
+        user=user,
+        to=what.to,
+        account=what.account,
+        wanted_id=what.wanted,
+        message=what.message,
+        now=counted_now(user, writes=True),
+    )
+    return Status(201, _offer(made, user))
+
+
+@router.post("/offers/{int:pk}/preview")
+def preview(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Say what accepting would be for oneself; writes nothing."""
+    user = signed_in(request)
+    sides = offers.outlook(offer_id=pk, user=user, now=counted_now(user, writes=False))
+    taker = Offer.objects.filter(pk=pk, taker__user=user).exists()
+    own = sides.taker if taker else sides.maker
+    # The other side's numbers are theirs.
+    return {} if own is None else decision_json(own)
+
+
+@router.post("/offers/{int:pk}/accept")
+def accept(
+    request: HttpRequest, pk: int, shown: AcceptIn | None = None
+) -> dict[str, object]:
+    """Accept: both sides are judged again and exchanged, or nothing is."""
+    user = signed_in(request)
+    done = offers.accept(
+        offer_id=pk,
+        user=user,
+        kind=shown.kind if shown else "",
+        now=counted_now(user, writes=True),
+    )
+    return _offer(done, user)
+
+
+@router.post("/offers/{int:pk}/decline")
+def decline(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Decline what was offered to one, or take one's own offer back."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    return _offer(offers.decline(offer_id=pk, user=user, now=now), user)
+
+
+def _offer(row: Offer, user: User) -> dict[str, object]:
+    reader = Reader.of(user, site_policy())
+    to_me = row.taker.user_id == user.pk
+    # Who offers has named themselves; who is offered to was named by the maker.
+    return {
+        "id": row.pk,
+        "state": row.state,
+        "swap": row.wanted_id is not None,
+        "to_me": to_me,
+        "from": str(row.made_by) if to_me or reader.names else None,
+        "to": str(row.taker.user),
+        "account": row.taker.account.name,
+        "reservation": row.reservation_id,
+        "wanted": row.wanted_id,
+        "given": row.given_id,
+        "given_back": row.given_back_id,
+        "terms": row.terms,
+        "message": row.message,
+        "made_at": iso(row.made_at),
+        "expires_at": iso(row.expires_at),
+    }
