@@ -15,6 +15,7 @@ from reservations.domain.advice import used_ratio
 from reservations.domain.closing import maintenance_words
 from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.lifecycle import Kind
+from reservations.domain.overstay import claimed_words
 from reservations.domain.sharing import (
     couser_words,
     offer_answered_words,
@@ -116,6 +117,7 @@ WORDS: dict[str, Words] = {
     "refunded": news.refunded,
     "token_given": news.token_given,
     "ending_soon": news.ending_soon,
+    "overstay_claimed": claimed_words,
     "maintenance": maintenance_words,
     "moved": news.moved,
     "webhook_off": news.webhook_off,

@@ -11,32 +11,44 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from reservations.domain.policy import Policy
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.domain.told import Told
 
 
 def stands_until(
-    booked_end: datetime, end: datetime, *, now: datetime, policy: Policy
+    booked_end: datetime, end: datetime, *, leave_at: datetime | None
 ) -> datetime:
     """Return until when a Reservation stands in the way of others.
 
-    Of an overstay that is the end of the notice, if it were claimed now.
+    Args:
+        leave_at: the end of the notice, if an overstay were claimed now; None: it
+            is not asked for, and the whole Window stands.
     """
-    if end <= booked_end:
+    if end <= booked_end or leave_at is None:
         return end
-    notice = timedelta(seconds=policy.overstay_notice_seconds)
-    return max(booked_end, min(end, now + notice))
+    return max(booked_end, min(end, leave_at))
+
+
+def notice_end(now: datetime, policy: Policy) -> datetime:
+    """Return when who stays on has left, if they are told now."""
+    return now + timedelta(seconds=policy.overstay_notice_seconds)
+
+
+def latest_end(start: datetime, booked_end: datetime, policy: Policy) -> datetime:
+    """Return until when a Reservation may stay on where nothing is in the way."""
+    longest = start + timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
+    latest = booked_end + timedelta(seconds=policy.overstay_seconds)
+    return max(min(latest, longest), booked_end)
 
 
 def tail_end(
-    booked_end: datetime, taken: Iterable[datetime], *, policy: Policy
+    booked_end: datetime, latest: datetime, taken: Iterable[datetime]
 ) -> datetime:
-    """Return how long a Reservation may stay on, at most.
+    """Return how long a Reservation may stay on.
 
     Args:
         taken: when somebody else's time on its Gpus begins, or a closure does.
     """
-    latest = booked_end + timedelta(seconds=policy.overstay_seconds)
     return max(min([latest, *taken]), booked_end)
 
 

@@ -27,6 +27,7 @@ from reservations.domain.errors import (
     TooManyGpus,
 )
 from reservations.domain.lifecycle import Kind
+from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Membership, Reservation, User
@@ -42,6 +43,7 @@ from reservations.snapshots.facts import (
     site_policy,
 )
 from reservations.snapshots.pools import barred_pools
+from reservations.snapshots.strikes import user_strike
 from reservations.snapshots.usage import with_tree
 
 # Another time or other Gpus can cure these; the rest needs another wish.
@@ -143,10 +145,12 @@ def _search(
     fitting = [gpu for gpu in good if gpu.pool_pk not in barred]
     if taking and good and not fitting:
         check_pools(good, barred)
+    leave_at = notice_end(now, policy)
     taker = Taker(membership.user_id, now, policy.freeze_seconds) if taking else None
     calendar = calendar_of(
-        fitting, earliest, last_end, ignoring=ignoring, taker=taker, asking=asking
-    )
+        fitting, earliest, last_end,
+        ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
+    )  # fmt: skip
     quotas = quota_infos(
         membership, path, earliest, last_end, policy=policy, ignoring=ignoring,
         pools={gpu.pool_pk for gpu in fitting if gpu.limited},
@@ -160,6 +164,7 @@ def _search(
             quotas,
             membership_pk=membership.pk,
             right=right_to_book(membership, path),
+            strike=user_strike(membership.user_id, now=now, policy=policy),
         ),
         now=now,
     )

@@ -9,9 +9,11 @@ from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
 from reservations.domain.closures import closed_spans
 from reservations.domain.decision import Holding, Snapshot
 from reservations.domain.lifecycle import Kind, State
+from reservations.domain.overstay import stands_until
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
 from reservations.domain.rights import Right, right_of
+from reservations.domain.strikes import Strike
 from reservations.domain.window import WEEK_SECONDS, Window, unix
 from reservations.models import (
     Account,
@@ -27,11 +29,11 @@ from reservations.snapshots.pools import (
     closures_between,
     pool_quota_infos,
 )
+from reservations.snapshots.spends import person_quota, spends_of
 from reservations.snapshots.taking import Taker as Taker
 from reservations.snapshots.taking import plans_between, takeable
 
 WEEK = timedelta(seconds=WEEK_SECONDS)
-HOLDING = State.holding()
 PATH_UP = "account__parent"
 """For select_related: deeper trees cost a query more a level."""
 
@@ -50,6 +52,7 @@ def calendar_of(
     names: bool = False,
     taker: Taker | None = None,
     asking: Collection[int] = (),
+    leave_at: datetime | None = None,
 ) -> Calendar:
     """Return who holds these Gpus between two instants, and when they are closed.
 
@@ -58,6 +61,8 @@ def calendar_of(
         names: whether the reader may see who.
         taker: whose request may displace; None: nothing can be taken.
         asking: Accounts on the path of who asks: their teaching slots are open.
+        leave_at: when who stays on past the end is gone, if claimed now; the
+            taker knows it; None: they stand in the way to the end.
     """
     rows = list(
         Allocation.objects.filter(
@@ -76,25 +81,29 @@ def calendar_of(
             "reservation__user__username",
             "reservation_id",
             "reservation__kind",
+            "reservation__booked_end",
         )
     )
+    if leave_at is None and taker is not None:
+        leave_at = taker.leave_at
     flex: dict[int, FlexInfo] = {}
     if taker is not None:
-        pks = {pk for *_, pk, kind in rows if kind == Kind.FLEX}
+        pks = {pk for *_, pk, kind, _booked in rows if kind == Kind.FLEX}
         flex = takeable(pks, taker, names=names) if pks else {}
     busy = [
         Busy(
             gpu,
             unix(begin),
-            unix(over),
+            unix(stands_until(booked, over, leave_at=leave_at)),
             (shown or login) if names else "",
             flex.get(pk),
         )
-        for gpu, begin, over, shown, login, pk, _kind in rows
+        for gpu, begin, over, shown, login, pk, _kind, booked in rows
     ]
     if closures := closures_between(start, end):
         held: dict[int, list[Window]] = {}
-        for gpu, begin, over, *_ in rows:
+        for gpu, begin, over, *_, booked in rows:
+            over = stands_until(booked, over, leave_at=leave_at)
             held.setdefault(gpu, []).append(Window(begin, over))
         busy += closed_spans(closures, gpus, held, asking=asking)
     if taker is None:
@@ -115,14 +124,16 @@ def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding,
             "reservation_id",
             "reservation__start",
             "reservation__end",
+            "reservation__booked_end",
             "reservation__kind",
             "gpu_id",
         )
     )
     found: dict[int, tuple[Window, Kind, set[int]]] = {}
-    for pk, start, end, kind, gpu in rows:
+    for pk, start, end, booked, kind, gpu in rows:
         if pk not in found:
-            found[pk] = (Window(start, end), Kind(kind), set())
+            # Staying on yields to one's own next booking like to anybody's.
+            found[pk] = (Window(start, min(end, booked)), Kind(kind), set())
         found[pk][2].add(gpu)
     return tuple(
         Holding(pk, window, frozenset(gpus), kind)
@@ -201,7 +212,11 @@ def quota_infos(
             membership, path, start - WEEK, end + WEEK, pools=pools,
             ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
         )  # fmt: skip
-    return tuple(infos)
+    person = person_quota(
+        membership, start - WEEK, end + WEEK, policy=policy,
+        ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
+    )  # fmt: skip
+    return (*infos, person) if person is not None else tuple(infos)
 
 
 def members_below(account_pks: Sequence[int]) -> dict[int, list[int]]:
@@ -247,39 +262,10 @@ def _spend_rows(
     if wide:
         inside = Membership.objects.filter(account_id__in=wide).order_by()
         members = list(inside.values_list("pk", flat=True))
-    held = (
-        Reservation.objects.near(low, high)
-        .filter(membership_id__in=members)
-        .exclude(pk=ignoring or 0)
-        .order_by()
-        .values_list(
-            "membership_id",
-            account,
-            "start",
-            "end",
-            "cost_gpu_seconds",
-            "kind",
-            "state",
-        )
-    )
-    late = (
-        LateReturn.objects.filter(
-            membership_id__in=members, firm=True, start__lt=high, end__gt=low
-        )
-        .exclude(reservation_id=ignoring_late or 0)
-        .order_by()
-        .values_list("membership_id", account, "start", "end", "weight", "permille")
-    )
-    found = []
-    for pk, group, begin, over, cost, kind, state in held:
-        first, last = unix(begin), unix(over)
-        # Here and not in SQL: without statistics SQLite would search by state.
-        if last > first and kind == Kind.FIRM and state in HOLDING:
-            spend = Spend(first, last, cost * PERMILLE // (last - first))
-            found.append((pk, group, spend))
-    for pk, group, begin, over, weight, part in late:
-        found.append((pk, group, Spend(unix(begin), unix(over), weight * part)))
-    return found
+    return spends_of(
+        members, low, high,
+        account=account, ignoring=ignoring, ignoring_late=ignoring_late,
+    )  # fmt: skip
 
 
 def request_snapshot(
@@ -295,6 +281,8 @@ def request_snapshot(
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
     taker: Taker | None = None,
+    strike: Strike | None = None,
+    leave_at: datetime | None = None,
 ) -> Snapshot:
     """Return all that one request is judged by; see ``quota_infos``.
 
@@ -312,7 +300,9 @@ def request_snapshot(
             names=names,
             taker=taker,
             asking=asking,
+            leave_at=leave_at,
         ),
+        strike=strike,
         barred=barred_pools(gpus, asking),
         right=right_to_book(membership, path),
         own=own_holdings(membership.user_id, ignoring=ignoring),

@@ -185,6 +185,7 @@ def _pool_spends(
         .values_list(
             "reservation__membership_id", "gpu__pool_id", "start", "end", "weight",
             "gpu__pool__weight", "reservation__kind", "reservation__state",
+            "reservation__booked_end",
         )
     )  # fmt: skip
     late = (
@@ -199,8 +200,8 @@ def _pool_spends(
         )
     )  # fmt: skip
     holding, found = State.holding(), []
-    for owner, pool, begin, over, booked, weight, kind, state in held:
-        first, last = unix(begin), unix(over)
+    for owner, pool, begin, over, booked, weight, kind, state, booked_end in held:
+        first, last = unix(begin), unix(min(over, booked_end))
         if last > first and kind == Kind.FIRM and state in holding:
             rate = (weight if booked is None else booked) * 1000
             found.append((owner, Spend(first, last, rate, pool)))

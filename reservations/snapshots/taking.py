@@ -19,6 +19,13 @@ class Taker:
     user_pk: int
     now: datetime
     freeze_seconds: int
+    notice_seconds: int = 600
+    """What who stays on past the end has to leave (rule 3)."""
+
+    @property
+    def leave_at(self) -> datetime:
+        """Return when who stays on has left, if they are claimed now."""
+        return self.now + timedelta(seconds=self.notice_seconds)
 
     @property
     def frozen_until(self) -> datetime:

@@ -212,7 +212,7 @@ def test_what_only_the_database_noticed_is_still_a_refusal(
 ) -> None:
     lab.book(bob, lab.gpus[:1], at(14), 2)
     monkeypatch.setattr(
-        "reservations.domain.decision.check_free", lambda request, calendar: None
+        "reservations.domain.decision.in_the_way", lambda gpus, window, calendar: ()
     )
     with pytest.raises(errors.GpuTaken):
         lab.book(alice, lab.gpus[:1], at(14), 2)

@@ -1,0 +1,100 @@
+"""What counts in quotas near a span: firm time held, and late hours at their part."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.policy import Policy
+from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
+from reservations.domain.window import unix
+from reservations.models import LateReturn, Membership, Reservation
+
+HOLDING = State.holding()
+
+
+def spends_of(
+    members: Collection[int],
+    low: datetime,
+    high: datetime,
+    *,
+    account: str = "membership_id",
+    ignoring: int | None = None,
+    ignoring_late: int | None = None,
+) -> list[tuple[int, int, Spend]]:
+    """Return (Membership, value of ``account``, firm cost) between two instants.
+
+    Staying on past the booked end is flex: it counts nowhere.
+
+    Args:
+        account: a field of the Reservation that is told beside the Membership.
+        ignoring: a Reservation that is about to change.
+        ignoring_late: one whose late hours are about to be held again.
+    """
+    held = (
+        Reservation.objects.near(low, high)
+        .filter(membership_id__in=members)
+        .exclude(pk=ignoring or 0)
+        .order_by()
+        .values_list(
+            "membership_id",
+            account,
+            "start",
+            "end",
+            "booked_end",
+            "cost_gpu_seconds",
+            "kind",
+            "state",
+        )
+    )
+    late = (
+        LateReturn.objects.filter(
+            membership_id__in=members, firm=True, start__lt=high, end__gt=low
+        )
+        .exclude(reservation_id=ignoring_late or 0)
+        .order_by()
+        .values_list("membership_id", account, "start", "end", "weight", "permille")
+    )
+    found = []
+    for pk, group, begin, over, booked, cost, kind, state in held:
+        first, last = unix(begin), unix(over)
+        # Here and not in SQL: without statistics SQLite would search by state.
+        if last > first and kind == Kind.FIRM and state in HOLDING:
+            rate = cost * PERMILLE // (last - first)
+            found.append((pk, group, Spend(first, min(last, unix(booked)), rate)))
+    for pk, group, begin, over, weight, part in late:
+        found.append((pk, group, Spend(unix(begin), unix(over), weight * part)))
+    return found
+
+
+def person_quota(
+    membership: Membership,
+    low: datetime,
+    high: datetime,
+    *,
+    policy: Policy,
+    ignoring: int | None = None,
+    ignoring_late: int | None = None,
+    extra: Sequence[Spend] = (),
+) -> QuotaInfo | None:
+    """Return what one person may hold over all Memberships; None: it binds nowhere.
+
+    It does not where their quotas together are no more.
+    """
+    most = policy.person_quota_gpu_seconds
+    rows = Membership.objects.filter(user_id=membership.user_id).order_by()
+    own = dict(rows.values_list("pk", "quota_gpu_seconds"))
+    together = sum(
+        policy.quota_gpu_seconds if quota is None else quota for quota in own.values()
+    )
+    if together <= most:
+        return None
+    found = spends_of(
+        own, low, high, ignoring=ignoring, ignoring_late=ignoring_late
+    )  # fmt: skip
+    return QuotaInfo(
+        account="All your accounts",
+        quota_gpu_seconds=most,
+        spends=(*extra, *(spend for _, _, spend in found)),
+        own=False,
+        person=True,
+    )

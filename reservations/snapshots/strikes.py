@@ -1,0 +1,25 @@
+"""The no-shows of a User, and the shorter horizon that follows from them."""
+
+from datetime import datetime, timedelta
+
+from reservations.domain.policy import Policy
+from reservations.domain.strikes import Strike, looks_back_seconds, strike_of
+from reservations.models import Reservation
+
+
+def user_strike(user_pk: int, *, now: datetime, policy: Policy) -> Strike | None:
+    """Return the strike that is in force for a User, over all Memberships."""
+    since = now - timedelta(seconds=looks_back_seconds(policy))
+    rows = Reservation.objects.filter(
+        user_id=user_pk, no_show=True, ended_at__gt=since, ended_at__lte=now
+    ).order_by()
+    return strike_of(rows.values_list("ended_at", flat=True), now=now, policy=policy)
+
+
+def strike_for(
+    user_pk: int, start: datetime, *, now: datetime, policy: Policy
+) -> Strike | None:
+    """Return it where it could matter for a start: else nothing is read."""
+    if start <= now + timedelta(seconds=policy.strike_horizon_seconds):
+        return None
+    return user_strike(user_pk, now=now, policy=policy)
