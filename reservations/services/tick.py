@@ -7,7 +7,8 @@
 5. end what is over: RELEASE and CHARGE
 6. give equal Gpus, or everything back, where a stranger was there at the start
 7. charge hours that came back too late, once they have passed
-8. clear closed Gpus of what came there since (``closures.due``)
+8. clear closed Gpus of what came there since (``closures.due``); take replaced ones
+   out once nothing stands on them (``replacing.due``)
 9. place who waits, in order; offer and plan for the others (``placing``)
 10. roll up what each Account's Gpus did, hour by hour, once an hour is over
 11. tell who holds Gpus when their time is over soon (``news.ending``)
@@ -44,6 +45,7 @@ from reservations.services import (
     news,
     offers,
     placing,
+    replacing,
     series,
     unclean,
 )
@@ -71,6 +73,7 @@ def tick(now: datetime) -> dict[str, int]:
     done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
     done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
     done |= closures.due(at, policy)
+    done |= replacing.due(at, policy)
     done |= placing.place(at, policy)
     done["hours_rolled"] = _roll_hours(at)
     done |= news.ending(at, policy)
