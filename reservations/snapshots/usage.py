@@ -58,6 +58,11 @@ def usage_by_membership(now: datetime, policy: Policy) -> dict[int, int]:
     return usage
 
 
+def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
+    """Return weighed past charges alone, without what is booked."""
+    return dict(_charges(unix(now), policy.half_life_seconds))
+
+
 def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
     """Return weighed charges; those of a large ledger may be a minute old."""
     rows = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -14,9 +15,12 @@ from reservations import services
 from reservations.forms import LedgerForm, read
 from reservations.models import Account, LedgerEntry, Membership, User
 from reservations.services.standing import MembershipStanding
+from reservations.snapshots.facts import site_policy
 from reservations.views import standing_words as words
 from reservations.views.access import reader, steered_accounts
 from reservations.views.group import group_of
+from reservations.views.standing_advice import advice, names_visible
+from reservations.views.standing_rights import rights_of
 from telemetry.domain.sheet import tame
 
 ROWS_PER_PAGE = 25
@@ -110,6 +114,8 @@ def standing(request: HttpRequest) -> HttpResponse:
     if group is None and shown is not None:
         group = group_of(shown.membership.account)
     own = shown is not None and shown.membership.user_id == user.pk
+    now = timezone.now()
+    horizon_at = now + timedelta(seconds=site_policy().firm_horizon_seconds)
     query = request.GET.copy()
     query.pop("page", None)
     return render(
@@ -121,15 +127,18 @@ def standing(request: HttpRequest) -> HttpResponse:
             "choices": choices,
             "own": own,
             "group": group,
-            "names": user.is_operator or words.names_visible(),
+            "names": user.is_operator or names_visible(),
             "sentence": words.sentence(shown, own=own)
             if shown
             else words.group_sentence(group),
-            "advice": words.advice(shown, own=own) if shown else [],
+            "advice": advice(shown, own=own) if shown else [],
+            "rights": rights_of(shown.membership.user, now) if shown else None,
             "levels": words.levels(
                 shown.path if shown else group.path if group else ()
             ),
-            "quotas": words.quota_days(shown.quotas if shown else ()),
+            "charts": words.quota_charts(
+                shown.quotas if shown else (), horizon_at=horizon_at
+            ),
             "steered": Account.objects.filter(pk__in=steered_accounts(user)),
             "page": Paginator(rows, ROWS_PER_PAGE).get_page(asked.page),
             "query": query.urlencode(),

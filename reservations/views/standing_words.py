@@ -3,19 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
 from django.utils import timezone
 
-from reservations.domain.advice import Branch, parting, surplus_usage, used_ratio
-from reservations.domain.fairshare import Ranking, decayed_gpu_seconds
-from reservations.domain.window import unix
-from reservations.models import Membership
+from reservations.domain.advice import used_ratio
 from reservations.services.standing import MembershipStanding, PathLevel, QuotaStanding
-from reservations.snapshots import ranking, site_policy
-from reservations.snapshots.facts import account_path, committed_gpu_seconds
 from reservations.views.group import Group
-from telemetry.domain.units import format_gpu_hours
+from reservations.views.standing_advice import ordinal
 
 BAR_WIDTH = 100.0
 """Units of the bars' viewBox; the middle is level_fs 1."""
@@ -46,32 +41,6 @@ class QuotaDay:
     def left_hours(self) -> int:
         """Return whole weighted GPU-hours that can still be booked."""
         return self.left_gpu_seconds // 3600
-
-    @property
-    def height(self) -> float:
-        """Return the held part's height in a viewBox of 100."""
-        return round(100 * min(self.held_ratio, 1), 2)
-
-    @property
-    def top(self) -> float:
-        """Return where the held part begins, from above."""
-        return round(100 - self.height, 2)
-
-
-def names_visible() -> bool:
-    """Say whether students see each other's names."""
-    return site_policy().names_visible
-
-
-def ordinal(number: int) -> str:
-    """Return 1st, 2nd, 3rd, 4th, 11th.
-
-    >>> ordinal(1), ordinal(12), ordinal(23)
-    ('1st', '12th', '23rd')
-    """
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def times(level: PathLevel) -> str:
@@ -134,89 +103,58 @@ def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
     return bars
 
 
-def quota_days(
-    quotas: Sequence[QuotaStanding],
-) -> list[tuple[QuotaStanding, list[QuotaDay]]]:
+@dataclass(frozen=True)
+class QuotaChart:
+    """One quota over the next 14 days: an area for the eye, days for the rest."""
+
+    quota: QuotaStanding
+    days: list[QuotaDay]
+    held: str
+    """SVG path of what is held, in a viewBox of (steps, 100); the quota is 100."""
+    steps: int
+    day_lines: list[float]
+    """Where each day but the first begins, in steps."""
+    horizon: float | None
+    """Where firm booking ends, in steps; None: not within the picture."""
+
+
+def quota_charts(
+    quotas: Sequence[QuotaStanding], *, horizon_at: datetime
+) -> list[QuotaChart]:
     """Return each quota with its next 14 days; a day counts by its tightest point."""
-    found = []
-    for quota in quotas:
-        tightest: dict[date, int] = {}
-        for point in quota.band:
-            day = timezone.localtime(point.at).date()
-            tightest[day] = max(tightest.get(day, 0), point.held_gpu_seconds)
-        whole = quota.quota_gpu_seconds
-        days = [
-            QuotaDay(day, max(whole - held, 0), held / whole if whole else 1.0)
-            for day, held in sorted(tightest.items())[:14]
-        ]
-        found.append((quota, days))
-    return found
+    return [_chart(quota, horizon_at) for quota in quotas]
 
 
-def advice(shown: MembershipStanding, *, own: bool) -> list[str]:
-    """Say what would move one up: the rival ahead, and what one has booked."""
-    if shown.place is None:
-        return []
-    if shown.place == 1:
-        return ["Nobody is served before you."] if own else []
-    now, policy = timezone.now(), site_policy()
-    ranks = ranking(now, policy)
-    pk = shown.membership.pk
-    if ranks is None or pk not in ranks.ranks:
-        return []
-    told = [_rival_words(shown.membership, ranks, own=own)]
-    booked = committed_gpu_seconds().get(pk, 0)
-    if booked:
-        free = ranking(now, policy, extra={pk: -booked})
-        place = free.place(pk) if free else shown.place
-        told.append(
-            f"{format_gpu_hours(booked)} (weighted) are booked ahead and count as "
-            f"used. Without them the place would be {ordinal(place)}."
-        )
-    told.append(
-        "Use fades by half every "
-        f"{policy.half_life_seconds // 86_400} days, for everybody alike: "
-        "waiting alone moves nobody."
-    )
-    return [words for words in told if words]
-
-
-def _rival_words(member: Membership, ranks: Ranking, *, own: bool) -> str:
-    """Compare with whoever is next ahead, on the level where the paths part."""
-    mine = ranks.ranks[member.pk].rank
-    ahead = [(rank.rank, pk) for pk, rank in ranks.ranks.items() if rank.rank > mine]
-    rival = Membership.objects.select_related(
-        "user", "account__parent__parent__parent"
-    ).get(pk=min(ahead)[1])
-    parted = parting(_steps(member), _steps(rival))
-    if parted is None:
-        return ""
-    here, there = (_branch(step, ranks) for step in parted)
-    name = there.title if parted[1][0] == "account" or names_visible() else "a member"
-    less = surplus_usage(here, there)
-    if less is None:
-        return f"Next ahead is {name}, with no use at all: any use of theirs helps."
-    policy = site_policy()
-    seconds = decayed_gpu_seconds(
-        max(less, 0),
-        unix_seconds=unix(timezone.now()),
-        half_life_seconds=policy.half_life_seconds,
-    )
-    who = "You" if own and parted[0][0] == "member" else here.title
-    return (
-        f"Next ahead is {name}. {who} would pass with "
-        f"{format_gpu_hours(max(seconds, 3600 / 10))} (weighted) less use."
+def _chart(quota: QuotaStanding, horizon_at: datetime) -> QuotaChart:
+    whole = quota.quota_gpu_seconds
+    tightest: dict[date, int] = {}
+    lines: list[float] = []
+    path = ["M0 100"]
+    for number, point in enumerate(quota.band):
+        day = timezone.localtime(point.at).date()
+        if tightest and day not in tightest:
+            lines.append(number)
+        tightest[day] = max(tightest.get(day, 0), point.held_gpu_seconds)
+        ratio = min(point.held_gpu_seconds / whole, 1) if whole else 1.0
+        path.append(f"V{round(100 - 100 * ratio, 2):g}H{number + 1}")
+    steps = len(quota.band)
+    days = [
+        QuotaDay(day, max(whole - held, 0), held / whole if whole else 1.0)
+        for day, held in sorted(tightest.items())[:14]
+    ]
+    return QuotaChart(
+        quota=quota,
+        days=days,
+        held=f"{' '.join(path)}V100Z",
+        steps=steps,
+        day_lines=lines,
+        horizon=_steps_until(horizon_at, quota, steps),
     )
 
 
-def _steps(membership: Membership) -> list[tuple[str, int, str]]:
-    """Return the path from the root: (kind, pk, title) of each node."""
-    accounts = reversed(account_path(membership))
-    steps = [("account", account.pk, str(account)) for account in accounts]
-    return [*steps, ("member", membership.pk, str(membership.user))]
-
-
-def _branch(step: tuple[str, int, str], ranks: Ranking) -> Branch:
-    kind, pk, title = step
-    level = ranks.member_level(pk) if kind == "member" else ranks.account_level(pk)
-    return Branch(title, level.norm_shares, level.usage)
+def _steps_until(at: datetime, quota: QuotaStanding, steps: int) -> float | None:
+    if steps < 2:
+        return None
+    step = quota.band[1].at - quota.band[0].at
+    found = (at - quota.band[0].at) / step
+    return round(found, 2) if 0 < found < steps else None

@@ -3,11 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.test import Client
+from django.utils import timezone
 
 from reservations import services, snapshots
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind
-from reservations.models import Account, LedgerEntry, Reservation, SitePolicy
+from reservations.models import Account, LedgerEntry, Reservation, SitePolicy, Token
 from reservations.snapshots import usage
 from tests.factories import make_gpus, make_membership, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
@@ -174,3 +176,39 @@ def test_who_has_two_memberships_stands_twice(lab, alice) -> None:
     make_membership(alice, "nlp")
     found = services.standing(user=alice, now=NOW).memberships
     assert [own.membership.account.name for own in found] == ["nlp", "vision"]
+
+
+def test_the_page_says_what_would_raise_one_and_what_one_is_owed(
+    lab, alice, bob, carol
+) -> None:
+    lab.set(half_life_seconds=2 * 24 * HOUR)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    big = lab.book(alice, lab.gpus[:1], now + timedelta(hours=30), 8, now=now)
+    lab.book(bob, lab.gpus[1:2], now + timedelta(days=8), 4, now=now)
+    client = Client()
+    client.force_login(alice)
+    page = client.get("/standing/").content.decode()
+    assert "Use falls by half in 2 days" in page
+    assert f"reservation {big.pk}) would raise the place to 2nd" in page, (
+        "without it only Carol, who has nothing, is ahead"
+    )
+    assert (
+        "in 7 days, if nobody books anything more, you would be 2nd instead of 3rd"
+        in page
+    ), "Alice's is over and fades by then, Bob's still counts whole"
+    assert "No no-show in the last 30 days." in page and "No token." in page
+    own = alice.memberships.get()
+    Token.objects.create(membership=own, given_for=big, reason="a GPU was lost")
+    Reservation.objects.filter(pk=big.pk).update(no_show=True, ended_at=now)
+    page = client.get("/standing/").content.decode()
+    assert "A token for one firm booking beyond the horizon limits" in page
+    assert "1 no-show in the last 30 days. 3 of them" in page
+    assert (
+        client.get(f"/standing/?membership={bob.memberships.get().pk}").status_code
+        == 404
+    )
+    own.is_head = True
+    own.save()
+    bobs = client.get(f"/standing/?membership={bob.memberships.get().pk}")
+    assert "What would move Bob up" in bobs.content.decode()
+    assert "a GPU was lost" not in bobs.content.decode()

@@ -259,9 +259,10 @@ def test_the_first_of_all_is_told_so(tree, alice, bob):
 
 def test_the_band_has_fourteen_days_to_book_into(tree, alice):
     answer = as_user(alice).get("/standing/")
-    [(_quota, days)] = answer.context["quotas"]
-    assert len(days) == 14
-    assert all(day.held_ratio == 0 for day in days)
+    [chart] = answer.context["charts"]
+    assert len(chart.days) == 14
+    assert all(day.held_ratio == 0 for day in chart.days)
+    assert set(chart.held.partition("V")[2].split("H")[0].split()) == {"100"}
 
 
 def test_somebody_in_no_group_has_a_page_without_standing(db):

@@ -1,0 +1,146 @@
+"""What would move one up, in sentences with numbers."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.utils import timezone
+
+from reservations.domain.advice import Branch, parting, surplus_usage
+from reservations.domain.fairshare import Ranking, decayed_gpu_seconds
+from reservations.domain.lifecycle import State
+from reservations.domain.window import unix
+from reservations.domain.words import hours_text, time_text
+from reservations.models import Membership, Reservation
+from reservations.services.standing import MembershipStanding
+from reservations.snapshots import ranking, site_policy
+from reservations.snapshots.facts import account_path, committed_gpu_seconds
+from reservations.snapshots.projection import ranking_then
+from telemetry.domain.units import format_gpu_hours
+
+LOOK_AHEAD = timedelta(days=7)
+MOST_BOOKINGS = 3
+"""Bookings whose giving back is weighed one by one, the dearest first."""
+
+
+def names_visible() -> bool:
+    """Say whether students see each other's names."""
+    return site_policy().names_visible
+
+
+def ordinal(number: int) -> str:
+    """Return 1st, 2nd, 3rd, 4th, 11th.
+
+    >>> ordinal(1), ordinal(12), ordinal(23)
+    ('1st', '12th', '23rd')
+    """
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def advice(shown: MembershipStanding, *, own: bool) -> list[str]:
+    """Say what would move one up: the rival ahead, giving back, waiting."""
+    if shown.place is None:
+        return []
+    ranks = ranking(timezone.now(), site_policy())
+    pk = shown.membership.pk
+    if ranks is None or pk not in ranks.ranks:
+        return []
+    told = []
+    if shown.place == 1:
+        told.append("Nobody is served before you." if own else "")
+    else:
+        told.append(_rival_words(shown.membership, ranks, own=own))
+        told += _giving_back(pk, shown.place)
+    told.append(_waiting(pk, shown.place, shown.of, own=own))
+    return [words for words in told if words]
+
+
+def _giving_back(pk: int, place: int) -> Iterator[str]:
+    """Say what each dear booking ahead, and all of them, cost in places."""
+    now, policy = timezone.now(), site_policy()
+    rows = Reservation.objects.filter(
+        membership_id=pk, state=State.CONFIRMED, start__gt=now
+    ).order_by("-cost_gpu_seconds", "start")
+    for row in rows[:MOST_BOOKINGS]:
+        free = ranking(now, policy, extra={pk: -row.cost_gpu_seconds})
+        better = free.place(pk) if free else place
+        if better < place:
+            when = time_text(row.start, timezone.get_current_timezone())
+            yield (
+                f"Giving back {when} ({hours_text(row.cost_gpu_seconds)} weighted "
+                f"GPU-hours, reservation {row.pk}) would raise the place to "
+                f"{ordinal(better)}."
+            )
+    booked = committed_gpu_seconds().get(pk, 0)
+    if booked:
+        free = ranking(now, policy, extra={pk: -booked})
+        better = free.place(pk) if free else place
+        moves = (
+            f"Without them the place would be {ordinal(better)}."
+            if better != place
+            else "The place would be the same without them."
+        )
+        yield (
+            f"{format_gpu_hours(booked)} (weighted) are booked ahead and count as "
+            f"used. {moves}"
+        )
+
+
+def _waiting(pk: int, place: int, of: int, *, own: bool) -> str:
+    """Say what fades, and the place in a week if nobody books anything more."""
+    now, policy = timezone.now(), site_policy()
+    then = ranking_then(now, now + LOOK_AHEAD, policy)
+    days = policy.half_life_seconds / 86_400
+    fades = f"Use falls by half in {days:g} days, for everybody alike"
+    if then is None or pk not in then.ranks:
+        return f"{fades}."
+    later = then.place(pk)
+    who = "you" if own else "they"
+    moves = (
+        f"{who} would still be {ordinal(later)}"
+        if later == place
+        else f"{who} would be {ordinal(later)} instead of {ordinal(place)}"
+    )
+    return f"{fades}: in 7 days, if nobody books anything more, {moves} of {of}."
+
+
+def _rival_words(member: Membership, ranks: Ranking, *, own: bool) -> str:
+    """Compare with whoever is next ahead, on the level where the paths part."""
+    mine = ranks.ranks[member.pk].rank
+    ahead = [(rank.rank, pk) for pk, rank in ranks.ranks.items() if rank.rank > mine]
+    rival = Membership.objects.select_related(
+        "user", "account__parent__parent__parent"
+    ).get(pk=min(ahead)[1])
+    parted = parting(_steps(member), _steps(rival))
+    if parted is None:
+        return ""
+    here, there = (_branch(step, ranks) for step in parted)
+    name = there.title if parted[1][0] == "account" or names_visible() else "a member"
+    less = surplus_usage(here, there)
+    if less is None:
+        return f"Next ahead is {name}, with no use at all: any use of theirs helps."
+    policy = site_policy()
+    seconds = decayed_gpu_seconds(
+        max(less, 0),
+        unix_seconds=unix(timezone.now()),
+        half_life_seconds=policy.half_life_seconds,
+    )
+    who = "You" if own and parted[0][0] == "member" else here.title
+    return (
+        f"Next ahead is {name}. {who} would pass with "
+        f"{format_gpu_hours(max(seconds, 3600 / 10))} (weighted) less use."
+    )
+
+
+def _steps(membership: Membership) -> list[tuple[str, int, str]]:
+    """Return the path from the root: (kind, pk, title) of each node."""
+    accounts = reversed(account_path(membership))
+    steps = [("account", account.pk, str(account)) for account in accounts]
+    return [*steps, ("member", membership.pk, str(membership.user))]
+
+
+def _branch(step: tuple[str, int, str], ranks: Ranking) -> Branch:
+    kind, pk, title = step
+    level = ranks.member_level(pk) if kind == "member" else ranks.account_level(pk)
+    return Branch(title, level.norm_shares, level.usage)
