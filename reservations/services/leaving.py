@@ -55,6 +55,7 @@ def read(
     *,
     exempt: int | None = None,
     closures: Sequence[ClosureInfo] = (),
+    also: Collection[int] = (),
     lock: bool = False,
 ) -> Leaving:
     """Return what is booked or runs on Gpus within [start, end), and the room there is.
@@ -63,12 +64,13 @@ def read(
         end: None: for ever.
         exempt: an Account whose own and lower bookings stay.
         closures: on top of those that stand.
+        also: further Gpus to be locked, with their Pools.
         lock: whether it is about to be carried out.
     """
     paths = _paths()
     rows = _rows(gpu_pks, start, end)
     allocations = _allocations(list(rows))
-    on = {a.gpu_id for a in allocations} | set(gpu_pks)
+    on = {a.gpu_id for a in allocations} | set(gpu_pks) | set(also)
     pools = Gpu.objects.filter(pk__in=on).order_by().values("pool_id")
     near = Gpu.objects.filter(pool_id__in=list({row["pool_id"] for row in pools}))
     if lock and connection.features.has_select_for_update:

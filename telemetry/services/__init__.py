@@ -9,6 +9,14 @@ from telemetry.services.alerts import (
     snooze_alert,
     wake_alert,
 )
+from telemetry.services.desk import (
+    make_pool,
+    retire,
+    set_gpus,
+    set_node_draining,
+    set_replaced,
+    set_weight,
+)
 from telemetry.services.hours import (
     mark_hours_due,
     prune_hours,
@@ -49,6 +57,7 @@ __all__ = [
     "finish_response",
     "give_up_responses",
     "judge_xids",
+    "make_pool",
     "mark_hours_due",
     "mark_seen",
     "mark_silent_nodes",
@@ -59,9 +68,14 @@ __all__ = [
     "record_minutes",
     "record_roster",
     "renew_token",
+    "retire",
     "roll_account_hours",
     "roll_hours",
+    "set_gpus",
     "set_lost",
+    "set_node_draining",
+    "set_replaced",
+    "set_weight",
     "snooze_alert",
     "stored_usage",
     "take_back_response",

@@ -1,0 +1,68 @@
+"""What an operator does to many Gpus at once, and what each act sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from enum import StrEnum
+from typing import ClassVar
+
+from reservations.domain.errors import BookingError
+
+
+class Act(StrEnum):
+    """One thing done to Gpus; the verb of its audit rows."""
+
+    POOL = "pool"
+    DRAIN = "drain"
+    DRAIN_ENDED = "drain-ended"
+    OUT = "out-of-service"
+    BACK = "back-in-service"
+
+
+@dataclass(frozen=True, slots=True)
+class ActInfo:
+    """How an act is offered, and what it sets."""
+
+    label: str
+    meaning: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+ACTS: dict[Act, ActInfo] = {
+    Act.DRAIN: ActInfo(
+        "Drain",
+        "No new bookings from now on; what is booked and what runs stays.",
+        {"draining": True},
+    ),
+    Act.DRAIN_ENDED: ActInfo(
+        "End the drain", "New bookings are taken again.", {"draining": False}
+    ),
+    Act.OUT: ActInfo(
+        "Not bookable",
+        "Out of service at once and until it is ended; what runs goes on.",
+        {"maintenance": True},
+    ),
+    Act.BACK: ActInfo(
+        "Bookable again", "Back in service.", {"maintenance": False, "draining": False}
+    ),
+    Act.POOL: ActInfo(
+        "Move to a pool",
+        "New bookings cost that pool's weight, and its rules hold. "
+        "What is booked keeps its price.",
+    ),
+}
+
+
+@dataclass(eq=False)
+class DeskInvalid(BookingError):
+    """Something at the operator's desk that cannot be meant."""
+
+    code: ClassVar[str] = "desk-invalid"
+    title: ClassVar[str] = "This is not complete"
+    wrong: Mapping[str, str]
+    """Sentences by field."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return " ".join(self.wrong.values())

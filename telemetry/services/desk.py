@@ -1,0 +1,68 @@
+"""The operator's hand on machines: pools, service, draining, replacement.
+
+Inside the caller's transaction; whoever calls writes the audit rows.
+"""
+
+from collections.abc import Collection, Mapping
+
+from telemetry.models import Gpu, Node, Pool
+
+Change = tuple[object, object]
+SWITCHES = ("maintenance", "draining")
+
+
+def set_gpus(
+    *, gpu_ids: Collection[int], fields: Mapping[str, object]
+) -> dict[int, dict[str, Change]]:
+    """Set the pool or a switch of Gpus; what changed, by Gpu: (before, after).
+
+    Raises:
+        ValueError: a field that is not the operator's.
+    """
+    allowed = {*SWITCHES, "pool_id"}
+    if unknown := sorted(set(fields) - allowed):
+        raise ValueError(f"not the operator's to set: {unknown}")
+    rows = Gpu.objects.select_for_update().filter(pk__in=gpu_ids, retired=False)
+    found = {}
+    for gpu in rows.order_by("pk"):
+        changed = {
+            name: (getattr(gpu, name), value)
+            for name, value in fields.items()
+            if getattr(gpu, name) != value
+        }
+        if changed:
+            Gpu.objects.filter(pk=gpu.pk).update(
+                **{name: after for name, (_before, after) in changed.items()}
+            )
+            found[gpu.pk] = changed
+    return found
+
+
+def set_node_draining(*, node_id: int, draining: bool) -> bool:
+    """Let a Node take no new bookings, or take them again; False: it was so."""
+    rows = Node.objects.filter(pk=node_id, draining=not draining)
+    return rows.update(draining=draining) == 1
+
+
+def set_weight(*, pool_id: int, weight: int) -> int:
+    """Set what a second of a Pool's Gpu costs from now on; the weight before."""
+    before = Pool.objects.select_for_update().get(pk=pool_id).weight
+    Pool.objects.filter(pk=pool_id).update(weight=weight)
+    return before
+
+
+def make_pool(*, gpu_class: str, weight: int, peak_flops: float = 0) -> Pool:
+    """Make a Pool that Gpus can be put into."""
+    return Pool.objects.create(
+        gpu_class=gpu_class, weight=weight, peak_flops=peak_flops
+    )
+
+
+def set_replaced(*, gpu_id: int, by_id: int) -> None:
+    """Note which Gpu took the place of which; the old one takes no new bookings."""
+    Gpu.objects.filter(pk=gpu_id).update(replaced_by_id=by_id, draining=True)
+
+
+def retire(*, gpu_ids: Collection[int]) -> int:
+    """Take Gpus out for good; their history stays with them."""
+    return Gpu.objects.filter(pk__in=gpu_ids, retired=False).update(retired=True)
