@@ -16,7 +16,7 @@ ENDS = (
     (JobState.STOPPED, 143, "the reservation ended"),
 )
 LAST_LINES = {
-    JobState.DONE: ["step=5000 loss=1.8241 tokens_per_s=48211", "saved checkpoint.pt"],
+    JobState.DONE: ["step=5000 loss=1.8241 tokens_per_s=48211", "saved checkpoint/"],
     JobState.FAILED: [
         "step=812 loss=2.4407 tokens_per_s=47950",
         "Traceback (most recent call last):",

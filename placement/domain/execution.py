@@ -204,7 +204,7 @@ def execution_of_own(plan: Plan) -> Execution:
     return execution_of(plan, {"layers": 1, "heads": 1, "seq": 1})
 
 
-def execution_without_plan(replicas: int) -> Execution:
+def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:
     """One process, or copies of the model in so many: fp32, AdamW."""
     return Execution(
         strategy="ddp" if replicas > 1 else "single",
@@ -216,7 +216,7 @@ def execution_without_plan(replicas: int) -> Execution:
         zero_stage=0,
         shares=(),
         schedule="",
-        bounds=(0, 1),
+        bounds=(0, layers),
         microbatches=1,
         accumulation=1,
         precision="fp32",

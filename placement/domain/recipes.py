@@ -77,6 +77,7 @@ _OF_ANY_TRAINING = (
     "learning_rate",
     "seed",
     "seconds_per_step",
+    "checkpoint_seconds",
     "strategy",
 )
 
@@ -111,6 +112,14 @@ TINY_TRANSFORMER = Recipe(
             least=0,
             most=60,
             help="slow down to this, to watch",
+        ),
+        Setting(
+            "checkpoint_seconds",
+            float,
+            600.0,
+            least=0,
+            most=86_400,
+            help="between checkpoints; 0: only at the end and when asked to stop",
         ),
         Setting(
             "strategy",
@@ -175,9 +184,29 @@ OWN_MODEL = Recipe(
     needs_torch=True,
     runs_own_code=True,
 )
+SERVE = Recipe(
+    name="serve-onnx",
+    title="Served models",
+    about="Answers requests for ONNX models under deadlines, one run at a time.",
+    settings=(
+        Setting("threads", int, 1, least=1, most=64, help="where the CPU computes"),
+        Setting(
+            "room_bytes",
+            int,
+            4 * GIB,
+            least=2**20,
+            most=2**50,
+            help="what the loaded models may take together on the GPU",
+        ),
+        *_SIMULATED,
+    ),
+    needs_torch=False,
+)
+"""What a Job of kind ``serve`` runs; nobody chooses it as a recipe."""
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL)
 }
+KNOWN_RECIPES: dict[str, Recipe] = {**RECIPES, SERVE.name: SERVE}
 BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name)
 
 
@@ -187,7 +216,7 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
     Raises:
         LaunchInvalid: per field, what is wrong with it.
     """
-    recipe = RECIPES.get(name)
+    recipe = KNOWN_RECIPES.get(name)
     if recipe is None:
         raise LaunchInvalid(
             {"recipe": f"'{name[:40]}' is none; there are {', '.join(RECIPES)}"}
@@ -237,6 +266,8 @@ def recipe_command(
     text = json.dumps(checked, sort_keys=True)
     if name == BURN_IN.name:
         return [python, "-m", "placement.runtime.burn_in", text]
+    if name == SERVE.name:
+        return [python, "-m", "placement.serving.server", text]
     launch = [python, "-m", "placement.runtime.launch", name]
     if plan is not None and runs_by_plan(plan):
         count = len(plan["shards"])

@@ -15,12 +15,8 @@ OWN_MODEL = "own-model"
 def main(argv: list[str]) -> int:
     """Run the workers; 0 when they ended well or were asked to end."""
     recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
-    if recipe == OWN_MODEL:
-        worker = ["placement.runtime.own_worker", settings, *plan]
-    elif plan:
-        worker = ["placement.runtime.plan_worker", plan[0], settings]
-    else:
-        worker = ["placement.runtime.stage_worker", settings]
+    name = "own_worker" if recipe == OWN_MODEL else "plan_worker"
+    worker = [f"placement.runtime.{name}", settings, *plan]
     # Torch takes seconds to import; the log should not be silent meanwhile.
     print(f"{recipe}: starting {processes} process(es)", flush=True)
     from torch.distributed import run

@@ -31,10 +31,11 @@ from placement.domain.execution import (
     execution_without_plan,
 )
 from placement.domain.plan import Plan
-from placement.runtime.plan_worker import CANNOT_RUN, save, train
+from placement.runtime.asked import Asked
+from placement.runtime.checkpoints import CheckpointUnusable
+from placement.runtime.plan_worker import CANNOT_RUN, train
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import share_out
-from placement.runtime.stage_worker import Asked
 from placement.runtime.trainer import AUTOCAST, Trainer
 
 
@@ -51,6 +52,19 @@ def called(text: str) -> Callable[..., Any]:
         raise SpecInvalid({text: f"is a {type(found).__name__}, not a callable"})
     made: Callable[..., Any] = found
     return made
+
+
+class Onward(DistributedSampler[Any]):
+    """Leaves out what an epoch has passed already, without reading it."""
+
+    passed = 0
+    """Items; 0 again once they were left out."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rest of the epoch."""
+        rest = list(super().__iter__())[self.passed :]
+        self.passed = 0
+        return iter(rest)
 
 
 class OwnTrainer(Trainer):
@@ -84,7 +98,7 @@ class OwnTrainer(Trainer):
             share_out(model, how, ranks.along("replica"))
         return [model]
 
-    def _batches(self) -> Iterator[list[torch.Tensor]]:
+    def _batches(self, first_batch: int = 0) -> Iterator[list[torch.Tensor]]:
         settings, replicas = self.settings, self.how.replicas
         data: Dataset[Any] = called(settings["data"])()
         count, wanted = len(data), settings["batch"] * replicas  # type: ignore[arg-type]
@@ -92,20 +106,28 @@ class OwnTrainer(Trainer):
             raise SpecInvalid(
                 {settings["data"]: f"{count} items; one step needs {wanted}"}
             )
-        sampler: DistributedSampler[Any] = DistributedSampler(
+        sampler = Onward(
             data, replicas, self.ranks.place.replica, seed=settings["seed"],
             drop_last=True,
         )  # fmt: skip
         loader = DataLoader(data, settings["batch"], sampler=sampler, drop_last=True)
+        epoch, sampler.passed = divmod(first_batch, len(loader))
+        sampler.passed *= settings["batch"]
 
-        def endless() -> Iterator[list[torch.Tensor]]:
-            epoch = 0
+        def endless(epoch: int) -> Iterator[list[torch.Tensor]]:
             while True:
                 sampler.set_epoch(epoch)
                 yield from loader
                 epoch += 1
 
-        return endless()
+        return endless(epoch)
+
+    def data_position(self) -> None:
+        """Nothing: the step says it, for the order is drawn from the seed."""
+
+    def seek(self, step: int, position: torch.Tensor | None) -> None:
+        """Go on with the data of a step; other copies than before share it anew."""
+        self.batches = self._batches(step * self.how.accumulation)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the next inputs of this copy, and their targets."""
@@ -136,7 +158,10 @@ def main(argv: list[str]) -> int:
             count = sum(p.numel() for p in trainer.params)
             print(f"{settings['model']}: {count} parameters, {how.strategy}, "
                   f"{how.ranks} process(es) on {device.type}", flush=True)  # fmt: skip
-        save(trainer, train(trainer, asked))
+        train(trainer, asked)
+    except CheckpointUnusable as error:
+        print(f"checkpoint/ cannot be gone on from: {error}", flush=True)
+        return CANNOT_RUN
     except (NotRunnable, BadInput, OSError) as error:
         print(f"this cannot be run: {error}", flush=True)
         return CANNOT_RUN

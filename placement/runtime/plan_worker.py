@@ -1,37 +1,43 @@
-"""One process of a training that a Plan describes, started by torchrun.
+"""One process of recipe ``tiny-transformer``, started by torchrun.
 
-    python -m torch.distributed.run ... -m placement.runtime.plan_worker PLAN '{...}'
+    python -m torch.distributed.run ... -m placement.runtime.plan_worker '{...}' [PLAN]
 
-PLAN is a plan.json; the second argument are the settings of recipe
-``tiny-transformer``. Rank 0 prints one JSON object a line: step, steps, loss (the mean
-over all data of the step), step_seconds, tokens_per_s, and of every rank what lies on
-its Gpu: ``peak_bytes_<rank>`` with CUDA (torch's own count), ``state_bytes_<rank>`` on
-the CPU (parameters, gradients and optimizer state). SIGTERM: the ranks agree on the
-step at which to stop, save the weights in ``checkpoint/`` (by
-torch.distributed.checkpoint, so that another number of ranks can read it), and end
-with 0.
+The first argument are the settings of recipe ``tiny-transformer``, PLAN is a plan.json;
+without one each process has a copy of the model. Rank 0 prints one JSON object a line:
+step, steps, loss (the mean over all data of the step), step_seconds, tokens_per_s, and
+of every rank what lies on its Gpu: ``peak_bytes_<rank>`` with CUDA (torch's own count),
+``state_bytes_<rank>`` on the CPU (parameters, gradients and optimizer state).
+
+A ``checkpoint/`` in the folder is gone on from, also with another number of ranks; one
+is written every ``checkpoint_seconds``, at the end, and on SIGTERM: the ranks agree on
+the step at which to stop, and end with 0.
 """
 
 import json
-import shutil
+import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 from placement.domain.errors import BadInput
-from placement.domain.execution import Execution, NotRunnable, execution_of
+from placement.domain.execution import (
+    Execution,
+    NotRunnable,
+    execution_of,
+    execution_without_plan,
+)
 from placement.domain.plan import Plan
+from placement.runtime.asked import Asked
+from placement.runtime.checkpoints import CheckpointUnusable, resume, save
 from placement.runtime.ranks import Ranks, begin
-from placement.runtime.stage_worker import PRINT_EVERY_SECONDS, Asked
 from placement.runtime.trainer import Trainer
 
-CHECKPOINT = Path("checkpoint")
+PRINT_EVERY_SECONDS = 0.5
 CANNOT_RUN = 2
 MOST_RANKS_TOLD = 11
 """By name in one line; of more ranks the largest number is told."""
@@ -70,67 +76,88 @@ def memory(trainer: Trainer) -> dict[str, int]:
     return {f"{name}_{rank}": size for rank, size in enumerate(sizes)}
 
 
-def train(trainer: Trainer, asked: Asked) -> int:
-    """Train until the last step or until TERM; return the last step."""
-    settings, how, device = trainer.settings, trainer.how, trainer.ranks.device
-    last = settings["steps"] - 1
-    done = settings["batch"] * settings.get("seq", 1) * how.replicas
-    done *= how.microbatches * how.accumulation
-    units = "tokens" if "seq" in settings else "items"
-    printed_at, printed_step = time.monotonic(), -1
-    for step in range(settings["steps"]):
+def train(trainer: Trainer, asked: Asked) -> None:
+    """Train from the checkpoint, or from the start, until the last step or TERM.
+
+    Raises:
+        CheckpointUnusable: there is one that this training cannot go on from.
+    """
+    settings, device = trainer.settings, trainer.ranks.device
+    first, last = resume(trainer), settings["steps"] - 1
+    if first > last:
+        if trainer.ranks.rank == 0:
+            print(f"all {settings['steps']} steps were taken before", flush=True)
+        return
+    every = settings["checkpoint_seconds"] or math.inf
+    saved_at = printed_at = time.monotonic()
+    printed_step = first - 1
+    for step in range(first, settings["steps"]):
         began = time.monotonic()
         loss, stop = agree(trainer.step(), stop=asked.to_stop, device=device)
         now = time.monotonic()
-        # By the clock of rank 0 alone: all must agree to count memory together.
-        due = now - printed_at >= PRINT_EVERY_SECONDS
-        if _first_says(due or step in (0, last) or stop, device):
+        ends = stop or step == last
+        # By the clock of rank 0 alone: all must agree to count and to save together.
+        due = _first_says(
+            (
+                now - printed_at >= PRINT_EVERY_SECONDS or step == first or ends,
+                now - saved_at >= every or ends,
+            ),
+            device,
+        )
+        if due[0]:
             pace = (now - printed_at) / (step - printed_step)
             line = {
                 "step": step,
                 "steps": settings["steps"],
                 "loss": round(loss, 6),
-                "step_seconds": round(pace, 6),
-                f"{units}_per_s": round(done / max(pace, 1e-9), 1),
+                **_pace(trainer, pace),
                 **memory(trainer),
             }
             if trainer.ranks.rank == 0:
                 print(json.dumps(line), flush=True)
             printed_at, printed_step = time.monotonic(), step
+        if due[1]:
+            if stop and trainer.ranks.rank == 0:
+                print("asked to stop", flush=True)
+            save(trainer, step)
+            saved_at = time.monotonic()
         if stop:
             break
         while time.monotonic() - began < settings["seconds_per_step"]:
             if asked.to_stop:
                 break
             time.sleep(0.05)
-    return step
 
 
-def _first_says(word: bool, device: torch.device) -> bool:
-    said = torch.tensor([float(word)], device=device)
+def _pace(trainer: Trainer, step_seconds: float) -> dict[str, float]:
+    """How fast it goes, all copies together."""
+    settings, how = trainer.settings, trainer.how
+    done = settings["batch"] * settings.get("seq", 1) * how.replicas
+    done *= how.microbatches * how.accumulation
+    units = "tokens" if "seq" in settings else "items"
+    return {
+        "step_seconds": round(step_seconds, 6),
+        f"{units}_per_s": round(done / max(step_seconds, 1e-9), 1),
+    }
+
+
+def _first_says(words: Sequence[bool], device: torch.device) -> list[bool]:
+    said = torch.tensor([float(word) for word in words], device=device)
     distributed.broadcast(said, 0)
-    return bool(said[0] > 0)
+    return [word > 0 for word in said.tolist()]
 
 
-def save(trainer: Trainer, step: int) -> None:
-    """Write the weights of all ranks, whole or not at all."""
-    weights: dict[str, Any] = {}
-    for part in trainer.parts:
-        weights |= get_model_state_dict(part)
-    draft = CHECKPOINT.with_suffix(".part")
-    checkpoint.save({"model": weights}, checkpoint_id=draft)
-    distributed.barrier()
-    if trainer.ranks.rank == 0:
-        about = {"step": step, "settings": trainer.settings}
-        (draft / "about.json").write_text(json.dumps(about))
-        if CHECKPOINT.is_dir():
-            shutil.rmtree(CHECKPOINT)
-        draft.replace(CHECKPOINT)
-        print(f"weights of step {step} saved to {CHECKPOINT}/", flush=True)
-
-
-def tell(plan: Plan, how: Execution, device: torch.device) -> None:
+def tell(plan: Plan | None, trainer: Trainer) -> None:
     """Say in the log what runs where."""
+    how, device = trainer.how, trainer.ranks.device
+    if plan is None:
+        count = sum(param.numel() for param in trainer.params)
+        print(
+            f"tiny-transformer: {count} parameters, {how.ranks} process(es) on "
+            f"{device.type}",
+            flush=True,
+        )
+        return
     print(f"tiny-transformer by its plan: {plan.title} on {device.type}", flush=True)
     if how.scaled_from is not None:
         cuts = ", ".join(map(str, how.bounds[1:-1]))
@@ -152,21 +179,29 @@ def tell(plan: Plan, how: Execution, device: torch.device) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Train by the Plan in argv[1] with the settings in argv[2]."""
+    """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
     asked = Asked()
-    settings = json.loads(argv[2])
+    settings = json.loads(argv[1])
+    plan: Plan | None = None
     try:
-        plan, how = read_plan(Path(argv[1]), settings)
+        if len(argv) > 2:
+            plan, how = read_plan(Path(argv[2]), settings)
+        device = begin()
+        if plan is None:
+            how = execution_without_plan(
+                distributed.get_world_size(), layers=settings["layers"] + 2
+            )
     except (NotRunnable, BadInput, OSError, ValueError) as error:
         print(f"the plan cannot be run: {error}", flush=True)
         return CANNOT_RUN
-    device = begin()
     try:
-        ranks = Ranks(how, device)
-        trainer = Trainer(how, settings, ranks)
-        if ranks.rank == 0:
-            tell(plan, how, device)
-        save(trainer, train(trainer, asked))
+        trainer = Trainer(how, settings, Ranks(how, device))
+        if trainer.ranks.rank == 0:
+            tell(plan, trainer)
+        train(trainer, asked)
+    except CheckpointUnusable as error:
+        print(f"checkpoint/ cannot be gone on from: {error}", flush=True)
+        return CANNOT_RUN
     finally:
         distributed.destroy_process_group()
     return 0

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -18,7 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from placement.domain.execution import Execution
 from placement.runtime.ranks import Ranks
 from placement.runtime.scaling import LossScale, local
-from placement.runtime.sharded import cut_layers, optimizer_of, share_out
+from placement.runtime.sharded import (
+    OwnersStep,
+    cut_layers,
+    optimizer_of,
+    share_out,
+)
 from placement.runtime.tiny import Block, MarkovText, TinyTransformer, loss_of
 
 AUTOCAST = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
@@ -117,6 +123,23 @@ class Trainer:
         tokens = self.text.batch(size, self.settings["seq"]).to(self.ranks.device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
+    def data_position(self) -> torch.Tensor | None:
+        """Where the data of this replica stands; None: the step says it."""
+        return self.text.draw.get_state()
+
+    def seek(self, step: int, position: torch.Tensor | None) -> None:
+        """Go on with the data of a step.
+
+        Args:
+            position: where it stood; None: other copies than before read on, each
+                from a place of its own.
+        """
+        if position is None:
+            seed = self.settings["seed"] * 1009 + self.ranks.place.replica + 1
+            self.text.draw.manual_seed(seed + 1_000_003 * step)
+        else:
+            self.text.draw.set_state(position)
+
     def step(self) -> float:
         """Take one optimizer step; return this rank's part of the mean loss.
 
@@ -189,7 +212,18 @@ class Trainer:
         return sum(local(t).numel() * t.element_size() for t in kept)
 
 
+def inner_optimizers(optimizer: Any) -> Sequence[torch.optim.Optimizer]:
+    """The plain optimizers of a rank, without what shares them out: none or one."""
+    found = optimizer
+    if isinstance(found, OwnersStep):
+        found = found.own
+    elif isinstance(found, ZeroRedundancyOptimizer):
+        found = found.optim
+    return [] if found is None else [found]
+
+
 def _states(optimizer: Any) -> Sequence[dict[str, Any]]:
-    """The state by parameter, also of an optimizer inside an optimizer."""
-    inner = getattr(optimizer, "optim", optimizer)
-    return list(inner.state.values())
+    """What an optimizer keeps on this rank, by parameter."""
+    return [
+        state for one in inner_optimizers(optimizer) for state in one.state.values()
+    ]

@@ -8,6 +8,8 @@ the same data. Rank 0 writes FILE: name -> what was seen.
 
 import gc
 import json
+import os
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -17,6 +19,7 @@ import torch
 from torch import distributed
 
 from placement.domain.execution import Execution, Place
+from placement.runtime.checkpoints import CHECKPOINT, resume, save
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import KINDS
 from placement.runtime.tiny import MarkovText, loss_of
@@ -105,9 +108,23 @@ EIGHT = {
     ),
 }  # fmt: skip
 CASES = {"two": TWO, "eight": EIGHT}
+ALONG = replace(execution("tensor", width=2), microbatches=4)
+CHAINS = {
+    "copies": [
+        DDP, TWO["zero1"], TWO["zero1 uneven"], replace(TWO["zero2"], accumulation=1),
+        TWO["zero3"], TWO["zero3 offloaded"], DDP,
+    ],
+    "momentum": [TWO["ddp momentum"], replace(TWO["zero3"], optimizer="momentum")],
+    "scaled": [TWO["ddp autocast fp16"], TWO["zero3 autocast fp16"]],
+    "cut": [
+        ALONG, STAGED, TWO["interleaved"], replace(ALONG, sequence_parallel=True),
+        TWO["gpipe"], STAGED,
+    ],
+}  # fmt: skip
+"""Each step by another strategy, going on from the checkpoint of the one before."""
 
 
-def alone(how):
+def alone(how, steps=STEPS):
     """Return the losses of a plain loop over the data of all copies."""
     model = whole_model(replace(how, checkpointing=False), SETTINGS)
     kind, extra = KINDS[how.optimizer]
@@ -115,7 +132,7 @@ def alone(how):
     texts = [MarkovText(seed=SETTINGS["seed"], rank=r) for r in range(how.replicas)]
     size = SETTINGS["batch"] * how.microbatches
     losses = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         total = 0.0
         for text in texts:
@@ -145,6 +162,23 @@ def together(how, device, factor=None, **settings):
     return losses, [int(size) for size in sizes], trainer.scale.left_out
 
 
+def handed_on(chain, device, folder):
+    """Return the losses where each step begins with a checkpoint of the last one."""
+    os.chdir(folder)
+    losses = []
+    for number, how in enumerate(chain):
+        trainer = Trainer(how, SETTINGS, Ranks(how, device))
+        assert resume(trainer) == number
+        loss = torch.tensor(trainer.step(), dtype=torch.float64)
+        distributed.all_reduce(loss)
+        losses.append(float(loss))
+        save(trainer, number)
+        distributed.barrier()
+    shutil.rmtree(CHECKPOINT, ignore_errors=True)
+    distributed.barrier()
+    return losses
+
+
 def main(names, path):
     device = begin()
     seen = {}
@@ -160,6 +194,13 @@ def main(names, path):
         if distributed.get_rank() == 0:
             print(name, seen[name], flush=True)
     if names == "two":
+        seen["chains"] = {
+            name: [
+                handed_on(chain, device, Path(path).parent),
+                alone(chain[0], len(chain)) if distributed.get_rank() == 0 else None,
+            ]
+            for name, chain in CHAINS.items()
+        }
         seen["extras"] = {
             "dropped": together(DDP, device, dropout=0.4)[0],
             "dropped again": together(TWO["ddp checkpointed"], device, dropout=0.4)[0],

@@ -70,7 +70,9 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(tmp_path)
     status, text = trained(tmp_path, plan, 2, 8)
     assert status == 0, text
     shared = rows_of(text)
-    status, text = trained(tmp_path, None, 1, 16)
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    status, text = trained(apart, None, 1, 16)
     assert status == 0, text
     alone = rows_of(text)
     both = [{row["step"]: row["loss"] for row in rows} for rows in (shared, alone)]
@@ -83,7 +85,12 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(tmp_path)
     assert alone[-1]["loss"] < alone[0]["loss"]
     half, whole = shared[-1]["state_bytes_0"], alone[-1]["state_bytes_0"]
     assert half == pytest.approx(whole / 2, rel=0.1)
-    assert (tmp_path / "checkpoint" / ".metadata").is_file()
+    # One process goes on from what two shared out, with the next items of the data.
+    status, text = trained(tmp_path, None, 1, 16, steps=8)
+    assert status == 0 and "going on after step 5, saved by 2 process(es)" in text, text
+    more = rows_of(text)
+    assert [row["step"] for row in more][0] == 6
+    assert more[0]["loss"] < alone[0]["loss"]
 
 
 def test_what_is_not_there_is_named(tmp_path):

@@ -64,9 +64,17 @@ def check_losses(seen):
 
 
 def test_losses_of_three_steps_equal_those_of_one_process(seen):
-    runs = {name: run for name, run in seen.items() if name != "extras"}
+    runs = {name: run for name, run in seen.items() if name not in ("extras", "chains")}
     assert len(runs) == 22
     check_losses(runs)
+
+
+def test_each_strategy_goes_on_from_the_checkpoint_of_any_other(seen):
+    for name, (losses, alone) in seen["chains"].items():
+        tolerance = MIXED if name == "scaled" else ROUNDING
+        far = max(abs(one - two) for one, two in zip(losses, alone, strict=True))
+        assert far <= tolerance, (name, losses, alone)
+        assert len(set(losses)) == len(losses), name
 
 
 def test_each_rank_holds_what_its_strategy_leaves_it(seen):

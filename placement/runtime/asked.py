@@ -1,0 +1,14 @@
+"""Whether SIGTERM has come."""
+
+import signal
+
+
+class Asked:
+    """Notes a SIGTERM instead of dying of it."""
+
+    def __init__(self) -> None:
+        self.to_stop = False
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self.to_stop = True

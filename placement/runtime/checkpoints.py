@@ -1,0 +1,144 @@
+"""Save a training whole, and go on from it with the same or other ranks.
+
+``checkpoint/`` in the Job's folder, by torch.distributed.checkpoint: weights, the
+optimizer's state of every parameter, the loss scale, where the data stood and the
+random numbers. All by the parameters' own names and as the parts that lie on each
+rank, so that another number of ranks, or another strategy, reads what it needs.
+``about.json`` beside it says the step. It is written into ``checkpoint.part/`` and
+renamed: a reader sees the old one or the new one, whole.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import checkpoint
+
+from placement.runtime.trainer import Trainer, inner_optimizers
+
+CHECKPOINT = Path("checkpoint")
+VERSION = 1
+
+
+class CheckpointUnusable(ValueError):
+    """There is a checkpoint, and this training cannot go on from it."""
+
+
+def save(trainer: Trainer, step: int) -> None:
+    """Write what all ranks hold after a step. All ranks must call it."""
+    draft = CHECKPOINT.with_suffix(".part")
+    rank = trainer.ranks.rank
+    if rank == 0 and draft.is_dir():
+        shutil.rmtree(draft)
+    distributed.barrier()
+    checkpoint.save(_everything(trainer), checkpoint_id=draft)
+    distributed.barrier()
+    if rank == 0:
+        (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
+        if CHECKPOINT.is_dir():
+            shutil.rmtree(CHECKPOINT)
+        draft.replace(CHECKPOINT)
+        print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)
+
+
+def resume(trainer: Trainer) -> int:
+    """Read the checkpoint, where there is one; return the step to begin with.
+
+    Raises:
+        CheckpointUnusable: it is of another model or optimizer, or not whole.
+    """
+    file = CHECKPOINT / "about.json"
+    if not file.is_file():
+        return 0
+    try:
+        about = json.loads(file.read_text())
+        if about["version"] != VERSION:
+            raise CheckpointUnusable(f"it is of version {about['version']}")
+        same_copies = about["replicas"] == trainer.how.replicas
+        same_ranks = about["ranks"] == trainer.how.ranks
+        for optimizer in inner_optimizers(trainer.optimizer):
+            _prime(optimizer)
+        state = _everything(trainer, data=same_copies, random=same_ranks)
+        checkpoint.load(state, checkpoint_id=CHECKPOINT)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointUnusable(" ".join(str(error).split())[:300]) from error
+    except checkpoint.CheckpointException as error:
+        first = next(iter(error.failures.values()), (error,))[0]
+        raise CheckpointUnusable(" ".join(str(first).split())[:300]) from error
+    trainer.scale.factor = about["loss_scale"]
+    trainer.scale.good_steps = about["good_steps"]
+    trainer.seek(int(about["step"]) + 1, state.get(_data_key(trainer)))
+    if same_ranks:
+        torch.set_rng_state(state[f"random.{trainer.ranks.rank}"])
+    if trainer.ranks.rank == 0:
+        before = f"{about['ranks']} process(es), {about['strategy']}"
+        print(f"going on after step {about['step']}, saved by {before}", flush=True)
+    return int(about["step"]) + 1
+
+
+def _about(trainer: Trainer, step: int) -> dict[str, Any]:
+    how = trainer.how
+    return {
+        "version": VERSION,
+        "step": step,
+        "ranks": how.ranks,
+        "replicas": how.replicas,
+        "strategy": how.strategy,
+        "loss_scale": trainer.scale.factor,
+        "good_steps": trainer.scale.good_steps,
+        "settings": dict(trainer.settings),
+    }
+
+
+def _everything(
+    trainer: Trainer, *, data: bool = True, random: bool = True
+) -> dict[str, Any]:
+    """What this rank holds, by name; loading writes into these tensors."""
+    found: dict[str, Any] = {}
+    names: dict[torch.Tensor, str] = {}
+    for part in trainer.parts:
+        names |= {param: name for name, param in part.named_parameters()}
+        found |= {f"model.{n}": value for n, value in part.state_dict().items()}
+    for optimizer in inner_optimizers(trainer.optimizer):
+        for param, state in optimizer.state.items():
+            found |= {
+                f"optimizer.{names[param]}.{key}": value
+                for key, value in _tensors(state)
+            }
+    position = trainer.data_position()
+    if data and position is not None:
+        found[_data_key(trainer)] = position
+    if random:
+        found[f"random.{trainer.ranks.rank}"] = torch.get_rng_state()
+    return found
+
+
+def _data_key(trainer: Trainer) -> str:
+    return f"data.{trainer.ranks.place.replica}"
+
+
+def _tensors(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            yield key, value
+
+
+def _prime(optimizer: torch.optim.Optimizer) -> None:
+    """Have an optimizer make the state it keeps, without a change to a weight.
+
+    As torch.distributed.checkpoint.state_dict does: a step at rate 0.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = torch.tensor(0.0) if torch.is_tensor(group["lr"]) else 0.0
+        for param in group["params"]:
+            param.grad = torch.zeros_like(param)
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+        for param in group["params"]:
+            param.grad = None
