@@ -21,14 +21,14 @@ from reservations.domain.calendar import Busy, Calendar, CalendarGpu, Plan
 from reservations.domain.errors import Refusal
 from reservations.domain.lifecycle import Kind
 from reservations.domain.limits import check_limits
-from reservations.domain.policy import Policy
+from reservations.domain.policy import LIMITS, Policy
 from reservations.domain.request import Holding, Request, Snapshot
 from reservations.domain.waitlist import FactsOf, Waiting, rooms
 from reservations.domain.window import Window, grid_ceil, instant, unix, without
 
 MOST_TRIED = 300
 """Windows looked at for one request before it has no estimate."""
-ENDLESS = 10**9
+ENDLESS = int(LIMITS["live_reservations"][1])
 
 
 @dataclass(frozen=True, slots=True)

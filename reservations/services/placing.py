@@ -8,7 +8,7 @@ whether somebody placed since it was read, so that two beats at once serve in th
 order as one.
 
 A look costs; it is taken when something was written since the last one (every act
-leaves an audit row, in its own transaction) and every ``LOOK_AGAIN_SECONDS``.
+leaves an audit row, in its own transaction) and every ``look_again_seconds``.
 """
 
 import logging
@@ -48,8 +48,6 @@ from reservations.snapshots.waiting import Look, look
 
 MOST_LOOKS = 100
 """Placements a step makes at most; the next tick goes on."""
-LOOK_AGAIN_SECONDS = 60
-"""POLICY.md section 2: time passes without anybody writing."""
 PAUSE_SECONDS = 2 * 3600
 """After an offer that was not taken, nothing is offered to it for so long."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
@@ -72,7 +70,7 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
     age = (at - before.looked_at).total_seconds() if before.looked_at else None
     if (
         age is not None
-        and 0 <= age < LOOK_AGAIN_SECONDS
+        and 0 <= age < policy.look_again_seconds
         and newest == before.seen_entry
     ):
         return done

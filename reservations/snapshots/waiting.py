@@ -11,8 +11,10 @@ from reservations.domain.decision import Holding, Snapshot
 from reservations.domain.delivering import quiet_until
 from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import Rank
+from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.quota import QuotaInfo
+from reservations.domain.strikes import Strike
 from reservations.domain.waitlist import Waiting, in_order
 from reservations.domain.window import Window
 from reservations.models import Account, Closure, NoticeSettings, WaitingRequest
@@ -27,6 +29,7 @@ from reservations.snapshots.facts import (
     right_to_book,
 )
 from reservations.snapshots.pools import barred_pools
+from reservations.snapshots.strikes import user_strike
 from reservations.snapshots.usage import fair_tree, usage_by_membership
 
 MOST_LOOKED = 200
@@ -93,6 +96,7 @@ class Look:
     _quotas: dict[int, tuple[QuotaInfo, ...]] = field(default_factory=dict)
     _own: dict[int, tuple[Holding, ...]] = field(default_factory=dict)
     _paths: dict[int, list[Account]] = field(default_factory=dict)
+    _strikes: dict[int, Strike | None] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
 
     def facts(self, one: Waiting) -> Snapshot:
@@ -110,9 +114,10 @@ class Look:
             own=self._holdings(one.user_pk),
             quotas=self._quota(one, path),
             barred=barred,
-            right=right_to_book(self.rows[one.pk].membership, path),
             membership_pk=one.member_pk,
             tree=self.tree,
+            strike=self._strike(one.user_pk),
+            right=right_to_book(self.rows[one.pk].membership, path),
         )
 
     def _path(self, one: Waiting) -> list[Account]:
@@ -131,7 +136,12 @@ class Look:
             # Nobody is user 0: everybody's unfrozen flex and plans are in it.
             taker = Taker(0, self.now, self.policy.freeze_seconds)
             self._calendars[admitted] = calendar_of(
-                self.gpus, self.now, self.until, taker=taker, asking=admitted
+                self.gpus,
+                self.now,
+                self.until,
+                taker=taker,
+                asking=admitted,
+                leave_at=notice_end(self.now, self.policy),
             )
         return self._calendars[admitted]
 
@@ -143,6 +153,13 @@ class Look:
                 pools={gpu.pool_pk for gpu in self.gpus if gpu.limited},
             )  # fmt: skip
         return self._quotas[one.member_pk]
+
+    def _strike(self, user_pk: int) -> Strike | None:
+        if user_pk not in self._strikes:
+            self._strikes[user_pk] = user_strike(
+                user_pk, now=self.now, policy=self.policy
+            )
+        return self._strikes[user_pk]
 
     def _holdings(self, user_pk: int) -> tuple[Holding, ...]:
         if user_pk not in self._own:
