@@ -13,9 +13,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
-from placement import logs
+from placement import logs, model_files
 from placement.domain.errors import LogConflict, LogTooLarge
-from placement.models import Job
+from placement.models import Endpoint, Job, ServedModel
+from placement.runners.webchannel import FILE_PIECE_BYTES
 from telemetry.models import Node
 
 MOST_PIECE_BYTES = 2**20
@@ -46,7 +47,12 @@ def for_nodes(*methods: str) -> Callable[[View], View]:
 
 def node_of(request: HttpRequest) -> Node | None:
     """Return the node that a request's token belongs to."""
-    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    return node_with(request.headers.get("Authorization", ""))
+
+
+def node_with(shown: str) -> Node | None:
+    """Return the node that shows such an Authorization."""
+    scheme, _, rest = shown.partition(" ")
     name, colon, token = rest.partition(":")
     if scheme != "Node" or not colon or len(rest) > 512:
         return None
@@ -75,6 +81,56 @@ def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         content_type="application/octet-stream",
         headers={"X-Sha256": hashlib.sha256(body).hexdigest()},
     )
+
+
+@for_nodes("GET")
+def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Say which models a Job is to serve now."""
+    rows = _served(node, pk)
+    if rows is None:
+        return problem(404, "no such job that serves here")
+    return JsonResponse(
+        {
+            "models": [
+                {
+                    "id": row.pk,
+                    "name": row.name,
+                    "sha256": row.file.sha256,
+                    "memory_bytes": row.memory_bytes,
+                    "most_batch": row.most_batch,
+                    "deadline_ms": row.deadline_ms,
+                }
+                for row in rows
+            ]
+        }
+    )
+
+
+@for_nodes("GET")
+def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpResponse:
+    """Send a piece of one model's file; the node checks the whole one's sha256."""
+    offset = _number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    row = next((one for one in _served(node, pk) or () if one.pk == model_id), None)
+    path = None if row is None else model_files.path_of(row.file)
+    if path is None or not path.is_file():
+        return problem(404, "no such model of a job here")
+    with path.open("rb") as file:
+        file.seek(offset)
+        piece = file.read(FILE_PIECE_BYTES)
+    return HttpResponse(piece, content_type="application/octet-stream")
+
+
+def _served(node: Node, job_id: int) -> list[ServedModel] | None:
+    """Return what a Job that serves on this node is to hold; None: none does."""
+    endpoint = Endpoint.objects.filter(
+        job__pk=job_id, job__node=node, job__in=Job.objects.live().values("pk")
+    ).first()
+    if endpoint is None:
+        return None
+    rows = endpoint.models.filter(removed_at=None, file__dropped_at=None)
+    return list(rows.select_related("file").order_by("pk"))
 
 
 @for_nodes("PUT")

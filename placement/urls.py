@@ -26,4 +26,10 @@ urlpatterns = [
     path("jobs/<int:pk>/gpus", jobs.job_gpus, name="job-gpus"),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/log", channel.log, name="node-log"),
+    path("node/v1/jobs/<int:pk>/models", channel.models, name="node-models"),
+    path(
+        "node/v1/jobs/<int:pk>/models/<int:model_id>",
+        channel.model,
+        name="node-model",
+    ),
 ]

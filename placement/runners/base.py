@@ -9,6 +9,8 @@
         reported.json  what the web has heard of it
         lock           held by the shim as long as it lives
         log            of the Job's standard output and error
+        serve.sock     where a Job that serves models is asked
+        models/        the files that it serves, its Unix user's to read
         work/          the Job's own folder: the only one that it may write
 
 Everything but ``work`` belongs to the node worker. JSON files are written whole
@@ -132,6 +134,11 @@ class JobFolder:
     def work(self) -> Path:
         """The Job's own folder."""
         return self.path / "work"
+
+    @property
+    def models(self) -> Path:
+        """The folder of the models that the Job serves."""
+        return self.path / "models"
 
     @property
     def lock(self) -> Path:

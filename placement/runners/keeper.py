@@ -1,6 +1,6 @@
 """The keeper: looks after every Job folder of a node, five times a second.
 
-Three threads in the node worker's main process. The first, each 0.2 s:
+Four threads in the node worker's main process. The first, each 0.2 s:
 
 1. starts the shim of a Job that was accepted;
 2. buries a Job whose shim is gone: what it left is killed, its fate is ``lost``;
@@ -10,7 +10,8 @@ Three threads in the node worker's main process. The first, each 0.2 s:
    that forgets loses nothing).
 
 The second uploads logs to the web, the third carries out orders against intruders'
-processes (enforce.py). All state is in the folders, so a restarted
+processes (enforce.py), the fourth carries calls to Jobs that serve models
+(placement/serving/tunnel.py). All state is in the folders, so a restarted
 worker finds its Jobs again.
 """
 
@@ -106,11 +107,19 @@ class JobKeeper:
             ("jobs", self._loop),
             ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
             ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
+            ("serving", self._serve),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def _serve(self) -> None:
+        """Carry calls to Jobs that serve models."""
+        # Not at the top: who has no Job that serves need not have its libraries.
+        from placement.serving.tunnel import ServeTunnels
+
+        ServeTunnels(self.node).run(self._stop)
 
     def stop(self) -> None:
         """Stop the threads; the Jobs live on."""

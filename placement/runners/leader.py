@@ -24,6 +24,8 @@ CODE_DIR = Path(__file__).resolve().parents[2]
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 CANNOT_START = 126
 RUN_VARIABLE = "GPUPORTAL_RUN"
+LISTENER = 3
+"""The descriptor of the socket that served models are asked through."""
 
 
 def run_entry(nonce: str) -> str:
@@ -103,11 +105,13 @@ def become_job(
     log_handle: int,
     gate: socket.socket,
     shim_pid: int,
+    listener: socket.socket | None = None,
 ) -> None:
     """Turn the forked child into the Job. Never returns.
 
     Waits at the gate until the shim has registered it and claimed its Gpus; a
     gate that closes without a word means that the shim is gone or says no.
+    ``listener``: what a Job that serves models accepts on, and nothing else.
     """
     try:
         os.setsid()
@@ -119,7 +123,11 @@ def become_job(
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log_handle, 1), (log_handle, 2)):
             os.dup2(source, target)
-        os.closerange(3, 4096)
+        if listener is not None:
+            os.dup2(listener.fileno(), LISTENER)
+            # Where it had that number already dup2 leaves it to be closed at exec.
+            os.set_inheritable(LISTENER, True)
+        os.closerange(3 if listener is None else LISTENER + 1, 4096)
         os.chdir(work)
         os.umask(0o077)
         accounts.limit(order.limits, identity)

@@ -27,7 +27,7 @@ from placement.domain.process_orders import (
     kind_of,
     parse_process_order,
 )
-from placement.domain.recipes import RECIPES, checked_settings
+from placement.domain.recipes import KNOWN_RECIPES, SERVE, checked_settings
 from placement.runners import accounts
 from placement.runners.base import JobFolder, NodeView
 from placement.runners.enforce import Enforcer
@@ -166,9 +166,11 @@ class OrderDesk:
             checked_settings(order.recipe, order.settings)
         except LaunchInvalid as error:
             raise OrderRefused("recipe", str(error)) from error
-        if RECIPES[order.recipe].needs_torch and not importlib.util.find_spec("torch"):
+        needed = "torch" if KNOWN_RECIPES[order.recipe].needs_torch else ""
+        needed = "onnxruntime" if order.recipe == SERVE.name else needed
+        if needed and not importlib.util.find_spec(needed):
             raise OrderRefused(
-                "recipe", f"recipe {order.recipe} needs torch, which this node lacks"
+                "recipe", f"recipe {order.recipe} needs {needed}, which this node lacks"
             )
 
     def _follow(self, folder: JobFolder, order: Order) -> None:

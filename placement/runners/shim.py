@@ -32,7 +32,8 @@ from types import FrameType
 
 from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, parse_order, remaining_seconds
-from placement.runners import accounts, leader, processes
+from placement.domain.recipes import SERVE
+from placement.runners import accounts, leader, processes, sockets
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
 from telemetry.domain.errors import TelemetryError
@@ -160,11 +161,16 @@ class Shim:
             processes.end_descendants()
         self._write_exit(started_at)
 
+    @property
+    def _serves(self) -> bool:
+        return self.order.recipe == SERVE.name
+
     def _fork(
         self, argv: list[str], identity: Identity | None, log: int
     ) -> socket.socket:
         """Fork the Job's first process, waiting at a gate; return the gate."""
         gate, inner = socket.socketpair()
+        listener = sockets.listen(self.folder) if self._serves else None
         work, me = self.folder.work, os.getpid()
         env = leader.environment(self.order, work=work, identity=identity)
         pid = os.fork()
@@ -180,8 +186,12 @@ class Shim:
                 log_handle=log,
                 gate=inner,
                 shim_pid=me,
+                listener=listener,
             )
         inner.close()
+        if listener is not None:
+            # Only the Job holds it: when that ends nobody is connected any more.
+            listener.close()
         # Its own session and signal handling are in place when it says so.
         gate.recv(1)
         self.leader_pid = pid

@@ -19,6 +19,8 @@ from typing import Any
 from placement.domain.errors import OrderRefused
 
 SCRIPT_MAX_BYTES = 2**20
+FILE_PIECE_BYTES = 2**20
+"""Of one answer with a part of a file; a shorter one is the last."""
 TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -76,6 +78,36 @@ def request(
         ) from error
     except (OSError, HTTPException) as error:
         raise ChannelDown(f"the web cannot be reached: {error}") from error
+
+
+def download_file(
+    url: str, path: Path, *, node: str, token: str, sha256: str, most_bytes: int
+) -> None:
+    """Fetch a file in pieces; it is at its path whole or not at all.
+
+    What came of an earlier try is gone on from.
+
+    Raises:
+        ChannelDown: try again later.
+        ChannelRefused: the web has no such file for this node, or it is another one.
+    """
+    draft = path.with_name(f".{path.name}.part")
+    with draft.open("ab") as file:
+        while True:
+            offset = file.tell()
+            _, piece = request("GET", f"{url}?offset={offset}", node=node, token=token)
+            file.write(piece)
+            if offset + len(piece) > most_bytes:
+                draft.unlink()
+                raise ChannelRefused(413, f"more than {most_bytes} bytes")
+            if len(piece) < FILE_PIECE_BYTES:
+                break
+    with draft.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        draft.unlink()
+        raise ChannelRefused(409, "the file is not the one that was named")
+    draft.replace(path)
 
 
 def download_script(

@@ -29,6 +29,7 @@ from placement.domain.recipes import (
     OWN_MODEL,
     RECIPES,
     RUNNABLE_STRATEGIES,
+    SERVE,
     check_needs_no_plan,
     checked_settings,
     runs_by_plan,
@@ -92,7 +93,7 @@ def launch_in(
     checked = _checked_form(
         name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
-    reservation = _locked_reservation(user, reservation_id, now)
+    reservation = locked_reservation(user, reservation_id, now)
     if may_move and reservation.user_id != user.pk:
         raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
     plan = _plan_of(user, plan_id, kind)
@@ -176,7 +177,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
     return job
 
 
-def _locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
+def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     """Return a live Reservation, own or shared, with room for a Job, locked.
 
     The row lock makes the count of live Jobs a promise.
@@ -214,6 +215,8 @@ def _checked_form(
         problems["restart"] = f"must be one of {ways}"
     checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
     if kind == Job.Kind.RECIPE:
+        if recipe == SERVE.name:
+            problems["recipe"] = "models are served from /serve/"
         if script:
             problems["script"] = "a ready recipe takes no script"
         try:
@@ -225,7 +228,8 @@ def _checked_form(
         problems |= _script_problems(script, arguments)
         checked |= {"script": script, "arguments": list(arguments)}
     else:
-        problems["kind"] = f"must be one of {', '.join(Job.Kind.values)}"
+        there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
+        problems["kind"] = f"must be one of {', '.join(there)}"
     if problems:
         raise LaunchInvalid(problems)
     return checked

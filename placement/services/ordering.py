@@ -13,7 +13,7 @@ from celery import current_app
 from placement import signing
 from placement.domain.orders import Addressed, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
-from placement.domain.recipes import RECIPES, claim_bytes, runs_by_plan
+from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.models import Job
 from placement.services.jobs import MOST_PLAN_CHARACTERS
 from reservations.models import SitePolicy
@@ -110,8 +110,8 @@ def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
 def _gpus_of(job: Job) -> list[Gpu]:
     """Return the Gpus that a Job gets, in the order in which it counts them.
 
-    A recipe that runs by a Plan gets the Plan's, by rank; others all that the
-    Reservation holds on the node.
+    A recipe that runs by a Plan gets the Plan's, by rank; served models the one of
+    their endpoint; others all that the Reservation holds on the node.
     """
     held = (
         job.reservation.allocations.filter(live=True, gpu__node=job.node)
@@ -119,6 +119,8 @@ def _gpus_of(job: Job) -> list[Gpu]:
         .order_by("gpu__index")
     )
     gpus = {row.gpu.uuid: row.gpu for row in held}
+    if job.kind == Job.Kind.SERVE:
+        return [gpu for gpu in gpus.values() if gpu.pk == job.endpoint.gpu_id]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         planned = [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
         return [gpus[uuid] for uuid in planned if uuid in gpus]
@@ -129,7 +131,7 @@ def _claim(job: Job) -> dict[str, Any]:
     """Return what the Job occupies on simulated Gpus."""
     if not job.node.simulated:
         return {}
-    if job.recipe in RECIPES:
+    if job.recipe in KNOWN_RECIPES:
         taken = claim_bytes(job.recipe_settings)
         util_pct = float(job.recipe_settings["simulated_util_pct"])
     else:

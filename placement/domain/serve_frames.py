@@ -1,0 +1,180 @@
+"""What goes through the tunnel between the web and a node: calls and answers.
+
+A frame is four bytes (big-endian) that say how long its JSON head is, the head, and the
+body. Heads:
+
+    {"kind": "call", "call", "job", "attempt", "method", "path", "headers",
+     "within_seconds", "expires_at"}          web -> node, one frame
+    {"kind": "cancel", "call"}                web -> node: nobody waits any more
+    {"kind": "answer", "call", "status", "headers", "more"}
+                                              node -> web, pieces in order
+
+Nodes are not trusted: an answer's status and headers are taken from a short list.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MOST_HEAD_BYTES = 8 * 1024
+PIECE_BYTES = 48 * 1024
+"""Of an answer's body in one frame: the web takes websocket messages up to 64 KiB."""
+MOST_REQUEST_BYTES = 8 * 2**20
+MOST_ANSWER_BYTES = 8 * 2**20
+CONTENT_TYPES = (
+    "application/json",
+    "application/problem+json",
+    "application/octet-stream",
+)
+LENGTH_HEADER = "inference-header-content-length"
+REQUEST_HEADERS = ("content-type", LENGTH_HEADER, "x-deadline-ms", "x-way-ms")
+"""Nothing else that a client sends reaches a node: no cookie, no token."""
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_PATH = re.compile(
+    r"v2/?|v2/health/(?:live|ready)"
+    r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?(?:/ready|/infer)?"
+)
+_CALL = re.compile(r"[0-9a-f]{32}")
+
+
+class FrameInvalid(Exception):
+    """A message of the tunnel that is none."""
+
+
+def allowed_path(path: str) -> str | None:
+    """The address at the node for what stands after /serve/N/; None: none.
+
+    >>> allowed_path("v2/models/mlp/infer")
+    '/v2/models/mlp/infer'
+    >>> allowed_path("v2/../repository/models/mlp/load") is None
+    True
+    """
+    return f"/{path.rstrip('/')}" if _PATH.fullmatch(path) else None
+
+
+def pack(head: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """Return one frame."""
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return struct.pack(">I", len(text)) + text + body
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a frame's head and body.
+
+    Raises:
+        FrameInvalid: it is cut off, or its head is no object with a kind and a call.
+    """
+    if len(data) < 4:
+        raise FrameInvalid("shorter than its length")
+    (length,) = struct.unpack_from(">I", data)
+    if length > MOST_HEAD_BYTES or len(data) < 4 + length:
+        raise FrameInvalid(f"a head of {length} bytes in {len(data)}")
+    try:
+        head = json.loads(data[4 : 4 + length])
+    except (ValueError, RecursionError):
+        raise FrameInvalid("the head is no JSON") from None
+    if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
+        raise FrameInvalid("the head names no kind")
+    call = head.get("call")
+    if not isinstance(call, str) or not _CALL.fullmatch(call):
+        raise FrameInvalid("the head names no call")
+    return head, data[4 + length :]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node said, as far as it may say it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+def checked_answer(head: Mapping[str, Any], body: bytes) -> Answer:
+    """Return an answer with nothing in it but what a client may be told.
+
+    Raises:
+        FrameInvalid: a status that is no answer (a redirect is none).
+    """
+    status = head.get("status")
+    if type(status) is not int or not (200 <= status < 300 or 400 <= status < 600):
+        raise FrameInvalid(f"the status {status!r:.20} is no answer")
+    said = head.get("headers")
+    said = said if isinstance(said, dict) else {}
+    kind = said.get("content-type")
+    headers = {
+        "content-type": kind if kind in CONTENT_TYPES else "application/octet-stream"
+    }
+    for name in (LENGTH_HEADER, "retry-after"):
+        value = said.get(name)
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+            headers[name] = value
+    served = said.get("x-served-ms")
+    if isinstance(served, str) and re.fullmatch(r"[0-9]{1,9}\.[0-9]{3}", served):
+        headers["x-served-ms"] = served
+    return Answer(status, headers, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request on its way to a Job's server."""
+
+    call: str
+    job: int
+    attempt: int
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    within_seconds: float
+    """From when the node has it; the web waits a little longer."""
+    expires_at: float
+    """Unix time by the web's clocks: a call that waits longer is not sent."""
+    body: bytes = b""
+
+    def frame(self, reply: str = "") -> bytes:
+        """Return its frame; ``reply``: where the web wants the answer (its own)."""
+        head = {
+            "kind": "call",
+            "call": self.call,
+            "job": self.job,
+            "attempt": self.attempt,
+            "method": self.method,
+            "path": self.path,
+            "headers": dict(self.headers),
+            "within_seconds": self.within_seconds,
+            "expires_at": self.expires_at,
+        }
+        return pack(head | ({"reply": reply} if reply else {}), self.body)
+
+
+def checked_call(head: Mapping[str, Any], body: bytes) -> Call:
+    """Read a call back, at the node. Raises FrameInvalid by what is wrong."""
+    try:
+        call = Call(
+            call=str(head["call"]),
+            job=int(head["job"]),
+            attempt=int(head["attempt"]),
+            method=str(head["method"]),
+            path=str(head["path"]),
+            headers={
+                name: str(head["headers"][name])
+                for name in REQUEST_HEADERS
+                if name in head["headers"]
+            },
+            within_seconds=float(head["within_seconds"]),
+            expires_at=float(head["expires_at"]),
+            body=body,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FrameInvalid(f"no call: {error!r:.80}") from None
+    if call.method not in ("GET", "POST") or not call.path.startswith("/"):
+        raise FrameInvalid(f"no call: {call.method:.10} {call.path:.40}")
+    clean = [call.path, *call.headers.values()]
+    if any(not text.isascii() or not text.isprintable() for text in clean):
+        raise FrameInvalid("no call: its words are not printable")
+    if not 0 < call.within_seconds <= 3600:
+        raise FrameInvalid("no call: no time for it")
+    return call

@@ -1,0 +1,146 @@
+"""The node's care for one Job that serves: which models it is to have.
+
+The web says which models belong to the Job (a short JSON, asked every two seconds);
+what is missing is fetched, checked by sha256, given to the Job's Unix user to read, and
+the server is told to take it; what does not belong any more it is told to let go.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placement.domain.orders import parse_order
+from placement.domain.serve_frames import MODEL_NAME
+from placement.runners import accounts, webchannel
+from placement.runners.accounts import Identity
+from placement.runners.base import JobFolder, NodeView
+from placement.serving.asking import NoAnswer, ask
+
+LOOK_SECONDS = 2.0
+MOST_MODELS = 32
+MOST_MODEL_BYTES = 2 * 2**30
+ASK_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One model that the Job is to serve."""
+
+    id: int
+    name: str
+    sha256: str
+    memory_bytes: int
+    most_batch: int
+    deadline_ms: int
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Wanted":
+        """Read one. Raises KeyError, TypeError or ValueError."""
+        name, sha256 = str(said["name"]), str(said["sha256"])
+        if not MODEL_NAME.fullmatch(name) or not sha256.isalnum():
+            raise ValueError(f"no model: {name:.40} {sha256:.20}")
+        numbers = {
+            field: int(said[field])
+            for field in ("id", "memory_bytes", "most_batch", "deadline_ms")
+        }
+        return cls(name=name, sha256=sha256, **numbers)
+
+
+class Attendant:
+    """Keeps one Job's models as the web wants them."""
+
+    def __init__(self, node: NodeView, folder: JobFolder) -> None:
+        self.node, self.folder = node, folder
+        self.told: dict[str, Wanted] = {}
+        """What the server took, by name."""
+        self.identity: Identity | None = None
+
+    async def run(self) -> None:
+        """Look every two seconds, until cancelled."""
+        payload = str(self.folder.read("order").get("payload", ""))
+        self.identity = accounts.identity_of(
+            parse_order(payload), allow_scripts=self.node.allow_scripts
+        )
+        while True:
+            try:
+                await self.look()
+            except (webchannel.ChannelDown, webchannel.ChannelRefused) as error:
+                logger.info("models of job %s: %s", self.folder.name, error)
+            except (NoAnswer, OSError, ValueError, KeyError, TypeError) as error:
+                logger.warning("models of job %s: %r", self.folder.name, error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Compare what is wanted with what was told, once."""
+        wanted = {one.name: one for one in await asyncio.to_thread(self._wanted)}
+        for name in [one for one in self.told if self.told[one] != wanted.get(one)]:
+            await self._post(f"/repository/models/{name}/unload", {})
+            del self.told[name]
+        for name, one in wanted.items():
+            if name not in self.told:
+                await asyncio.to_thread(self._fetch, one)
+                await self._take(one)
+        await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
+
+    def _wanted(self) -> list[Wanted]:
+        url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models"
+        _, body = webchannel.request(
+            "GET", url, node=self.node.name, token=self.node.token()
+        )
+        listed = json.loads(body)["models"]
+        return [Wanted.from_json(one) for one in listed[:MOST_MODELS]]
+
+    def _fetch(self, one: Wanted) -> None:
+        """Have the file, readable for the Job's Unix user and for nobody else."""
+        place = self.folder.models
+        place.mkdir(mode=0o711, exist_ok=True)
+        place.chmod(0o711)
+        path = place / f"{one.sha256}.onnx"
+        if path.exists():
+            return
+        webchannel.download_file(
+            f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models/{one.id}",
+            path,
+            node=self.node.name,
+            token=self.node.token(),
+            sha256=one.sha256,
+            most_bytes=MOST_MODEL_BYTES,
+        )
+        if self.identity is not None:
+            os.chown(path, self.identity.uid, self.identity.gid)
+        path.chmod(0o400)
+
+    async def _take(self, one: Wanted) -> None:
+        said = {
+            "path": str(self.folder.models / f"{one.sha256}.onnx"),
+            "memory_bytes": one.memory_bytes,
+            "most_batch": one.most_batch,
+            "deadline_ms": one.deadline_ms,
+        }
+        await self._post(f"/repository/models/{one.name}/load", said)
+        self.told[one.name] = one
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Tell the server. Raises NoAnswer; 409: it has the model from before."""
+        said = await ask(
+            self.folder,
+            "POST",
+            path,
+            headers={"content-type": "application/json"},
+            body=json.dumps(body).encode(),
+            within_seconds=ASK_SECONDS,
+        )
+        if said.status not in (200, 409):
+            raise NoAnswer(f"{path}: {said.status} {said.body[:200]!r}")
+
+    def _tidy(self, kept: set[str]) -> None:
+        """Remove files that nothing here serves any more."""
+        for path in self.folder.models.glob("*.onnx"):
+            if path.stem not in kept:
+                path.unlink(missing_ok=True)
