@@ -74,7 +74,7 @@ def _absence(
     # Somebody may have checked in by a job since the row was read.
     if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
         return ""
-    free_unused(reservation_id=row.pk, now=now, reason="nobody came")
+    free_unused(reservation_id=row.pk, now=now, reason="nobody came", no_show=True)
     return "no_shows"
 
 

@@ -13,12 +13,21 @@ from reservations.domain.errors import GpuTaken, InThePast, Refusal
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.quota import Spend
+from reservations.domain.stored import inputs_of
 from reservations.domain.window import Window, whole_second, without
 from reservations.models import Allocation, Membership, Reservation, User
-from reservations.services import books, displacing, locking, search
+from reservations.services import (
+    books,
+    displacing,
+    locking,
+    overstaying,
+    search,
+    spending,
+)
 from reservations.services.refused import count_refusal
 from reservations.services.rights import may_change
 from reservations.snapshots.facts import Taker, request_snapshot, site_policy
+from reservations.snapshots.strikes import strike_for
 from reservations.snapshots.usage import rank_with, usage_by_membership, with_tree
 
 OVERLAP = "allocation_no_overlap"
@@ -35,13 +44,19 @@ def book(
     purpose: str = "",
     now: datetime,
     actor: User | None = None,
+    token_id: int | None = None,
+    overstay: bool = False,
 ) -> Reservation:
     """Book these Gpus, firm within the quota, flex beyond it.
 
     Args:
         membership: who pays; None where the User has exactly one.
-        start: at or before ``now`` means: begin at once.
+        start: at or before ``now`` means: begin at once, or when who stays on with
+            a Gpu past the end has had notice.
         actor: who does it for the User; default: the User.
+        token_id: a Token to spend where the start is beyond a horizon: quota and
+            every other rule hold all the same (``domain.spending``).
+        overstay: stay on past the end while nobody claims the Gpus.
 
     Raises:
         Refusal: the rules say no; it carries the next slot that would work.
@@ -49,11 +64,14 @@ def book(
     """
     now = whole_second(now)
     policy = site_policy()
+    if token_id is not None and membership is None:
+        membership = spending.owed_to(user, token_id)
     chosen = locking.choose_membership(user, membership)
     try:
         with transaction.atomic(durable=True):
             locked = locking.lock(chosen, gpu_ids)
-            request = request_of(locked.gpus, start, end, now=now)
+            request = wish_of(locked, start, end, now=now, policy=policy)
+            request = _with_token(request, chosen, token_id, policy, lock=True)
             displacing.lock_flex(locked.gpus, request.window.start, request.window.end)
             decision = judge(
                 request, locked, policy=policy, names=policy.names_visible, taking=True
@@ -67,6 +85,7 @@ def book(
                 purpose=purpose,
                 actor=actor or user,
                 policy=policy,
+                overstay=overstay,
             )
     except IntegrityError as error:
         if OVERLAP not in str(error):
@@ -99,6 +118,54 @@ def request_of(
     return Request(tuple(gpus), Window(begin, over), now)
 
 
+def wish_of(
+    locked: locking.Locked,
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> Request:
+    """Return the same; "now" waits for the notice of who stays on with a Gpu.
+
+    Raises:
+        InThePast: also where it would be over by then.
+    """
+    request = request_of(locked.gpus, start, end, now=now)
+    if request.window.start > now:
+        return request
+    gpu_ids = [gpu.pk for gpu in locked.gpus]
+    earliest = overstaying.free_from(gpu_ids, now=now, policy=policy)
+    if earliest == now:
+        return request
+    if request.window.end <= earliest:
+        raise InThePast(end=request.window.end, now=earliest)
+    window = Window(earliest, request.window.end)
+    return replace(request, window=window, earliest=earliest)
+
+
+def _with_token(
+    request: Request,
+    membership: Membership,
+    token_id: int | None,
+    policy: Policy,
+    *,
+    lock: bool,
+) -> Request:
+    """Return the request with the Token that it needs, if it needs one.
+
+    Raises:
+        TokenRefused, NotFound: it may not be spent on this.
+    """
+    now, start = request.now, request.window.start
+    if token_id is None:
+        return request
+    spending.check(token_id, membership=membership, start=start, now=now, lock=lock)
+    if not spending.needed(membership.user, start, now=now, policy=policy):
+        return request
+    return replace(request, token=token_id)
+
+
 def judge(
     request: Request,
     locked: locking.Locked,
@@ -117,7 +184,8 @@ def judge(
         freed_gpu_seconds: what the Membership holds now and not with the request.
     """
     user_pk = locked.membership.user_id
-    taker = Taker(user_pk, request.now, policy.freeze_seconds) if taking else None
+    now, notice_seconds = request.now, policy.overstay_notice_seconds
+    taker = Taker(user_pk, now, policy.freeze_seconds, notice_seconds)
     snapshot = request_snapshot(
         membership=locked.membership,
         path=locked.path,
@@ -130,10 +198,16 @@ def judge(
         # Its late hours, as they will be, are in ``extra``.
         ignoring_late=ignoring,
         extra=extra,
-        taker=taker,
+        taker=taker if taking else None,
+        leave_at=taker.leave_at,
+        strike=strike_for(user_pk, request.window.start, now=now, policy=policy),
     )
     snapshot = with_tree(snapshot, now=request.now)
-    return decide(request, replace(snapshot, freed_gpu_seconds=freed_gpu_seconds))
+    snapshot = replace(snapshot, freed_gpu_seconds=freed_gpu_seconds)
+    decision = decide(request, snapshot)
+    if decision.refusal is not None:
+        return decision
+    return replace(decision, inputs=inputs_of(request, snapshot))
 
 
 def write_decision(
@@ -144,6 +218,7 @@ def write_decision(
     purpose: str,
     actor: User | None,
     policy: Policy,
+    overstay: bool = False,
 ) -> Reservation:
     """Insert Reservation, Allocations, HOLD and audit row; tell on commit.
 
@@ -165,8 +240,12 @@ def write_decision(
         purpose=purpose,
         created_at=now,
         decision=decision.to_json(),
+        overstay=overstay,
     )
+    if request.token is not None:
+        spending.spend(request.token, made, now=now)
     displacing.displace(decision, made, now=now, policy=policy)
+    overstaying.make_way(made, request.gpus, window, now=now, policy=policy)
     allocate(made, request.gpus)
     books.hold(made, now=now, reason=f"booked {decision.kind}")
     books.audit("booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus])
@@ -202,6 +281,7 @@ def preview(
     end: datetime,
     now: datetime,
     ignoring: int | None = None,
+    token_id: int | None = None,
 ) -> Decision:
     """Return what ``book`` would decide, with the rank before and after.
 
@@ -220,6 +300,8 @@ def preview(
     begin = start
     pk, freed = (before.pk, before.cost_gpu_seconds) if before else (None, 0)
     try:
+        if token_id is not None and membership is None:
+            membership = spending.owed_to(user, token_id)
         chosen = locking.choose_membership(user, membership)
         locked = locking.read(chosen, gpu_ids)
         if before is not None and before.state == State.ACTIVE:
@@ -228,7 +310,8 @@ def preview(
             window = Window(begin, max(end, begin + timedelta(seconds=1)))
             request = Request(locked.gpus, window, now)
         else:
-            request = request_of(locked.gpus, begin, end, now=now)
+            request = wish_of(locked, begin, end, now=now, policy=policy)
+        request = _with_token(request, chosen, token_id, policy, lock=False)
         decision = judge(
             request,
             locked,
@@ -278,7 +361,11 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
         return None
     rows = Reservation.objects.live().select_related("user", "membership__account")
     found = rows.filter(pk=pk).first()
-    return found if found is not None and may_change(user, found) else None
+    if found is None or not may_change(user, found):
+        return None
+    # Staying on is no part of what is changed: it begins anew after it.
+    found.end = min(found.end, found.booked_end)
+    return found
 
 
 def _with_ranks(

@@ -203,6 +203,12 @@ def late_piece(
     )
 
 
+def rate_of(reservation: Reservation) -> int:
+    """Return the weighted Gpus of a Reservation: the cost of one second."""
+    seconds = unix(reservation.end) - unix(reservation.start)
+    return reservation.cost_gpu_seconds // seconds if seconds else 0
+
+
 def weight_of(allocation: Allocation) -> int:
     """Return the weight an Allocation was booked with."""
     if allocation.weight is None:

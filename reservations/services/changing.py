@@ -21,7 +21,7 @@ from reservations.domain.policy import Policy
 from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
-from reservations.services import books, displacing, locking, search
+from reservations.services import books, displacing, locking, overstaying, search
 from reservations.services.booking import (
     OVERLAP,
     _taken,
@@ -72,6 +72,8 @@ def change(
             )
             row = locking.load_reservation(reservation_id, lock=True)
             _check_row(row, version)
+            # Staying on begins anew after the changed Window.
+            row.end = min(row.end, row.booked_end)
             # Again: a tick may have begun it since it was read.
             window = new_window(row, start, end, now=now)
             if row.state == State.ACTIVE and wanted != _gpu_ids(row):
@@ -198,6 +200,7 @@ def _apply(
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
     old = list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
     displacing.displace(decision, row, now=now, policy=policy)
+    overstaying.make_way(row, request.gpus, window, now=now, policy=policy)
     # Before the kind changes: hours that were flex come back as flex.
     rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
     # A change that only gives back keeps its kind; else it is the decision's.
@@ -205,6 +208,7 @@ def _apply(
     books.release_hold(row, now=now, reason="changed")
     row.start, row.end, row.booked_end = window.start, window.end, window.end
     row.cost_gpu_seconds = cost_gpu_seconds(window, rate=rate)
+    before = row.decision
     if decision.peaks or decision.why_not_firm:
         row.decision = decision.to_json()
     row.version += 1
@@ -214,8 +218,9 @@ def _apply(
     books.hold(row, now=now, reason=f"changed, {row.kind}")
     gpu_ids = [gpu.pk for gpu in request.gpus]
     books.audit(
-        "changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids, was=was
-    )
+        "changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids, was=was,
+        decision=before,
+    )  # fmt: skip
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import F, Q
 
 from reservations import live
 from reservations.domain.calendar import CalendarGpu
@@ -30,7 +31,10 @@ def lock_flex(
     *,
     also: int | None = None,
 ) -> None:
-    """Lock the flex that stands on these Gpus, and ``also``, in pk order."""
+    """Lock what may yield on these Gpus, and ``also``, in pk order.
+
+    Flex that has not begun, and what stays on past its end.
+    """
     if not connection.features.has_select_for_update:
         return
     rows = Allocation.objects.filter(
@@ -38,8 +42,12 @@ def lock_flex(
         live=True,
         start__lt=end,
         end__gt=start,
-        reservation__kind=Kind.FLEX,
-        reservation__state=State.CONFIRMED,
+    ).filter(
+        Q(reservation__kind=Kind.FLEX, reservation__state=State.CONFIRMED)
+        | Q(
+            reservation__state=State.ACTIVE,
+            reservation__booked_end__lt=F("reservation__end"),
+        )
     )
     pks = set(rows.order_by().values_list("reservation_id", flat=True))
     pks |= {also} if also is not None else set()

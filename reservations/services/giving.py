@@ -19,12 +19,14 @@ from reservations.domain.limits import (
     check_limits,
     check_quotas,
 )
+from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.request import Request
-from reservations.domain.window import Window, unix, whole_second
+from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
-from reservations.services import books, locking, news
+from reservations.services import books, locking, news, overstaying
 from reservations.services.booking import OVERLAP, _taken
+from reservations.services.books import rate_of as rate_of
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import (
     load_membership,
@@ -99,6 +101,9 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
             )
+            overstaying.make_way(
+                row, locked.gpus, Window(row.start, row.end), now=at, policy=policy
+            )
             Allocation.objects.filter(reservation=row).update(live=True)
             books.hold(row, now=at, reason="cancel undone")
             books.audit("cancel-undone", row, actor=user, now=at)
@@ -130,6 +135,7 @@ def _check_again(
         policy=policy,
         names=policy.names_visible,
         ignoring_late=row.pk,
+        leave_at=notice_end(now, policy),
         extra=books.spends_left(row, [gpu.pk for gpu in locked.gpus], request.window),
     )
     check_gpus(request.gpus, snapshot.barred)
@@ -182,15 +188,29 @@ def release(
     return row
 
 
-def free_unused(*, reservation_id: int, now: datetime, reason: str) -> Reservation:
-    """Release for a no-show or for idleness: lambda is 1 (POLICY.md rule 6)."""
-    return release(
-        reservation_id=reservation_id,
-        user=None,
-        now=now,
-        reason=reason,
-        permille=FULL_PRICE_PERMILLE,
-    )
+@transaction.atomic(durable=True)
+def free_unused(
+    *, reservation_id: int, now: datetime, reason: str, no_show: bool = False
+) -> Reservation:
+    """Release for a no-show or for idleness: lambda is 1 (POLICY.md rule 6).
+
+    Args:
+        no_show: nobody came, which counts for the strikes.
+
+    Raises:
+        NotChangeable: it does not run, or (no-show) somebody came meanwhile.
+    """
+    at = whole_second(now)
+    row = locking.load_reservation(reservation_id, lock=True)
+    if row.state != State.ACTIVE or row.end <= at:
+        raise NotChangeable(state=row.state, act="released")
+    if no_show:
+        if row.checked_in_at is not None:
+            raise NotChangeable(state="in use", act="released as unused")
+        Reservation.objects.filter(pk=row.pk).update(no_show=True)
+    price, policy = FULL_PRICE_PERMILLE, site_policy()
+    _release(row, user=None, at=at, reason=reason, permille=price, policy=policy)
+    return row
 
 
 def _release(
@@ -205,7 +225,8 @@ def _release(
     allocations = _allocations(row)
     at = max(at, row.start)
     used = Window(row.start, at) if at > row.start else None
-    rest = Window(at, row.end)
+    # Staying on is for as long as one likes: only booked time comes back late.
+    rest = Window(at, row.booked_end) if at < row.booked_end else None
     rate = rate_of(row)
     settlement = settle(books.held_gpu_seconds(row), used=used, rate=rate)
     cost = settlement.charge_gpu_seconds
@@ -220,10 +241,11 @@ def _release(
     Allocation.objects.filter(reservation=row).update(live=False, end=at)
     why = f"released: {reason}" if reason else "released"
     books.settle(row, settlement, at=at, reason=why)
-    books.late_return(row, [(a, rest) for a in allocations], now=at, permille=permille)
+    returned = [(a, rest) for a in allocations] if rest else []
+    books.late_return(row, returned, now=at, permille=permille)
     books.ask_summary(row, now=at)
     books.audit("released", row, actor=user, now=at, reason=reason)
-    late = cost_gpu_seconds(rest, rate=rate) * permille // 1000
+    late = cost_gpu_seconds(rest, rate=rate) * permille // 1000 if rest else 0
     news.released(
         row,
         by=user,
@@ -234,12 +256,6 @@ def _release(
     )
     row.refresh_from_db()
     _publish(row, allocations, policy)
-
-
-def rate_of(row: Reservation) -> int:
-    """Return the weighted Gpus of a Reservation: the cost of one second."""
-    seconds = unix(row.end) - unix(row.start)
-    return row.cost_gpu_seconds // seconds if seconds else 0
 
 
 def _allocations(row: Reservation) -> list[Allocation]:

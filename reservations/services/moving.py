@@ -21,9 +21,9 @@ from reservations.services import books, couse, locking
 from reservations.services.booking import (
     OVERLAP,
     _taken,
-    _write,
     judge,
     request_of,
+    write_decision,
 )
 from reservations.services.giving import _release
 from reservations.services.rights import check_may_change
@@ -84,7 +84,9 @@ def _go_on(
     if row.state != State.ACTIVE or row.end <= at:
         state = State.ENDED if row.state == State.ACTIVE else State(row.state)
         raise NotChangeable(state=state, act="moved to other GPUs")
-    end, kind, purpose = row.end, Kind(row.kind), row.purpose
+    if row.booked_end <= at:
+        raise NotChangeable(state="past its booked end", act="moved to other GPUs")
+    end, kind, purpose = row.booked_end, Kind(row.kind), row.purpose
     came, keep_used, kept_at = row.checked_in_at, row.keep_used, row.kept_at
     _release(row, user=actor, at=at, reason=reason, permille=0, policy=policy)
     request = request_of(locked.gpus, at, end, now=at)
@@ -95,7 +97,7 @@ def _go_on(
         raise decision.why_not_firm
     try:
         with transaction.atomic():
-            made = _write(
+            made = write_decision(
                 request, decision, locked, purpose=purpose, actor=actor, policy=policy
             )
     except IntegrityError as error:
@@ -104,6 +106,7 @@ def _go_on(
         raise _taken(locked.gpus[0], request.window) from error
     # The holder is the same and was there: nobody is new to this Window.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
-    made.save(update_fields=["checked_in_at", "keep_used", "kept_at"])
+    made.overstay = row.overstay
+    made.save(update_fields=["checked_in_at", "keep_used", "kept_at", "overstay"])
     couse.carry(row, made, now=at)
     return made

@@ -13,7 +13,8 @@ def user_strike(user_pk: int, *, now: datetime, policy: Policy) -> Strike | None
     rows = Reservation.objects.filter(
         user_id=user_pk, no_show=True, ended_at__gt=since, ended_at__lte=now
     ).order_by()
-    return strike_of(rows.values_list("ended_at", flat=True), now=now, policy=policy)
+    ends = [at for at in rows.values_list("ended_at", flat=True) if at is not None]
+    return strike_of(ends, now=now, policy=policy)
 
 
 def strike_for(
