@@ -26,6 +26,7 @@ from reservations.services import (
 )
 from reservations.services.refused import count_refusal
 from reservations.services.rights import may_change
+from reservations.services.turns import turn
 from reservations.snapshots.facts import Taker, request_snapshot, site_policy
 from reservations.snapshots.strikes import strike_for
 from reservations.snapshots.usage import rank_with, usage_by_membership, with_tree
@@ -68,7 +69,7 @@ def book(
         membership = spending.owed_to(user, token_id)
     chosen = locking.choose_membership(user, membership)
     try:
-        with transaction.atomic(durable=True):
+        with turn(), transaction.atomic(durable=True):
             locked = locking.lock(chosen, gpu_ids)
             request = wish_of(locked, start, end, now=now, policy=policy)
             request = _with_token(request, chosen, token_id, policy, lock=True)

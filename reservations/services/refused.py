@@ -17,6 +17,7 @@ from django.utils import timezone
 from reservations.domain.errors import Refusal
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models import Membership, RefusedDemand
+from reservations.services.turns import turn
 from telemetry.models import Gpu
 
 NO_DEMAND = frozenset(
@@ -60,7 +61,8 @@ def count_refusal(
                 "pool_id": pool,
                 "rule": refusal.code[:40],
             }
-            _add(key, gpus * seconds)
+            with turn():
+                _add(key, gpus * seconds)
     except DatabaseError:
         log.exception("a refusal of membership %s is not counted", membership.pk)
 

@@ -58,7 +58,11 @@ CURABLE = (
     TooManyFlex,
     TooManyGpus,
 )
+SAME_FOR_ALIKE = (BeyondHorizon, QuotaExceeded, TooManyFlex, TooManyGpus)
+"""What refuses free Gpus refuses others like them at the same time: asked once."""
 MOST_SLOTS = 20
+MANY_GPUS = 64
+"""From so many on, the first offer after a refusal is looked for in a part of them."""
 
 
 def find_slots(
@@ -169,8 +173,15 @@ def _search(
         now=now,
     )
 
+    refused: set[tuple[object, ...]] = set()
+
     def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:
+        like = (window, *sorted((gpu.pool_pk, gpu.weight) for gpu in chosen))
+        if like in refused:
+            return None
         decision: Decision = decide(Request(chosen, window, now), facts)
+        if not taking and isinstance(decision.refusal, SAME_FOR_ALIKE):
+            refused.add(like)
         if latest_end is not None and window.end > latest_end:
             return None
         return decision.kind
@@ -257,6 +268,20 @@ def _on_grid_or_now(at: datetime, now: datetime, policy: Policy) -> datetime:
     return at.replace(microsecond=0) + timedelta(seconds=policy.grid_seconds - over)
 
 
+def own_part(gpus: Sequence[CalendarGpu], number: int) -> list[CalendarGpu]:
+    """Return a quarter of a large site's Nodes, another one for another number.
+
+    When many are refused at once, one best offer for all is a race that all but one
+    lose again.
+    """
+    nodes = sorted({gpu.node for gpu in gpus})
+    if len(gpus) < MANY_GPUS or len(nodes) < 4:
+        return list(gpus)
+    first = number % len(nodes)
+    part = {nodes[(first + step) % len(nodes)] for step in range(len(nodes) // 4)}
+    return [gpu for gpu in gpus if gpu.node in part]
+
+
 def add_next_slot(
     refusal: Refusal,
     membership: Membership,
@@ -285,12 +310,17 @@ def add_next_slot(
         wish = replace(wish, gpu_class=None)
     # Other Gpus at the same time first: it reads one Window, not two weeks.
     same_time = begin + timedelta(seconds=wish.duration_seconds)
-    tries = [same_time] if isinstance(refusal, GpuTaken | GpuNotBookable) else []
-    for latest_end in [*tries, None]:
+    tries: list[tuple[Sequence[CalendarGpu], datetime | None]] = [(gpus, None)]
+    if isinstance(refusal, GpuTaken | GpuNotBookable):
+        some = own_part(gpus, membership.pk)
+        tries.insert(0, (gpus, same_time))
+        if len(some) < len(gpus):
+            tries.insert(0, (some, same_time))
+    for among, latest_end in tries:
         found = _search(
             membership,
             wish,
-            gpus,
+            among,
             earliest=begin,
             latest_end=latest_end,
             now=now,
