@@ -8,6 +8,7 @@ from reservations.views import (
     manage,
     tree_changes,
     tree_draft,
+    tree_import,
 )
 
 urlpatterns = [
@@ -23,5 +24,7 @@ urlpatterns = [
     path(
         "manage/accounts/changes/<int:pk>/undo/", tree_changes.undo, name="manage-undo"
     ),
+    path("manage/accounts/import/", tree_import.show, name="manage-import"),
+    path("manage/accounts.csv", tree_import.export, name="manage-export"),
     path("group/", group_head.show, name="group"),
 ]

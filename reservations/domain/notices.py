@@ -14,6 +14,7 @@ from reservations.domain import news, waiting_words
 from reservations.domain.advice import used_ratio
 from reservations.domain.closing import maintenance_words
 from reservations.domain.displacement import Displaced, deciding
+from reservations.domain.endings import ending_words
 from reservations.domain.lifecycle import Kind
 from reservations.domain.overstay import claimed_words
 from reservations.domain.sharing import (
@@ -112,6 +113,7 @@ SYMBOLS: dict[str, str] = {
 
 WORDS: dict[str, Words] = {
     "displaced": _displaced,
+    "course_ending": ending_words,
     "released": news.released,
     "idle_warning": news.idle_warning,
     "refunded": news.refunded,

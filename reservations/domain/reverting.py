@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from reservations.domain.editing import Edit, Edited, Problem, check
 from reservations.domain.tree import AccountInfo, MemberInfo, Row, Tree
 
 INSTANTS = ("ends_at", "archived_at", "expires_at")
+BROUGHT_BACK = timedelta(days=7)
+"""How long what had ended stays once it is brought back."""
 Kept = tuple[str, int, Mapping[str, Any] | None, int]
 """Table, key, the row before (None: it was new), its version after the change."""
 
@@ -32,7 +34,9 @@ def reverted(tree: Tree, rows: Iterable[Kept], *, now: datetime) -> Edited:
             problems.append(Problem(edit, "version", text))
             continue
         touched[table, pk] = edit
-        kept[table][pk] = _without(row, now) if before is None else _back(row, before)
+        kept[table][pk] = (
+            _without(row, now) if before is None else _back(row, before, now)
+        )
     done = Edited(
         before=tree,
         after=Tree(
@@ -54,11 +58,16 @@ def _without(row: Row, now: datetime) -> Row:
     return replace(row, active=False)
 
 
-def _back(row: Row, before: Mapping[str, Any]) -> Row:
+def _back(row: Row, before: Mapping[str, Any], now: datetime) -> Row:
+    """Return a row as it was; an end that has passed is put off, or it would end
+    again at once."""
     values: dict[str, Any] = {
         name: datetime.fromisoformat(value) if name in INSTANTS and value else value
         for name, value in before.items()
     }
+    for name in ("ends_at", "expires_at"):
+        if values.get(name) is not None and values[name] <= now:
+            values[name] = now + BROUGHT_BACK
     if isinstance(row, AccountInfo):
         return replace(row, **values)
     return replace(row, **values)

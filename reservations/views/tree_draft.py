@@ -70,15 +70,17 @@ def preview(
 ) -> dict[str, Any]:
     """Return what templates need to show what edits would do."""
     done = accounts.look(edits, now=now)
-    found: dict[str, Any] = {
-        "problems": accounts.words_of(done),
-        "changes": change_rows(done),
-        "outlook": None,
-    }
+    found: dict[str, Any] = {"problems": accounts.words_of(done)}
     if done.problems:
-        return found
+        return found | {"changes": change_rows(done), "outlook": None}
+    return found | preview_of(request, done, now)
+
+
+def preview_of(request: HttpRequest, done: Edited, now: datetime) -> dict[str, Any]:
+    """Return the same of edits that can be made."""
     seen = outlook(done, now=now, policy=site_policy())
-    return found | {
+    return {
+        "changes": change_rows(done),
         "outlook": seen,
         "moved": _moved_page(request, done, seen),
         "of": sum(row.table == "member" for row in seen.moved),

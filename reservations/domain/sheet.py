@@ -1,0 +1,186 @@
+"""Tables that people bring: bytes of a CSV file to rows of cells, and back.
+
+Takes what spreadsheets write: UTF-8 with or without a byte order mark, UTF-16 with
+one, commas, semicolons or tabs. A cell that a spreadsheet would run is written with
+an apostrophe before it (OWASP, "CSV Injection") and read without it, so that what
+was exported comes back equal.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reservations.domain.errors import BookingError
+from telemetry.domain.sheet import FORMULA
+
+MOST_BYTES = 2 * 2**20
+MOST_ROWS = 20_000
+MOST_COLUMNS = 40
+LONGEST_CELL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """What is wrong with one cell; ``row`` counts as a spreadsheet does, head = 1."""
+
+    row: int
+    column: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"Row {self.row}, {self.column}" if self.column else f"Row {self.row}"
+        return f"{where}: {self.text}."
+
+
+@dataclass(eq=False)
+class SheetInvalid(BookingError):
+    """The file is no table that can be read."""
+
+    code: ClassVar[str] = "sheet-invalid"
+    title: ClassVar[str] = "The file cannot be read"
+    why: str = ""
+
+    def text(self, zone: object = None) -> str:
+        return f"{self.title}: {self.why}."
+
+
+@dataclass(frozen=True, slots=True)
+class SheetRow:
+    """One row: its number and its cells by column."""
+
+    number: int
+    cells: dict[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        return self.cells.get(column, "")
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.cells
+
+
+def wrapped(text: str) -> str:
+    """Keep a spreadsheet from running a cell; ``unwrapped`` takes it back.
+
+    >>> wrapped("=1+1"), wrapped("'=1"), wrapped("'tis"), unwrapped("'=1+1")
+    ("'=1+1", "''=1", "'tis", '=1+1')
+    """
+    return "'" + text if text.lstrip("'")[:1] in _RUN else text
+
+
+def unwrapped(text: str) -> str:
+    """Return a cell as it was before it was written."""
+    inner = text[1:]
+    return inner if text[:1] == "'" and inner.lstrip("'")[:1] in _RUN else text
+
+
+_RUN = frozenset(FORMULA)
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a file.
+
+    Raises:
+        SheetInvalid: too large, or no Unicode.
+    """
+    if len(data) > MOST_BYTES:
+        raise SheetInvalid(why=f"it is larger than {MOST_BYTES >> 20} MiB")
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+        (b"", "utf-8"),
+    ):
+        if data.startswith(mark):
+            try:
+                text = data.decode(encoding)
+            except UnicodeDecodeError as error:
+                raise SheetInvalid(
+                    why="it is not UTF-8; save it as “CSV UTF-8”"
+                ) from error
+            break
+    if "\0" in text:
+        raise SheetInvalid(why="it is no text")
+    return text.removeprefix("\ufeff")
+
+
+def read_sheet(
+    text: str, *, known: Sequence[str], needed: Sequence[str]
+) -> list[SheetRow]:
+    """Return the rows of a table with a head.
+
+    Args:
+        known: columns that mean something; names are compared without case.
+
+    Raises:
+        SheetInvalid: no head, columns unknown, twice or missing, too many rows.
+    """
+    first = text.lstrip("\r\n").split("\n", 1)[0]
+    mark = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+    rows: list[SheetRow] = []
+    head: list[str] | None = None
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if head is None:
+                head = _head(cells, known=known, needed=needed)
+                continue
+            if len(rows) >= MOST_ROWS:
+                raise SheetInvalid(why=f"it has more than {MOST_ROWS} rows")
+            if len(cells) > len(head) and any(c.strip() for c in cells[len(head) :]):
+                raise SheetInvalid(
+                    why=f"row {reader.line_num} has more cells than the head"
+                )
+            values = [unwrapped(cell.strip(" \u00a0")) for cell in cells]
+            rows.append(
+                SheetRow(reader.line_num, dict(zip(head, values, strict=False)))
+            )
+    except csv.Error as error:
+        raise SheetInvalid(why=f"line {reader.line_num}: {error}") from error
+    if head is None:
+        raise SheetInvalid(why="it is empty")
+    return rows
+
+
+def _head(
+    cells: Sequence[str], *, known: Sequence[str], needed: Sequence[str]
+) -> list[str]:
+    head = [cell.strip().lower().replace(" ", "_") for cell in cells]
+    while head and not head[-1]:
+        head.pop()
+    unknown = [name for name in head if name not in known]
+    if unknown:
+        raise SheetInvalid(
+            why=f"there is no column “{unknown[0][:40]}”; known are {', '.join(known)}"
+        )
+    if len(set(head)) != len(head):
+        raise SheetInvalid(why="a column is there twice")
+    missing = [name for name in needed if name not in head]
+    if missing:
+        raise SheetInvalid(why=f"the column “{missing[0]}” is missing")
+    return head
+
+
+def too_long(row: SheetRow) -> Iterable[RowError]:
+    """Name cells that are longer than anything here may be, or hold two lines."""
+    for column, text in row.cells.items():
+        if len(text) > LONGEST_CELL:
+            yield RowError(row.number, column, "is too long")
+        elif "\n" in text or "\r" in text:
+            yield RowError(row.number, column, "holds more than one line")
+
+
+def written(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV that a spreadsheet opens and does not run."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerow(head)
+    for cells in rows:
+        writer.writerow("" if c is None else wrapped(str(c)) for c in cells)
+    return out.getvalue()

@@ -1,0 +1,177 @@
+"""Courses and guests come to their end by date: told before, wound down, archived.
+
+A course is an Account with ``ends_at``. Everything here may run twice and by many.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from reservations.domain.editing import Edit, Edited
+from reservations.domain.endings import WARN_DAYS, warn_days
+from reservations.domain.errors import BookingError
+from reservations.domain.policy import Policy
+from reservations.models import Account, Membership, Notice, TreeChange, User
+from reservations.services import accounts, winding
+from reservations.services.notices import tell
+from reservations.snapshots.calendar import subtree
+
+MOST_TOLD = 100
+"""People that one tick tells of one course."""
+MOST_ENDED = 20
+SOON = timedelta(days=max(WARN_DAYS))
+log = logging.getLogger(__name__)
+
+
+def end_due(at: datetime, policy: Policy) -> dict[str, int]:
+    """Tell who is concerned, then end what is due; how many of each."""
+    return {
+        "endings_told": _safely(_tell_courses, at, policy)
+        + _safely(_tell_guests, at, policy),
+        "courses_ended": _safely(_end_courses, at, policy),
+        "guests_ended": _safely(_end_guests, at, policy),
+    }
+
+
+def _safely(
+    step: Callable[[datetime, Policy], int], at: datetime, policy: Policy
+) -> int:
+    try:
+        return step(at, policy)
+    except (BookingError, DatabaseError, LookupError, ValueError):
+        log.exception("%s failed", step.__name__)
+        return 0
+
+
+# --- telling ----------------------------------------------------------------------
+
+
+def _tell_courses(at: datetime, policy: Policy) -> int:
+    """Tell members 7 days and 1 day before their course ends."""
+    told = 0
+    soon = Account.objects.filter(
+        archived_at=None, ends_at__gt=at, ends_at__lte=at + SOON
+    )
+    for course in soon.order_by("ends_at", "pk")[:MOST_ENDED]:
+        assert course.ends_at is not None
+        days = warn_days(course.ends_at, at)
+        key = f"course:{course.pk}:{course.ends_at.isoformat()}:{days}"
+        people = User.objects.filter(
+            pk__in=Membership.objects.filter(
+                account_id__in=subtree(course.pk), active=True
+            ).values("user_id")
+        )
+        detail = {
+            "what": "member",
+            "account": str(course),
+            "ends_at": course.ends_at.isoformat(),
+        }
+        told += _tell(_untold(people, key), key, detail, at)
+    return told
+
+
+def _tell_guests(at: datetime, policy: Policy) -> int:
+    """Tell a guest, and who answers for them, before their time is over."""
+    soon = Membership.objects.filter(
+        active=True, expires_at__gt=at, expires_at__lte=at + SOON
+    ).select_related("user", "sponsor", "account")
+    told = 0
+    for guest in soon.order_by("expires_at", "pk")[:MOST_TOLD]:
+        assert guest.expires_at is not None
+        days = warn_days(guest.expires_at, at)
+        key = f"guest:{guest.pk}:{guest.expires_at.isoformat()}:{days}"
+        same = {"account": str(guest.account), "ends_at": guest.expires_at.isoformat()}
+        own = User.objects.filter(pk=guest.user_id)
+        told += _tell(_untold(own, key), key, same | {"what": "member"}, at)
+        if guest.sponsor_id is not None:
+            sponsor = User.objects.filter(pk=guest.sponsor_id)
+            about = same | {"what": "guest", "person": guest.user_id}
+            told += _tell(_untold(sponsor, key), key, about, at)
+    return told
+
+
+def _untold(people: QuerySet[User], key: str) -> QuerySet[User]:
+    before = Notice.objects.filter(
+        user=OuterRef("pk"), kind=Notice.Kind.COURSE_ENDING, key=key
+    )
+    return people.filter(~Exists(before), is_active=True).order_by("pk")[:MOST_TOLD]
+
+
+def _tell(
+    people: QuerySet[User], key: str, detail: dict[str, object], at: datetime
+) -> int:
+    chosen = list(people)
+    if not chosen:
+        return 0
+    with transaction.atomic(durable=True):
+        return sum(
+            tell(
+                user=user,
+                kind=Notice.Kind.COURSE_ENDING,
+                detail=detail,
+                now=at,
+                key=key,
+            )
+            is not None
+            for user in chosen
+        )
+
+
+# --- ending -------------------------------------------------------------------------
+
+
+def _end_courses(at: datetime, policy: Policy) -> int:
+    """Wind a course down; once nothing is held any more, archive it."""
+    ended = 0
+    due = Account.objects.filter(archived_at=None, ends_at__lte=at)
+    for course in due.order_by("ends_at", "pk")[:MOST_ENDED]:
+        inside = Membership.objects.filter(account_id__in=subtree(course.pk))
+        reason = f"{course.name} has ended"
+        if winding.wind_down(inside, at=at, policy=policy, reason=reason):
+            edit = Edit("account", course.pk, course.version, {"archived": True})
+            ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
+    # Whoever booked in the very moment in which an account was archived.
+    stray = Membership.objects.filter(account__archived_at__isnull=False).filter(
+        reservations__state__in=winding.LIVE
+    )
+    if stray.exists():
+        winding.wind_down(stray, at=at, policy=policy, reason="the account has ended")
+    return ended
+
+
+def _end_guests(at: datetime, policy: Policy) -> int:
+    """Wind down whose own time in an Account is over; they are no members then."""
+    due = Membership.objects.filter(active=True, expires_at__lte=at).order_by(
+        "expires_at", "pk"
+    )
+    gone: list[Edit] = []
+    for member in due[:MOST_ENDED]:
+        own = Membership.objects.filter(pk=member.pk)
+        if winding.wind_down(own, at=at, policy=policy, reason="the time here is over"):
+            winding.end_sharing(
+                user_pk=member.user_id, account_pk=member.account_id, at=at
+            )
+            gone.append(Edit("member", member.pk, member.version, {"active": False}))
+    if not gone:
+        return 0
+    return _change(gone, TreeChange.Kind.EXPIRY, "the time here is over", at)
+
+
+def _change(edits: list[Edit], kind: str, reason: str, at: datetime) -> int:
+    """Write it as a change that the operator can undo; 0: another worker did."""
+
+    def still_due(done: Edited) -> None:
+        if not done.changed:
+            raise BookingError
+
+    try:
+        accounts.save(
+            edits=edits, actor=None, reason=reason, now=at, kind=kind, check=still_due
+        )
+    except BookingError:
+        log.info("%s: changed meanwhile, the next tick looks again", reason)
+        return 0
+    return len(edits)
