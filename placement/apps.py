@@ -9,5 +9,10 @@ class PlacementConfig(AppConfig):
     name = "placement"
 
     def ready(self) -> None:
-        """Register the checks."""
+        """Register the checks, and what is asked before Gpus are given back."""
         from placement import checks  # noqa: F401
+        from placement.services.parting import check_nothing_runs
+        from reservations.services.parting import GATES
+
+        if check_nothing_runs not in GATES:
+            GATES.append(check_nothing_runs)

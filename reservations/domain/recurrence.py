@@ -182,4 +182,3 @@ def rule_from(
     )
     rule.check()
     return rule
-

@@ -91,6 +91,7 @@ def exchange(
     if kind == Kind.FIRM and decision.why_not_firm is not None:
         raise decision.why_not_firm
     offer.given = _write(taker, locked.of(offer.taker_id), actor, policy)
+    _hand_on(offer.reservation_id, offer.given)
     if offer.wanted is not None:
         back = _judge(
             offer.terms["wanted"], locked, offer.reservation.membership_id, policy, at
@@ -98,6 +99,7 @@ def exchange(
         _check_other_side(offer, back[1])
         maker = locked.of(offer.reservation.membership_id)
         offer.given_back = _write(back, maker, actor, policy)
+        _hand_on(offer.wanted.pk, offer.given_back)
     offer.save(update_fields=["given", "given_back"])
 
 
@@ -124,6 +126,11 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
             )[1]
         transaction.set_rollback(True)
     return Sides(taker[1], back)
+
+
+def _hand_on(old_pk: int, new: Reservation) -> None:
+    """What was displaced for it is never free to give back, whoever holds it."""
+    Reservation.objects.filter(displaced_by_id=old_pk).update(displaced_by=new)
 
 
 # --- locks ------------------------------------------------------------------------
@@ -194,8 +201,14 @@ def _end_both(
         row = locked.rows[pk]
         allocations = _check_unchanged(row, terms(kept, at))
         if row.state == State.ACTIVE:
+            # Offering it was the owner's word; the taker only said yes.
             _release(
-                row, user=actor, at=at, reason="given away", permille=0, policy=policy
+                row,
+                user=row.user,
+                at=at,
+                reason="given away",
+                permille=0,
+                policy=policy,
             )
         else:
             _end(row, allocations, actor=actor, policy=policy, at=at)

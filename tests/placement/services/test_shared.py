@@ -8,9 +8,10 @@ from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.services import ticking
+from placement.services.parting import JobThere
 from placement.views.access import own_reservations
 from reservations.domain.errors import NotFound
-from reservations.services import couse
+from reservations.services import couse, parting
 from tests.placement.services.stage import NOW, fact, now_is, record
 
 pytestmark = pytest.mark.django_db
@@ -54,3 +55,14 @@ def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
     job.refresh_from_db()
     assert job.reason == "the reservation is no longer shared with its owner"
     record(fact(launch(alice, reservation), "started"))
+
+
+def test_gpus_that_a_job_runs_on_are_not_given_back_under_it(
+    running, reservation, alice
+) -> None:
+    reservation.refresh_from_db()
+    gone = list(reservation.allocations.values_list("gpu_id", flat=True))[:1]
+    give = {"reservation_id": reservation.pk, "user": alice, "gpu_ids": gone}
+    with pytest.raises(JobThere) as refused:
+        parting.give_back_part(**give, version=reservation.version, now=NOW)
+    assert refused.value.job == running.pk
