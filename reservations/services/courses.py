@@ -130,7 +130,9 @@ def _end_courses(at: datetime, policy: Policy) -> int:
     for course in due.order_by("ends_at", "pk")[:MOST_ENDED]:
         inside = Membership.objects.filter(account_id__in=subtree(course.pk))
         reason = f"{course.name} has ended"
-        if winding.wind_down(inside, at=at, policy=policy, reason=reason):
+        assert course.ends_at is not None
+        # As of its end and not of the tick, which may come late.
+        if winding.wind_down(inside, at=course.ends_at, policy=policy, reason=reason):
             edit = Edit("account", course.pk, course.version, {"archived": True})
             ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
     # Whoever booked in the very moment in which an account was archived.
@@ -150,9 +152,12 @@ def _end_guests(at: datetime, policy: Policy) -> int:
     gone: list[Edit] = []
     for member in due[:MOST_ENDED]:
         own = Membership.objects.filter(pk=member.pk)
-        if winding.wind_down(own, at=at, policy=policy, reason="the time here is over"):
+        over = member.expires_at or at
+        if winding.wind_down(
+            own, at=over, policy=policy, reason="the time here is over"
+        ):
             winding.end_sharing(
-                user_pk=member.user_id, account_pk=member.account_id, at=at
+                user_pk=member.user_id, account_pk=member.account_id, at=over
             )
             gone.append(Edit("member", member.pk, member.version, {"active": False}))
     if not gone:
