@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from reservations.domain.window import unix
+from reservations.domain.window import instant, unix
 
 MINUTE_SECONDS = 60
 SEEN_SAMPLES = 45
@@ -41,6 +41,8 @@ class Watched:
     """Watched time in which no Gpu had a process of the holder."""
     blind_seconds: int
     """Whole minutes in which some Gpu was not seen well enough."""
+    absent_at: datetime | None = None
+    """When ``absent_seconds`` came to the limit; None: not yet."""
 
 
 def watched(
@@ -49,16 +51,33 @@ def watched(
     *,
     start: datetime,
     now: datetime,
+    limit_seconds: int | None = None,
 ) -> Watched:
-    """Sum up the whole minutes from ``start`` to ``now``."""
+    """Sum up the whole minutes from ``start`` to ``now``.
+
+    Args:
+        limit_seconds: of absence; when it was reached does not depend on ``now``.
+    """
     by_minute = _by_minute(minutes, start=start, now=now)
     came = any(info.process_n for infos in by_minute.values() for info in infos)
-    seen = [infos for infos in by_minute.values() if _seen(infos, gpu_pks)]
-    absent = sum(not any(info.process_n for info in infos) for infos in seen)
+    seen = {at: by_minute[at] for at in sorted(by_minute)}
+    seen = {at: infos for at, infos in seen.items() if _seen(infos, gpu_pks)}
+    absent = [
+        at + MINUTE_SECONDS
+        for at, infos in seen.items()
+        if not any(info.process_n for info in infos)
+    ]
+    needed = -(-(limit_seconds or 0) // MINUTE_SECONDS)
+    reached = absent[needed - 1] if 0 < needed <= len(absent) else None
     first = -(-unix(start) // MINUTE_SECONDS)
     total = max(unix(now) // MINUTE_SECONDS - first, 0)
     blind = max(total - len(seen), 0)
-    return Watched(came, absent * MINUTE_SECONDS, blind * MINUTE_SECONDS)
+    return Watched(
+        came,
+        len(absent) * MINUTE_SECONDS,
+        blind * MINUTE_SECONDS,
+        instant(reached) if reached is not None else None,
+    )
 
 
 def idle_seconds(

@@ -25,16 +25,15 @@ def check(now: datetime, policy: Policy) -> dict[str, int]:
     """Check in, free no-shows, warn and free idle ones; how many of each."""
     done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
     running = list(
-        Reservation.objects.filter(
-            state=State.ACTIVE, start__lt=now, end__gt=now
-        ).order_by("pk")
+        # Also what is over: a late tick finds who did not come all the same.
+        Reservation.objects.filter(state=State.ACTIVE, start__lt=now).order_by("pk")
     )
     gpus = _gpu_ids(running)
     for row in running:
         try:
             if row.checked_in_at is None:
                 word = _absence(row, gpus.get(row.pk, []), now, policy)
-            elif policy.release_idle:
+            elif policy.release_idle and row.end > now:
                 word = _idle(row, gpus.get(row.pk, []), now, policy)
             else:
                 continue
@@ -64,17 +63,25 @@ def _absence(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> str:
     """Check the holder in, or free the Gpus that nobody came for."""
-    seen = watched(_minutes(gpu_ids, row.start), gpu_ids, start=row.start, now=now)
+    seen = watched(
+        _minutes(gpu_ids, row.start),
+        gpu_ids,
+        start=row.start,
+        now=min(now, row.end),
+        limit_seconds=policy.no_show_seconds,
+    )
     if seen.holder_came:
         return "checked_in" if check_in(reservation_id=row.pk, now=now) else ""
     if row.blind_seconds != seen.blind_seconds:
         Reservation.objects.filter(pk=row.pk).update(blind_seconds=seen.blind_seconds)
-    if not policy.release_no_shows or seen.absent_seconds < policy.no_show_seconds:
+    gone_at = seen.absent_at
+    if not policy.release_no_shows or gone_at is None or gone_at >= row.end:
         return ""
     # Somebody may have checked in by a job since the row was read.
     if not Reservation.objects.filter(pk=row.pk, checked_in_at=None).exists():
         return ""
-    free_unused(reservation_id=row.pk, now=now, reason="nobody came", no_show=True)
+    # As of then: a late tick writes what one in time would have.
+    free_unused(reservation_id=row.pk, now=gone_at, reason="nobody came", no_show=True)
     return "no_shows"
 
 
@@ -104,14 +111,17 @@ def _idle(
         )
         if after < policy.idle_grace_seconds:
             return ""
-        free_unused(reservation_id=row.pk, now=now, reason="idle")
-        _close(gpu_ids, now)
+        with transaction.atomic(durable=True):
+            free_unused(reservation_id=row.pk, now=now, reason="idle")
+            _close(gpu_ids, now)
         return "idle_released"
     if idle < policy.idle_seconds:
         return ""
-    Reservation.objects.filter(pk=row.pk, state=State.ACTIVE).update(idle_warned_at=now)
-    _warn(row, gpu_ids, now, policy)
     with transaction.atomic(durable=True):
+        running = Reservation.objects.filter(pk=row.pk, state=State.ACTIVE)
+        if not running.filter(idle_warned_at=None).update(idle_warned_at=now):
+            return ""
+        _warn(row, gpu_ids, now, policy)
         fresh = locking.load_reservation(row.pk)
         books.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
         news.idle_warned(fresh, idle_seconds=idle, now=now, policy=policy)

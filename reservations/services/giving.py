@@ -188,7 +188,7 @@ def release(
     return row
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def free_unused(
     *, reservation_id: int, now: datetime, reason: str, no_show: bool = False
 ) -> Reservation:

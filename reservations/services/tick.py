@@ -1,12 +1,13 @@
 """The calendar's tick: small numbered steps, safe to run twice and by many.
 
-1. begin what is due: CONFIRMED -> ACTIVE
+1. begin what is due: CONFIRMED -> ACTIVE; give who asked for it time past the
+   end, where it is free (``overstaying``)
 2. watch over lost Gpus: note since when, refund what stays lost
 3. check in whoever runs something; free what nobody came for
 4. warn about idle Reservations and free them, where the site wants that
 5. end what is over: RELEASE and CHARGE
 6. give equal Gpus, or everything back, where a stranger was there at the start
-7. charge hours that came back too late, once they have passed
+7. charge hours that came back too late, once they have passed (``charging``)
 8. clear closed Gpus of what came there since (``closures.due``); take replaced ones
    out once nothing stands on them (``replacing.due``)
 9. tell of courses and guests that end soon; end what is due (``courses``)
@@ -17,8 +18,11 @@
     horizon, after who waits (``offers.expire``, ``series.extend``)
 
 Every move is one compare-and-set on one locked row, so that a second worker in
-the same step finds nothing to do. A row that fails is logged and skipped. The
-order matters: who came in the last minute is checked in before the end.
+the same step finds nothing to do, and one that dies leaves nothing half done. A row
+that fails is logged and skipped. The order matters: who came in the last minute is
+checked in before the end. What is written bears the instant that it follows from and
+not the tick's, so that a tick that comes late by hours writes what many would have;
+only what began and ended while the portal slept is refunded.
 """
 
 import logging
@@ -26,26 +30,23 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
-from django.db.models import Max
 
 from reservations.domain.errors import BookingError
-from reservations.domain.ledger import (
-    late_charge_gpu_seconds,
-    unheld,
-)
 from reservations.domain.ledger import settle as amounts
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, whole_second
-from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
+from reservations.models import Allocation, Reservation
 from reservations.services import (
     absence,
     books,
+    charging,
     closures,
     courses,
     locking,
     news,
     offers,
+    overstaying,
     placing,
     replacing,
     series,
@@ -68,12 +69,13 @@ def tick(now: datetime) -> dict[str, int]:
     policy = site_policy()
     done = {
         "started": _each(due_to_start(at), _start, at, policy),
+        "stayed_on": _each(overstaying.due(at), overstaying.stay_on, at, policy),
         "lost": _each(with_lost_gpus(at), _watch_lost, at, policy),
     }
     done |= absence.check(at, policy)
     done["ended"] = _each(due_to_end(at), _end, at, policy)
     done["unclean"] = _each(unclean.due(at, policy), _mend, at, policy)
-    done["charged_late"] = _each(due_late_returns(at), _charge_late, at, policy)
+    done["charged_late"] = _each(charging.due(at), charging.charge, at, policy)
     done |= closures.due(at, policy)
     done |= replacing.due(at, policy)
     done |= courses.end_due(at, policy)
@@ -154,6 +156,10 @@ def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
         row.save(update_fields=["lost_since"])
     if now - row.lost_since < timedelta(seconds=policy.lost_seconds):
         return False
+    if row.end > row.booked_end and row.lost_since >= row.booked_end:
+        # Its booked time was had: staying on ends where the Gpu went.
+        overstaying.set_end(row, row.lost_since, now=now, why="a GPU was lost")
+        return True
     refund(row, now=now, reason="a GPU was lost", policy=policy)
     return True
 
@@ -182,7 +188,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
     settlement = amounts(
         books.held_gpu_seconds(row), used=used, rate=rate_of(row), lost=lost
     )
-    Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=now)
+    Reservation.objects.move(pk, old=State.ACTIVE, new=State.ENDED, ended_at=row.end)
     Allocation.objects.filter(reservation=row).update(live=False)
     books.settle(row, settlement, at=row.end, reason="ended")
     books.ask_summary(row, now=now)
@@ -200,68 +206,6 @@ def _mend(pk: int, now: datetime, policy: Policy) -> bool:
     row = locking.load_reservation(pk)
     publish(row, policy, gone=row.state == State.REFUNDED)
     return True
-
-
-# --- 7. late returns -----------------------------------------------------------------
-
-
-def due_late_returns(now: datetime) -> list[int]:
-    """Return Reservations whose late hours have all passed."""
-    rows = (
-        LateReturn.objects.filter(charged_at=None)
-        .order_by()
-        .values("reservation_id")
-        .annotate(last=Max("end"))
-        .filter(last__lte=now)
-    )
-    return sorted(row["reservation_id"] for row in rows)[:MOST_ROWS]
-
-
-def _charge_late(pk: int, now: datetime, policy: Policy) -> bool:
-    """Charge the parts that nobody else then held; the rest costs nothing."""
-    row = locking.load_reservation(pk, lock=True)
-    owed = list(row.late_returns.filter(charged_at=None))
-    if not owed or any(part.end > now for part in owed):
-        return False
-    charge = 0
-    kept: list[LateReturn] = []
-    for part in owed:
-        whole = Window(part.start, part.end)
-        pieces = unheld(whole, taken=_held_by_others(part, row))
-        charge += late_charge_gpu_seconds(
-            pieces, weight=part.weight, permille=part.permille
-        )
-        kept += [books.late_piece(part, piece, charged_at=now) for piece in pieces]
-    row.late_returns.filter(charged_at=None).delete()
-    LateReturn.objects.bulk_create(kept)
-    if charge:
-        LedgerEntry.objects.create(
-            membership_id=row.membership_id,
-            reservation=row,
-            kind=books.CHARGE,
-            gpu_seconds=charge,
-            at=now,
-            reason="given back too late for others",
-        )
-    books.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=charge)
-    return True
-
-
-def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
-    """Return when somebody else really held the Gpu in those hours."""
-    rows = (
-        Allocation.objects.filter(
-            gpu_id=part.gpu_id, start__lt=part.end, end__gt=part.start
-        )
-        .exclude(reservation__user_id=row.user_id)
-        .values_list("start", "end", "reservation__state")
-    )
-    holding = State.holding()
-    return [
-        Window(start, end)
-        for start, end, state in rows
-        if start < end and state in holding
-    ]
 
 
 # --- 8. the Accounts' hours -----------------------------------------------------------

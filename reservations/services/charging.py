@@ -1,0 +1,81 @@
+"""Charge hours that came back too late, once they have passed (POLICY.md rule 6).
+
+Only the part that nobody else then held is charged. A step of the tick: each
+Reservation's late hours in one transaction, under its lock.
+"""
+
+from datetime import datetime
+
+from django.db.models import Max
+
+from reservations.domain.ledger import late_charge_gpu_seconds, unheld
+from reservations.domain.lifecycle import State
+from reservations.domain.policy import Policy
+from reservations.domain.window import Window
+from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
+from reservations.services import books, locking
+
+MOST_ROWS = 500
+"""Reservations a step takes at most; the next tick takes the next ones."""
+
+
+def due(now: datetime) -> list[int]:
+    """Return Reservations whose late hours have all passed."""
+    rows = (
+        LateReturn.objects.filter(charged_at=None)
+        .order_by()
+        .values("reservation_id")
+        .annotate(last=Max("end"))
+        .filter(last__lte=now)
+    )
+    return sorted(row["reservation_id"] for row in rows)[:MOST_ROWS]
+
+
+def charge(pk: int, now: datetime, policy: Policy) -> bool:
+    """Charge the parts that nobody else then held; the rest costs nothing."""
+    row = locking.load_reservation(pk, lock=True)
+    owed = list(row.late_returns.filter(charged_at=None))
+    if not owed or any(part.end > now for part in owed):
+        return False
+    # When they have passed, and not when a late tick comes to it: both decide
+    # how much the charge weighs in fair share.
+    passed = max(part.end for part in owed)
+    amount = 0
+    kept: list[LateReturn] = []
+    for part in owed:
+        whole = Window(part.start, part.end)
+        pieces = unheld(whole, taken=_held_by_others(part, row))
+        amount += late_charge_gpu_seconds(
+            pieces, weight=part.weight, permille=part.permille
+        )
+        kept += [books.late_piece(part, piece, charged_at=passed) for piece in pieces]
+    row.late_returns.filter(charged_at=None).delete()
+    LateReturn.objects.bulk_create(kept)
+    if amount:
+        LedgerEntry.objects.create(
+            membership_id=row.membership_id,
+            reservation=row,
+            kind=books.CHARGE,
+            gpu_seconds=amount,
+            at=passed,
+            reason="given back too late for others",
+        )
+    books.audit("late-return-charged", row, actor=None, now=now, gpu_seconds=amount)
+    return True
+
+
+def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
+    """Return when somebody else really held the Gpu in those hours."""
+    rows = (
+        Allocation.objects.filter(
+            gpu_id=part.gpu_id, start__lt=part.end, end__gt=part.start
+        )
+        .exclude(reservation__user_id=row.user_id)
+        .values_list("start", "end", "reservation__state")
+    )
+    holding = State.holding()
+    return [
+        Window(start, end)
+        for start, end, state in rows
+        if start < end and state in holding
+    ]
