@@ -35,8 +35,8 @@ CHECKPOINTING = ("none", "full")
 KEEPS_WHOLE = ("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
 """Strategies that need to know nothing of what is inside a model."""
 BY_FSDP = ("zero2", "fsdp")
-"""Run by torch's FSDP2, also where a Plan was worked out for DeepSpeed. Only these can
-keep their state in the processor's memory."""
+"""Run by torch's FSDP2, also where a Plan was worked out for DeepSpeed."""
+OFFLOADS = ("none", "cpu", "nvme")
 
 
 class NotRunnable(Exception):
@@ -77,8 +77,18 @@ class Execution:
     optimizer_loop: str
     checkpointing: bool
     offload: bool
+    """The optimizer's state lies in the node's memory, and is stepped there."""
+    on_drive: bool = False
+    """That state lies in mapped files instead."""
+    streams: bool = False
+    """The weights lie there too; each layer's come to the one Gpu while it is run."""
     scaled_from: int | None = None
     """Layers of the Plan's own model, where the recipe's has another number."""
+
+    @property
+    def shares_out(self) -> bool:
+        """Whether FSDP holds the weights."""
+        return self.zero_stage >= 2 or self.streams
 
     @property
     def ranks(self) -> int:
@@ -121,11 +131,17 @@ def why_not(plan: Mapping[str, Any]) -> str:
 
 def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
     where = launch.get("offload", "none")
-    offloads = launch.get("offload_optimizer") or where != "none"
-    if offloads and where not in ("none", "cpu"):
+    if where not in OFFLOADS:
         return f"it offloads to {str(where)[:40]}"
-    if offloads and strategy not in BY_FSDP:
-        return "torch offloads only what ZeRO-2 and ZeRO-3 (FSDP) share out"
+    if where == "none" and not launch.get("offload_optimizer"):
+        return ""
+    if int(launch.get("tensor_degree", 1)) > 1:
+        return "it offloads what tensor parallelism cuts, and torch does not"
+    if launch.get("offload_parameters") and strategy not in (*BY_FSDP, "single"):
+        return (
+            "it keeps the weights in the node's memory, which the recipe does for one "
+            "GPU, or where ZeRO-2 or ZeRO-3 (FSDP) shares them out"
+        )
     return ""
 
 
@@ -150,7 +166,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     count = int(settings["layers"]) + 2
     bounds: Sequence[int] = launch["bounds"] if staged else (0, count)
     own = plan.layer_count if staged else count
-    offloads = launch.get("offload_optimizer") or launch.get("offload", "none") == "cpu"
+    where = launch.get("offload", "none")
     made = Execution(
         strategy=plan.strategy,
         places=tuple(
@@ -171,7 +187,9 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         optimizer=launch["optimizer"],
         optimizer_loop=launch.get("optimizer_loop", "foreach"),
         checkpointing=launch["checkpointing"] == "full",
-        offload=bool(offloads),
+        offload=bool(launch.get("offload_optimizer")) or where != "none",
+        on_drive=where == "nvme",
+        streams=plan.strategy == "single" and bool(launch.get("offload_parameters")),
         scaled_from=own if own != count else None,
     )
     _check_grid(made)

@@ -18,7 +18,8 @@ import torch
 from torch import distributed
 from torch.distributed import checkpoint
 
-from placement.runtime.trainer import Trainer, inner_optimizers
+from placement.runtime.offload import prime
+from placement.runtime.trainer import Trainer, host_steps, inner_optimizers
 
 CHECKPOINT = Path("checkpoint")
 VERSION = 1
@@ -61,7 +62,7 @@ def resume(trainer: Trainer) -> int:
         same_copies = about["replicas"] == trainer.how.replicas
         same_ranks = about["ranks"] == trainer.how.ranks
         for optimizer in inner_optimizers(trainer.optimizer):
-            _prime(optimizer)
+            prime(optimizer)
         state = _everything(trainer, data=same_copies, random=same_ranks)
         checkpoint.load(state, checkpoint_id=CHECKPOINT)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -69,6 +70,8 @@ def resume(trainer: Trainer) -> int:
     except checkpoint.CheckpointException as error:
         first = next(iter(error.failures.values()), (error,))[0]
         raise CheckpointUnusable(" ".join(str(first).split())[:300]) from error
+    for host in host_steps(trainer.optimizer):
+        host.refresh()
     trainer.scale.factor = about["loss_scale"]
     trainer.scale.good_steps = about["good_steps"]
     trainer.seek(int(about["step"]) + 1, state.get(_data_key(trainer)))
@@ -103,6 +106,9 @@ def _everything(
     for part in trainer.parts:
         names |= {param: name for name, param in part.named_parameters()}
         found |= {f"model.{n}": value for n, value in part.state_dict().items()}
+    for host in host_steps(trainer.optimizer):
+        pairs = zip(host.hosts, host.params, strict=True)
+        names |= {copy: names[param] for copy, param in pairs}
     for optimizer in inner_optimizers(trainer.optimizer):
         for param, state in optimizer.state.items():
             found |= {
@@ -125,20 +131,3 @@ def _tensors(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     for key, value in state.items():
         if isinstance(value, torch.Tensor):
             yield key, value
-
-
-def _prime(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer make the state it keeps, without a change to a weight.
-
-    As torch.distributed.checkpoint.state_dict does: a step at rate 0.
-    """
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = torch.tensor(0.0) if torch.is_tensor(group["lr"]) else 0.0
-        for param in group["params"]:
-            param.grad = torch.zeros_like(param)
-    optimizer.step()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-        for param in group["params"]:
-            param.grad = None

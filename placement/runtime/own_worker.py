@@ -92,7 +92,7 @@ class OwnTrainer(Trainer):
         # Its first weights may come from anywhere: all start with those of rank 0.
         for tensor in (*model.parameters(), *model.buffers()):
             distributed.broadcast(tensor.data, 0)
-        if how.zero_stage >= 2:
+        if how.shares_out:
             if how.offload:
                 model.to("cpu")
             share_out(model, how, ranks.along("replica"))

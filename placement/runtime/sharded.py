@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from placement.domain.execution import Execution, parts_by_share
+from placement.runtime.offload import HostStep
 from placement.runtime.scaling import local
 from placement.runtime.tiny import TinyTransformer
 
@@ -93,7 +94,7 @@ def share_out(model: nn.Module, how: Execution, mesh: DeviceMesh) -> None:
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
-    again = how.zero_stage == 3
+    again = how.zero_stage == 3 or how.streams
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
     # The inner ones first, as fully_shard wants them.
     blocks = [block for one in reversed(lists) for block in one.children()]
@@ -128,18 +129,23 @@ class UnevenZero(ZeroRedundancyOptimizer):
 
 
 class OwnersStep:
-    """ZeRO-1 for tensors that are cut: each copy steps its own, then sends them.
+    """ZeRO-1 for tensors that are cut, and with its state in the node's memory: each
+    copy steps its own, then sends them.
 
-    ZeroRedundancyOptimizer knows no DTensor.
+    ZeroRedundancyOptimizer knows no DTensor, and no optimizer but torch's.
     """
 
     def __init__(
-        self, params: Sequence[nn.Parameter], group: Any, make: Any, count: int
+        self,
+        params: Sequence[nn.Parameter],
+        group: Any,
+        make: Any,
+        shares: Sequence[float],
     ) -> None:
-        """Take the parameters of this rank, and what makes an optimizer of some."""
+        """Take this rank's parameters, what makes an optimizer of some, and shares."""
         self.params, self.group = list(params), group
         sizes = [local(p.data).numel() for p in self.params]
-        self.parts = parts_by_share(sizes, [1 / count] * count)
+        self.parts = parts_by_share(sizes, shares)
         mine = self.parts[distributed.get_rank(group)]
         self.own = make([self.params[n] for n in mine]) if mine else None
 
@@ -181,16 +187,23 @@ def optimizer_of(
     options: dict[str, Any] = {"lr": rate, "foreach": how.optimizer_loop == "foreach"}
     options |= extra
     cut = any(isinstance(p, DTensor) for p in params)
+    # FSDP steps its shares where they lie; all others have copies of their own there.
+    host = how.offload and not how.shares_out
+
+    def plain(own: Sequence[nn.Parameter]) -> Any:
+        if host:
+            return HostStep(own, lambda copies: _plain(copies, kind, options))
+        return _plain(own, kind, options)
+
     if how.zero_stage == 1 and how.replicas > 1:
-        if cut or how.stages > 1:
-            return OwnersStep(
-                params, group, lambda own: _plain(own, kind, options), how.replicas
-            )
+        if cut or host or how.stages > 1:
+            equal = [1 / how.replicas] * how.replicas
+            return OwnersStep(params, group, plain, how.shares or equal)
         options |= {"optimizer_class": kind, "process_group": group}
         if how.shares:
             return UnevenZero(params, shares=how.shares, **options)
         return ZeroRedundancyOptimizer(params, **options)
-    return _plain(params, kind, options)
+    return plain(params)
 
 
 def _plain(

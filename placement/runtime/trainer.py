@@ -17,6 +17,7 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from placement.domain.execution import Execution
+from placement.runtime.offload import DRIVE, HostStep, onto_drive
 from placement.runtime.ranks import Ranks
 from placement.runtime.scaling import LossScale, local
 from placement.runtime.sharded import (
@@ -68,6 +69,9 @@ class Trainer:
         self.optimizer = optimizer_of(
             self.params, how, group=copies, rate=settings["learning_rate"]
         )
+        if how.on_drive:
+            for optimizer in inner_optimizers(self.optimizer):
+                onto_drive(optimizer, DRIVE / str(ranks.rank))
         self.scale = LossScale(ranks.device, needed=how.precision == "autocast_fp16")
         self.text = MarkovText(seed=settings["seed"], rank=ranks.place.replica)
         self.schedule = self._schedule() if how.stages > 1 else None
@@ -80,11 +84,11 @@ class Trainer:
         for piece in how.pieces_of(ranks.place.stage):
             part = whole_model(how, self.settings)
             part.keep(how.bounds[piece], how.bounds[piece + 1])
-            if how.zero_stage < 2 or not how.offload:
+            if not (how.shares_out and how.offload):
                 part.to(ranks.device)
             if how.tensor_degree > 1:
                 cut_layers(part, ranks.along("tensor"), along=how.sequence_parallel)
-            if how.zero_stage >= 2:
+            if how.shares_out:
                 share_out(part, how, ranks.along("replica"))
             parts.append(part)
         return parts
@@ -203,12 +207,17 @@ class Trainer:
                 grad.div_(self.how.replicas)
 
     def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and optimizer state that lie on this rank."""
+        """Bytes of parameters, gradients and optimizer state that lie on this rank.
+
+        Without what a plan keeps in the node's memory.
+        """
         kept: list[torch.Tensor] = []
         for param in self.params:
             kept += [param.data, *([] if param.grad is None else [param.grad])]
-        for state in _states(self.optimizer):
-            kept += [one for one in state.values() if isinstance(one, torch.Tensor)]
+        if not host_steps(self.optimizer):
+            for optimizer in inner_optimizers(self.optimizer):
+                for state in optimizer.state.values():
+                    kept += [t for t in state.values() if isinstance(t, torch.Tensor)]
         return sum(local(t).numel() * t.element_size() for t in kept)
 
 
@@ -217,13 +226,14 @@ def inner_optimizers(optimizer: Any) -> Sequence[torch.optim.Optimizer]:
     found = optimizer
     if isinstance(found, OwnersStep):
         found = found.own
+    if isinstance(found, HostStep):
+        found = found.inner
     elif isinstance(found, ZeroRedundancyOptimizer):
         found = found.optim
     return [] if found is None else [found]
 
 
-def _states(optimizer: Any) -> Sequence[dict[str, Any]]:
-    """What an optimizer keeps on this rank, by parameter."""
-    return [
-        state for one in inner_optimizers(optimizer) for state in one.state.values()
-    ]
+def host_steps(optimizer: Any) -> Sequence[HostStep]:
+    """What of an optimizer steps in the node's memory: none or one."""
+    found = optimizer.own if isinstance(optimizer, OwnersStep) else optimizer
+    return [found] if isinstance(found, HostStep) else []

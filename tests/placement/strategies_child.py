@@ -74,6 +74,14 @@ TWO = {
     "zero2": replace(DDP, strategy="zero2", zero_stage=2, accumulation=2),
     "zero3": replace(DDP, strategy="fsdp", zero_stage=3, checkpointing=True),
     "zero3 offloaded": replace(DDP, strategy="fsdp", zero_stage=3, offload=True),
+    "ddp offloaded": replace(DDP, offload=True),
+    "zero1 uneven offloaded": replace(
+        DDP, strategy="zero1_uneven", zero_stage=1, shares=(5 / 6, 1 / 6), offload=True
+    ),
+    "zero3 on the drive": replace(
+        DDP, strategy="fsdp", zero_stage=3, offload=True, on_drive=True
+    ),
+    "1f1b on the drive": replace(STAGED, offload=True, on_drive=True),
     "zero3 autocast fp16": replace(
         DDP, strategy="fsdp", zero_stage=3, precision="autocast_fp16"
     ),
@@ -112,7 +120,8 @@ ALONG = replace(execution("tensor", width=2), microbatches=4)
 CHAINS = {
     "copies": [
         DDP, TWO["zero1"], TWO["zero1 uneven"], replace(TWO["zero2"], accumulation=1),
-        TWO["zero3"], TWO["zero3 offloaded"], DDP,
+        TWO["zero3"], TWO["zero3 on the drive"], TWO["ddp offloaded"],
+        TWO["zero1 uneven offloaded"], DDP,
     ],
     "momentum": [TWO["ddp momentum"], replace(TWO["zero3"], optimizer="momentum")],
     "scaled": [TWO["ddp autocast fp16"], TWO["zero3 autocast fp16"]],
@@ -162,9 +171,8 @@ def together(how, device, factor=None, **settings):
     return losses, [int(size) for size in sizes], trainer.scale.left_out
 
 
-def handed_on(chain, device, folder):
+def handed_on(chain, device):
     """Return the losses where each step begins with a checkpoint of the last one."""
-    os.chdir(folder)
     losses = []
     for number, how in enumerate(chain):
         trainer = Trainer(how, SETTINGS, Ranks(how, device))
@@ -180,6 +188,8 @@ def handed_on(chain, device, folder):
 
 
 def main(names, path):
+    # What is put on the drive lies where the process runs.
+    os.chdir(Path(path).parent)
     device = begin()
     seen = {}
     for name, how in CASES[names].items():
@@ -196,7 +206,7 @@ def main(names, path):
     if names == "two":
         seen["chains"] = {
             name: [
-                handed_on(chain, device, Path(path).parent),
+                handed_on(chain, device),
                 alone(chain[0], len(chain)) if distributed.get_rank() == 0 else None,
             ]
             for name, chain in CHAINS.items()

@@ -94,9 +94,16 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     assert "asked to stop" in rest and "checkpoint of step" in rest
     assert "Traceback" not in rest
     step = json.loads((tmp_path / "checkpoint" / "about.json").read_text())["step"]
-    process = start(tmp_path, "tiny-transformer", steps=step + 30, **small)
+    # One process, which has each layer's weights at hand only while it runs it.
+    plan = plan_for("single", 1)
+    plan["launch"] |= {
+        "offload": "nvme", "offload_parameters": True, "precision": "fp32",
+        "checkpointing": "full",
+    }  # fmt: skip
+    process = start(tmp_path, "tiny-transformer", plan=plan, steps=step + 30, **small)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0, text
+    assert list((tmp_path / "offloaded" / "0").iterdir()), "the moments are files"
     assert f"going on after step {step}, saved by 2 process(es), ddp" in text
     curve = losses(text)
     # Without the optimizer's state and the weights it would begin near ln 64 again.

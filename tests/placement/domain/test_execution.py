@@ -89,8 +89,9 @@ def test_no_piece_is_ever_empty():
      ({"optimizer": "adafactor"}, "not adafactor"),
      ({"checkpointing": "selective"}, "not selective"),
      ({"nodes": ["a", "b"]}, "several nodes"), ({"engine": "deepspeed"}, "deepspeed"),
-     ({"weights": "nf4"}, "quantized"), ({"offload": "cpu"}, "offloads only"),
-     ({"offload": "nvme"}, "nvme")],
+     ({"weights": "nf4"}, "quantized"), ({"offload": "moon"}, "moon"),
+     ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
+     ({"offload": "cpu", "offload_parameters": True}, "for one GPU")],
 )  # fmt: skip
 def test_what_the_runtime_cannot_do_is_refused_in_words(changes, words):
     plan = planned("ddp")
