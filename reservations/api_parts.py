@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from reservations.domain.calendar import Slot
 from reservations.domain.decision import Decision
+from reservations.domain.displacement import Displaced, deciding
 from reservations.domain.errors import NotFound
 from reservations.domain.lifecycle import Kind
 from reservations.models import Membership, User
@@ -90,15 +91,30 @@ def decision_json(decision: Decision) -> dict[str, object]:
                 "gpu_hours": hours_of(one.refund_gpu_seconds),
                 "start": iso(one.flex.start),
                 "end": iso(one.flex.end),
+                **_both_sides(one),
             }
             for one in decision.displaced
         ],
         "refusal": {
             "code": refusal.code,
+            "title": refusal.title,
             "detail": refusal.text(zone),
             "numbers": refusal.fields,
         }
         if refusal
         else None,
         "next_slot": slot_json(slot) if slot else None,
+    }
+
+
+def _both_sides(one: Displaced) -> dict[str, object]:
+    """Return the two level_fs that decided: the requester's, and the owner's."""
+    theirs, own = deciding(one.theirs, one.own)
+    level_fs = {"own": own.level.level_fs, "their": theirs.level.level_fs}
+    return {
+        "of_group": not theirs.is_user,
+        **{
+            f"{side}_level_fs": None if value is None else float(value)
+            for side, value in level_fs.items()
+        },
     }

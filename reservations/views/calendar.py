@@ -4,11 +4,14 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from reservations.forms import read_draft
 from reservations.models import Membership, SitePolicy, User
+from reservations.schemas import BookIn
 from reservations.views.access import reader
+from reservations.views.standing_rights import tokens_of
 
 
 def calendar_config(
@@ -31,12 +34,21 @@ def calendar_config(
             {str(m.account) for m in memberships}
             | {m.account.name for m in memberships}
         ),
+        "tokens": _tokens(user),
         "draft": draft,
         "urls": {
             "reservation": reverse("reservation", args=[0]),
             "launch": "/jobs/new/",
         },
     }
+
+
+def _tokens(user: User) -> list[dict[str, int]]:
+    """Return what the drawer may spend, where the API knows how."""
+    if "token" not in BookIn.model_fields:
+        return []
+    found = tokens_of(user, timezone.now())
+    return [{"id": one.pk, "membership": one.membership_pk} for one in found]
 
 
 @require_safe

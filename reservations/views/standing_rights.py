@@ -20,6 +20,7 @@ class TokenInfo:
     """One unspent Token."""
 
     pk: int
+    membership_pk: int
     account: str
     reason: str
     given_at: datetime
@@ -45,6 +46,7 @@ def tokens_of(user: User, now: datetime) -> list[TokenInfo]:
     found = [
         TokenInfo(
             pk=row.pk,
+            membership_pk=row.membership_id,
             account=str(row.membership.account),
             reason=row.reason,
             given_at=row.given_at,

@@ -110,7 +110,8 @@ def test_the_preview_names_what_goes_or_only_the_group(flex, alice, carol) -> No
     assert gone == [
         {
             "user": "Alice", "account": "Vision", "gpu_hours": 10,
-            "start": wish["start"], "end": wish["end"],
+            "start": wish["start"], "end": wish["end"], "of_group": True,
+            "own_level_fs": pytest.approx(0.5), "their_level_fs": None,
         }
     ]  # fmt: skip
     policy = SitePolicy.current()

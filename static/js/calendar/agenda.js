@@ -3,7 +3,8 @@
 import { el, setVars } from "../dom.js";
 import { duration, gib } from "../format.js";
 import { icon } from "../icons.js";
-import { barClasses, barSentence, isFrozen, owner } from "./bars.js";
+import { barClasses, barSentence, barSign, owner } from "./bars.js";
+import { closureItem } from "./closures.js";
 import { clockOf, shortClass } from "./words.js";
 import { addWall, ceilWall, toWall, wallSeconds } from "./zone.js";
 
@@ -29,9 +30,12 @@ export class Agenda {
   /** Bookings of one GPU on that day, by start, cut to the day. */
   #entries(gpu) {
     const [first, last] = [`${this.date}T00:00`, addWall(`${this.date}T00:00`, DAY)];
-    return this.store.visibleReservations()
-      .filter((r) => r.gpu_ids.includes(gpu.id))
-      .map((r) => ({ r, start: toWall(r.start, this.zone), end: toWall(r.end, this.zone) }))
+    const found = [
+      ...this.store.visibleReservations().map((r) => ({ r, ...r })),
+      ...this.store.closures.map((c) => ({ c, ...c })),
+    ];
+    return found.filter((one) => one.gpu_ids.includes(gpu.id))
+      .map(({ r, c, start, end }) => ({ r, c, start: toWall(start, this.zone), end: toWall(end, this.zone) }))
       .filter(({ start, end }) => start < last && end > first)
       .map((entry) => ({ ...entry, start: entry.start < first ? first : entry.start, end: entry.end > last ? last : entry.end }))
       .sort((a, b) => (a.start < b.start ? -1 : 1));
@@ -60,7 +64,8 @@ export class Agenda {
         this.#strip(entries), icon("chevron-down")),
       el("ul", { class: "agenda-list" }, ...[...entries, ...gaps]
         .sort((a, b) => (a.start < b.start ? -1 : 1))
-        .map((item) => el("li", {}, item.r ? this.#booked(item) : this.#free(gpu, item)))));
+        .map((item) => el("li", {}, item.r ? this.#booked(item)
+          : item.c ? closureItem(item.c, this.zone) : this.#free(gpu, item)))));
     fold.addEventListener("toggle", () => this.unfolded[fold.open ? "add" : "delete"](gpu.id));
     return fold;
   }
@@ -69,7 +74,7 @@ export class Agenda {
     if (!gpu.bookable) return "closed";
     const now = this.nowWall();
     const holder = entries.find(({ start, end }) => start <= now && end > now);
-    if (holder) return `${owner(holder.r)} until ${this.#until(holder.end)}`;
+    if (holder) return `${holder.r ? owner(holder.r) : "closed"} until ${this.#until(holder.end)}`;
     if (!gaps.length) return this.date < now.slice(0, 10) ? "past" : "no free time";
     const soon = gaps[0].start <= ceilWall(now, this.gridSeconds);
     return soon ? `free until ${this.#until(gaps[0].end)}` : `free from ${clockOf(gaps[0].start)}`;
@@ -87,7 +92,7 @@ export class Agenda {
       return bar;
     };
     const strip = el("span", { class: "strip", "aria-hidden": "true" },
-      ...entries.map(({ r, start, end }) => part(start, end, `strip-bar ${barClasses(r).join(" ")}`)));
+      ...entries.map(({ r, c, start, end }) => part(start, end, `strip-bar ${r ? barClasses(r).join(" ") : `is-closure is-${c.kind}`}`)));
     const now = this.nowWall();
     if (now.startsWith(this.date)) strip.append(part(now, now, "strip-now"));
     return strip;
@@ -100,7 +105,7 @@ export class Agenda {
       on: { click: () => this.on.open(r.id) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
     el("span", { class: "grow truncate", text: (r.mine && r.purpose) || owner(r) }),
-    isFrozen(r) ? icon("lock") : null, el("span", { class: "agenda-kind", text: r.kind }),
+    barSign(r) ? icon(barSign(r)) : null, el("span", { class: "agenda-kind", text: r.kind }),
     el("span", { class: "visually-hidden", text: barSentence(r, gpus, this.zone, this.nowWall()) }));
   }
 

@@ -3,6 +3,7 @@
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { serverNow } from "../time.js";
+import { closureFace } from "./closures.js";
 import { clockOf, gpuWords, span } from "./words.js";
 import { toWall } from "./zone.js";
 
@@ -13,6 +14,19 @@ export function owner(reservation) {
 }
 
 export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservation.kind === "flex";
+
+/** "firm", "flex", "flex, frozen", "flex, staying on". */
+export function kindWords(reservation) {
+  if (reservation.overstay) return `${reservation.kind}, staying on`;
+  return isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
+}
+
+/** The sign of a bar, beside its colour and pattern; null for none. */
+export function barSign(reservation) {
+  if (reservation.overstay) return "clock";
+  if (isFrozen(reservation)) return "lock";
+  return reservation.series ? "refresh" : null;
+}
 
 const degrees = (hue) => (((hue ?? 210) % 360) + 360) % 360;
 
@@ -27,6 +41,8 @@ export function barClasses(reservation, nowMs = serverNow()) {
   if (isFrozen(reservation)) classes.push("is-frozen");
   if (Date.parse(reservation.end) <= nowMs) classes.push("is-past");
   if (reservation.state === "active") classes.push("is-active");
+  if (reservation.overstay) classes.push("is-overstay");
+  if (reservation.co_users?.length) classes.push("is-shared");
   return classes;
 }
 
@@ -34,7 +50,7 @@ export function barClasses(reservation, nowMs = serverNow()) {
 export function barSentence(reservation, gpus, zone, nowWall) {
   const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
   const group = reservation.account === owner(reservation) ? "" : reservation.account;
-  const kind = isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
+  const kind = kindWords(reservation);
   const own = reservation.mine && reservation.purpose ? "yours" : "";
   const by = reservation.shared ? "shared with you" : own;
   return `: ${[by, group, gpuWords(gpus), when, kind, reservation.state].filter(Boolean).join(", ")}`;
@@ -85,16 +101,18 @@ export function pastEvent(rowIds, start, end, nowWall) {
 
 /** What stands inside a bar. */
 export function barContent(event, { zone, store, nowWall }) {
-  const { reservation, ground } = event.extendedProps;
+  const { reservation, ground, closure } = event.extendedProps;
+  if (closure) return { domNodes: [closureFace(closure, zone)] };
   if (ground) return { domNodes: [] };
   if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: "Draft" })] };
   const gpus = reservation.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
   const [from, until] = [reservation.start, reservation.end].map((at) => clockOf(toWall(at, zone)));
   const name = (reservation.mine && reservation.purpose) || owner(reservation);
+  const sign = barSign(reservation);
   return { domNodes: [el("button", {
     type: "button", class: "bar-face", "data-reservation": reservation.id, tabindex: "-1",
   }, el("span", { class: "bar-label" },
-    isFrozen(reservation) ? icon("lock") : null,
+    sign ? icon(sign) : null,
     el("span", { class: "bar-name", text: name }),
     el("span", { class: "bar-time", text: `${from}–${until}` })),
   el("span", { class: "visually-hidden", text: barSentence(reservation, gpus, zone, nowWall()) }))] };

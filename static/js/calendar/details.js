@@ -3,7 +3,8 @@ import { el, setVars } from "../dom.js";
 import { duration } from "../format.js";
 import { icon } from "../icons.js";
 import { toastProblem } from "../toast.js";
-import { isFrozen, owner } from "./bars.js";
+import { barSign, isFrozen, kindWords, owner } from "./bars.js";
+import { chanceWords } from "./judged.js";
 import { gpuWords, moment, span } from "./words.js";
 import { addWall, toWall, wallSeconds } from "./zone.js";
 
@@ -60,15 +61,17 @@ export class Details {
   }
 
   #kind(r) {
-    const word = isFrozen(r) ? "flex, frozen" : r.kind;
-    return el("span", { class: `chip kind-chip is-${r.kind}` }, isFrozen(r) ? icon("lock") : null, word);
+    const sign = barSign(r);
+    return el("span", { class: `chip kind-chip is-${r.kind}` }, sign ? icon(sign) : null, kindWords(r));
   }
 
   #kindWords(r, start) {
+    if (r.overstay) return "Staying on after its end: it goes to whoever books the GPUs, with 10 min notice.";
     if (r.kind === "firm") return "Firm: nobody can take it.";
     if (isFrozen(r)) return "Flex, and frozen: nobody can take it any more.";
-    const until = addWall(start, -this.config.freeze_seconds);
-    return `Flex: somebody worse served may take it until ${moment(until, this.nowWall())}.`;
+    const until = r.taken_until ? toWall(r.taken_until, this.config.zone) : addWall(start, -this.config.freeze_seconds);
+    const likely = r.chance === null || r.chance === undefined ? "" : ` (${chanceWords(r.chance)})`;
+    return `Flex: can be taken until ${moment(until, this.nowWall())} by somebody worse served${likely}.`;
   }
 
   #foot(r) {

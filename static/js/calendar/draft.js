@@ -4,7 +4,7 @@ import { addWall, ceilWall, fromWall, toWall, wallSeconds } from "./zone.js";
 
 const EMPTY = {
   open: false, gpuIds: [], start: "", end: "", purpose: "", membership: null,
-  editing: null, plan: null,
+  editing: null, plan: null, token: null,
 };
 
 export class Draft extends EventTarget {
@@ -84,6 +84,7 @@ export class Draft extends EventTarget {
     return {
       membership: this.membership, gpu_ids: this.gpuIds, purpose: this.purpose,
       start: this.startAt().toISOString(), end: this.endAt().toISOString(),
+      ...(this.token ? { token: this.token } : {}),
     };
   }
 }

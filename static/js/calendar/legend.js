@@ -1,12 +1,17 @@
-// Which colour is which group, among what is in view.
+// What the pictures in view mean: which colour is which group, and the signs that are there.
 import { el } from "../dom.js";
 import { hueClass } from "./bars.js";
 
-/** Keep the list of groups right as the store changes. */
+/** Keep the list of groups, and the keys that are only sometimes true, right. */
 export function watchLegend(list, store) {
+  const keys = [...document.querySelectorAll(".legend [data-when]")];
   const draw = () => {
+    const shown = store.visibleReservations();
     const groups = new Map();
-    for (const { account, hue } of store.visibleReservations()) groups.set(account, hue);
+    for (const { account, hue } of shown) groups.set(account, hue);
+    const there = new Set(store.closures.map((closure) => closure.kind));
+    if (shown.some((reservation) => reservation.overstay)) there.add("overstay");
+    for (const key of keys) key.hidden = !there.has(key.dataset.when);
     const print = JSON.stringify([...groups]);
     if (print === list.dataset.shown) return;
     list.dataset.shown = print;

@@ -13,6 +13,8 @@ import { Form } from "./form.js";
 import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
+import { makeSubmit } from "./submit.js";
+import { watchToken } from "./tokens.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { addWall, fromWall, toWall } from "./zone.js";
@@ -22,7 +24,7 @@ const node = (id) => document.getElementById(id);
 const nowWall = () => toWall(new Date(serverNow()), config.zone);
 const today = () => nowWall().slice(0, 10);
 
-const store = new Store();
+const store = new Store({ accounts: config.accounts });
 const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null });
 const actions = new Actions({ store, zone: config.zone, nowWall });
 let shown = readAddress(today());
@@ -36,6 +38,8 @@ const details = new Details(node("details"), {
   change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "[name=start]" }); },
 });
 const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); } });
+watchToken(node("token"), { draft, config });
+const submit = makeSubmit({ button: node("book"), draft, actions, drawer, verdict, config });
 new Form(node("booking"), { draft, store, config, nowWall, submit });
 const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });
 new Find(node("find"), { store, config, nowWall, membership: () => draft.membership, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
@@ -79,30 +83,6 @@ async function move(id, wanted) {
     draft.edit(before, wanted, "refused");
     drawer.open("form");
     verdict.refused(error);
-  }
-}
-
-async function submit() {
-  const missing = draft.missing();
-  if (missing) { toast(missing, { bad: true }); return; }
-  const button = node("book");
-  button.disabled = true;
-  try {
-    const { editing, plan } = draft;
-    const body = draft.body();
-    const made = editing
-      ? await actions.change(editing, { ...body, version: editing.version })
-      : await actions.book(body);
-    if (plan) {
-      location.assign(`${config.urls.launch}?reservation=${made.id}&plan=${plan}`);
-      return;
-    }
-    drawer.close();
-  } catch (error) {
-    if (error.name !== "Problem") throw error;
-    verdict.refused(error);
-  } finally {
-    button.disabled = false;
   }
 }
 

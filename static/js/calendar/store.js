@@ -7,9 +7,12 @@ const ASK_AGAIN_MS = 300;
 const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
 
 export class Store extends EventTarget {
-  constructor() {
+  /** accounts: the reader's own, whose teaching hours are open to them. */
+  constructor({ accounts = [] } = {}) {
     super();
+    this.accounts = accounts;
     this.gpus = [];
+    this.closures = [];
     this.reservations = new Map();
     this.filters = { gpuClass: "", minGib: 0, mine: false };
     this.start = this.end = null;
@@ -26,6 +29,7 @@ export class Store extends EventTarget {
     const answer = await api("GET", `/api/v1/calendar?${query}`);
     if (turn !== this.asked) return;
     this.gpus = answer.gpus;
+    this.closures = answer.closures ?? [];
     this.reservations = new Map(answer.reservations.map((r) => [r.id, r]));
     for (const fact of this.heard.values()) this.#apply(fact);
     this.loaded = true;
@@ -115,9 +119,16 @@ export class Store extends EventTarget {
 
   /** Whether a bookable GPU has nothing in [start, end), leaving one Reservation out. */
   isFree(gpu, start, end, leaving = null) {
-    if (!gpu.bookable) return false;
+    if (!gpu.bookable || this.closures.some((one) => this.#closes(one, gpu, start, end))) return false;
     return ![...this.reservations.values()].some((r) => r.id !== leaving
       && r.gpu_ids.includes(gpu.id) && new Date(r.start) < end && new Date(r.end) > start
       && LIVE.includes(r.state));
+  }
+
+  /** Whether closed time keeps the reader out; a course's own hours do not. */
+  #closes(closure, gpu, start, end) {
+    if (closure.kind === "teaching" && this.accounts.includes(closure.account)) return false;
+    return closure.gpu_ids.includes(gpu.id)
+      && new Date(closure.start) < end && new Date(closure.end) > start;
   }
 }

@@ -1,11 +1,12 @@
 // The timeline: GPUs as rows, time across (EventCalendar's resource timeline).
 // It only draws and reports what a pointer did; page.js decides what that means.
 import { serverNow } from "../time.js";
-import { barContent, barEvent, closedEvent, draftEvent, pastEvent } from "./bars.js";
+import { barContent, barEvent } from "./bars.js";
+import { groundEvents } from "./ground.js";
 import { RowSelection, gpusBetween } from "./pointer.js";
 import { watchRoles } from "./roles.js";
 import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellFree } from "./rows.js";
-import { addWall, offsetText, rangeOf, toWall } from "./zone.js";
+import { addWall, offsetText, toWall } from "./zone.js";
 
 const VIEWS = {
   day: { view: "resourceTimelineDay", slot: 3600, days: 1, narrowest: 34 },
@@ -108,9 +109,8 @@ export class Timeline {
     const events = this.store.visibleReservations()
       .filter((r) => r.gpu_ids.some((id) => drawn.has(String(id))))
       .map((r) => barEvent(r, this.zone));
-    events.push(draftEvent(this.draft), closedEvent(gpus, ...rangeOf(this.view, this.date)),
-      pastEvent(gpus.map((gpu) => String(gpu.id)), ...rangeOf(this.view, this.date), this.nowWall()));
-    const wanted = new Map(events.filter(Boolean).map((event) => [event.id, event]));
+    events.push(...groundEvents(this, gpus));
+    const wanted = new Map(events.map((event) => [event.id, event]));
     const prints = new Map([...wanted].map(([id, event]) => [id, JSON.stringify(event)]));
     const gone = [...this.drawn.keys()].filter((id) => !wanted.has(id));
     const changed = [...wanted.keys()].filter((id) => this.drawn.get(id) !== prints.get(id));

@@ -1,16 +1,15 @@
 // What the portal would say to the draft, said before any button is pressed.
 import { api } from "../api.js";
 import { el } from "../dom.js";
-import { duration } from "../format.js";
-import { icon } from "../icons.js";
-import { figure, gpuWords, moment, ordinal, span } from "./words.js";
-import { toWall, wallSeconds } from "./zone.js";
+import { judgedNodes } from "./judged.js";
+import { refusalNodes } from "./refusal.js";
 
 const WAIT_MS = 200;
 
 export class Verdict {
-  constructor(node, { draft, store, config, nowWall, take }) {
-    Object.assign(this, { node, draft, store, config, nowWall, take });
+  /** take(slot): make the draft that slot; wait(draft): wait for it, or null. */
+  constructor(node, { draft, store, config, nowWall, take, wait = null }) {
+    Object.assign(this, { node, draft, store, config, nowWall, take, wait });
     this.answer = null;
     this.asked = "";
     draft.addEventListener("change", () => this.#soon());
@@ -53,7 +52,8 @@ export class Verdict {
     this.asked = print;
     try {
       this.answer = await api("POST", "/reservations/preview", body, { signal: this.abort.signal });
-      this.#show(...(this.answer.ok ? this.#yes(this.answer) : this.#no(this.answer.refusal ?? {}, this.answer.next_slot)));
+      this.#show(...(this.answer.ok ? judgedNodes(this.answer, this.#view())
+        : refusalNodes(this.answer.refusal ?? {}, this.answer.next_slot, this.#view())));
     } catch (error) {
       if (error.name === "AbortError") return null;
       this.asked = "";
@@ -68,7 +68,8 @@ export class Verdict {
     if (error.name !== "Problem") throw error;
     this.answer = { ok: false };
     const fields = Object.values(error.fields).flat();
-    this.#show(...this.#no({ detail: [error.message, ...fields].join(" ") }, error.nextSlot));
+    const { code, title, numbers } = error.problem;
+    this.#show(...refusalNodes({ code, title, numbers, detail: [error.message, ...fields].join(" ") }, error.nextSlot, this.#view()));
   }
 
   #show(...nodes) {
@@ -76,57 +77,14 @@ export class Verdict {
     this.node.dispatchEvent(new CustomEvent("shown", { bubbles: true }));
   }
 
-  #yes(answer) {
-    const firm = answer.kind === "firm";
-    const [title, text] = firm
-      ? ["Firm", "Nobody can take it from you."] : ["Flex", this.#flexWords(answer)];
-    const facts = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
-    if (answer.quota_left_gpu_hours !== null && answer.quota_left_gpu_hours !== undefined) {
-      facts.push(["Firm quota left then", `${figure(answer.quota_left_gpu_hours)} GPU-h`]);
-    }
-    if (answer.displaces?.length) {
-      facts.push(["Displaces", this.#displaced(answer.displaces)]);
-    }
-    if (answer.rank_before) {
-      const moved = answer.rank_before === answer.rank_after
-        ? `stays ${ordinal(answer.rank_after)} of ${answer.of}`
-        : `${ordinal(answer.rank_before)} → ${ordinal(answer.rank_after)} of ${answer.of}`;
-      facts.push(["Your rank", moved]);
-    }
-    return [
-      el("div", { class: `verdict-kind is-${answer.kind}` }, el("span", { class: "verdict-swatch" }),
-        el("p", {}, el("strong", { text: `${title}. ` }), text)),
-      el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>
-        el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
-      answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why not firm" }), el("p", { text: answer.why_not_firm })) : null,
-    ];
-  }
-
-  #flexWords({ taken_until: until }) {
-    return until
-      ? `Beyond your firm quota: can be taken until ${moment(toWall(until, this.config.zone), this.nowWall())} by somebody worse served; then it is yours.`
-      : "Beyond your firm quota, but it starts so soon that nobody can take it any more.";
-  }
-
-  /** "Bo’s flex, 2 GPU-h": the group stands for its member where names are hidden. */
-  #displaced(gone) {
-    return gone.map((one) => `${one.user ?? one.account}’s flex, ${figure(one.gpu_hours)} GPU-h`).join("; ");
-  }
-
-  #no(refusal, next) {
-    return [el("div", { class: "notice notice-bad", "data-code": refusal.code ?? "" }, icon("alert"),
-      el("div", { class: "stack tight" },
-        el("p", { text: refusal.detail ?? "This cannot be booked." }), next && this.#nextButton(next)))];
-  }
-
-  #nextButton(next) {
-    const gpus = next.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
-    const [start, end] = [next.start, next.end].map((at) => toWall(at, this.config.zone));
-    const words = `${span(start, end, this.nowWall())}${gpus.length ? ` on ${gpuWords(gpus)}` : ""}`;
-    return el("button", {
-      type: "button", class: "btn btn-s next-slot", text: `Take ${words}`,
-      title: duration(wallSeconds(start, end)),
-      on: { click: () => this.take({ gpuIds: next.gpu_ids, start, end }) },
-    });
+  /** What the answers' nodes look things up in, and what their buttons do. */
+  #view() {
+    const { config, store, nowWall, take, draft, wait } = this;
+    const token = config.tokens?.find((one) => one.membership === draft.membership && one.id !== draft.token);
+    return {
+      config, store, nowWall, take,
+      useToken: token && !draft.editing ? () => draft.set({ token: token.id }, "token") : null,
+      wait: wait && !draft.editing ? () => wait(draft) : null,
+    };
   }
 }

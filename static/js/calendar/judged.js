@@ -1,0 +1,62 @@
+// What booking the draft would mean: firm or flex, what it costs, what it leaves, how
+// the rank moves, what it displaces, until when and how likely others could take it.
+import { el } from "../dom.js";
+import { icon } from "../icons.js";
+import { levelRows } from "./level.js";
+import { figure, moment, ordinal, span } from "./words.js";
+import { toWall } from "./zone.js";
+
+/** "about 1 in 5", "unlikely": a chance from 0 to 1 in words with its number. */
+export function chanceWords(chance) {
+  const percent = Math.round(chance * 100);
+  if (percent < 1) return "nobody who waits now would take it";
+  return `chance that somebody takes it: ${percent} %`;
+}
+
+export function judgedNodes(answer, view) {
+  const firm = answer.kind === "firm";
+  const [title, text] = firm
+    ? ["Firm", answer.token ? "By your token; nobody can take it from you." : "Nobody can take it from you."]
+    : ["Flex", flexWords(answer, view)];
+  return [
+    el("div", { class: `verdict-kind is-${answer.kind}` }, el("span", { class: "verdict-swatch" }),
+      el("p", {}, el("strong", { text: `${title}. ` }), text)),
+    el("dl", { class: "verdict-facts" }, ...facts(answer).map(([name, value, mark]) =>
+      el("div", {}, el("dt", { text: name }), el("dd", { class: mark ?? null }, value)))),
+    answer.displaces?.length ? displacedNode(answer.displaces, view) : null,
+    answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why not firm" }), el("p", { text: answer.why_not_firm })) : null,
+  ];
+}
+
+function facts(answer) {
+  const found = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
+  const left = answer.quota_left_gpu_hours;
+  if (left !== null && left !== undefined) found.push(["Firm quota left then", `${figure(left)} GPU-h`]);
+  if (answer.rank_before) {
+    const [before, after] = [answer.rank_before, answer.rank_after];
+    const moved = before === after ? `stays ${ordinal(after)} of ${answer.of}`
+      : `${ordinal(before)} → ${ordinal(after)} of ${answer.of}`;
+    found.push(["Your rank", moved, after > before ? "is-worse" : null]);
+  }
+  return found;
+}
+
+function flexWords({ taken_until: until, chance }, { config, nowWall }) {
+  if (!until) return "Beyond your firm quota, but it starts so soon that nobody can take it any more.";
+  const when = moment(toWall(until, config.zone), nowWall());
+  const likely = chance === null || chance === undefined ? "" : ` (${chanceWords(chance)})`;
+  return `Beyond your firm quota. Can be taken until ${when} by somebody worse served${likely}; then it is yours.`;
+}
+
+/** Whose flex goes, when it was, what they get back, and why they yield. */
+function displacedNode(gone, { config, nowWall }) {
+  const wall = (at) => toWall(at, config.zone);
+  return el("div", { class: "displaced stack tight" },
+    el("p", { class: "displaced-title" }, icon("displaced"), el("strong", { text: "It displaces" })),
+    ...gone.map((one) => el("div", { class: "displaced-one" },
+      el("p", { text: `${one.user ?? one.account}’s flex ${span(wall(one.start), wall(one.end), nowWall())}: ${figure(one.gpu_hours)} GPU-h go back, and it waits again in its old place.` }),
+      "own_level_fs" in one ? levelRows([
+        [one.of_group ? "Your group, with this booking" : "You, with this booking", one.own_level_fs],
+        [one.of_group ? "Their group, without theirs" : "They, without theirs", one.their_level_fs],
+      ]) : null)));
+}

@@ -1,0 +1,83 @@
+// A refusal in the drawer: which rule, its numbers, both sides' use of their share,
+// the next slot that works, and the ways around it (a token, waiting).
+import { el } from "../dom.js";
+import { duration } from "../format.js";
+import { icon } from "../icons.js";
+import { levelRows, quotaBar } from "./level.js";
+import { figure, gpuWords, moment, span } from "./words.js";
+import { toWall, wallSeconds } from "./zone.js";
+
+const HOUR = 3600;
+/** Codes that a token gets around: it ignores the horizons, and nothing else. */
+const FAR = ["beyond-horizon", "struck-horizon"];
+/** Codes where waiting can help: somebody has it, or it is too much for now. */
+const WAITABLE = [
+  "gpu-taken", "flex-held", "planned-for", "quota-exceeded", "group-quota-exceeded",
+  "person-quota-exceeded", "pool-quota-exceeded", "too-many-flex", "closed-then",
+];
+
+/** view: {config, store, nowWall, take(slot), useToken, wait}; either may be null. */
+export function refusalNodes(refusal, next, view) {
+  const { code = "", title, detail, numbers = {} } = refusal;
+  const text = detail ?? "This cannot be booked.";
+  return [el("div", { class: "notice notice-bad refusal", "data-code": code }, icon("alert"),
+    el("div", { class: "stack tight grow" },
+      el("p", {}, title ? el("strong", { text: `${title}. ` }) : null, text),
+      ...numberNodes(numbers, view), ...ways(code, next, view)))];
+}
+
+function ways(code, next, view) {
+  const found = [];
+  if (next) found.push(nextButton(next, view));
+  if (FAR.includes(code) && view.useToken) {
+    found.push(el("button", {
+      type: "button", class: "btn btn-s", "data-token": true, on: { click: view.useToken },
+    }, icon("key"), "Use a token"));
+  }
+  if (WAITABLE.includes(code) && view.wait) {
+    found.push(el("button", {
+      type: "button", class: "btn btn-s", "data-wait": true, on: { click: view.wait },
+    }, icon("clock"), "Wait for it"));
+  }
+  return found.length ? [el("div", { class: "row ways" }, ...found)] : [];
+}
+
+/** What the rule compared, as far as the sentence's own fields say. */
+function numberNodes(numbers, { config, nowWall }) {
+  const wall = (at) => moment(toWall(at, config.zone), nowWall());
+  const facts = [];
+  const nodes = [];
+  const { would_hold_gpu_seconds: held, quota_gpu_seconds: quota } = numbers;
+  if (held !== undefined && quota !== undefined) nodes.push(quotaBar(held, quota));
+  if (numbers.fits_gpu_seconds !== undefined) {
+    facts.push(["Fits as firm", `${figure(numbers.fits_gpu_seconds / HOUR)} GPU-h`]);
+  }
+  const from = numbers.flex_from;
+  if (from && new Date(from) > new Date()) facts.push(["As flex from", wall(from)]);
+  if (numbers.latest) facts.push(["Latest start", wall(numbers.latest)]);
+  if (numbers.live !== undefined && numbers.most !== undefined) {
+    facts.push(["You have", `${numbers.live} of ${numbers.most}`]);
+  }
+  if ("own_level_fs" in numbers && "their_level_fs" in numbers) {
+    nodes.push(levelRows([
+      ["You, with this booking", numbers.own_level_fs],
+      ["They, without theirs", numbers.their_level_fs],
+    ]));
+  }
+  if (facts.length) {
+    nodes.push(el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>
+      el("div", {}, el("dt", { text: name }), el("dd", { text: value })))));
+  }
+  return nodes;
+}
+
+function nextButton(next, { config, store, nowWall, take }) {
+  const gpus = next.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
+  const [start, end] = [next.start, next.end].map((at) => toWall(at, config.zone));
+  const words = `${span(start, end, nowWall())}${gpus.length ? ` on ${gpuWords(gpus)}` : ""}`;
+  return el("button", {
+    type: "button", class: "btn btn-s next-slot", text: `Take ${words}`,
+    title: duration(wallSeconds(start, end)),
+    on: { click: () => take({ gpuIds: next.gpu_ids, start, end }) },
+  });
+}
