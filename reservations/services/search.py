@@ -275,7 +275,7 @@ def own_part(
     """Return a part of a large site's Gpus, another one for another number.
 
     When many are refused at once, one best offer for all of them is a race that all but
-    one lose again. An eighth of the Nodes; of them, who wants one Gpu only, every other.
+    one lose again. An eighth of the Nodes; of that, for one Gpu only, every other one.
     """
     nodes = sorted({gpu.node for gpu in gpus})
     if len(gpus) < MANY_GPUS or len(nodes) < PARTS:
