@@ -42,12 +42,16 @@ from reservations.series_api import router as series_router
 from reservations.services.standing import MembershipStanding, QuotaStanding
 from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
 from reservations.snapshots.facts import site_policy
+from reservations.waiting_api import calendar_extras, preview_chance
+from reservations.waiting_api import router as waiting_router
 
 router = Router(tags=["calendar"])
 router.add_router("", history_router)
 router.add_router("", notices_router)
 router.add_router("", people_router)
+router.add_router("", rules_router)
 router.add_router("", series_router)
+router.add_router("", waiting_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)
 _COMPRESS_FROM_BYTES = 1400
@@ -89,15 +93,15 @@ def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
             longest_seconds=int(LONGEST_VIEW.total_seconds()),
             joined=False,
         )
-    policy = site_policy()
+    user, policy, now = signed_in(request), site_policy(), timezone.now()
     page = calendar_page(
-        span.start,
-        span.end,
-        reader=Reader.of(signed_in(request), policy),
-        policy=policy,
-        now=timezone.now(),
+        span.start, span.end, reader=Reader.of(user, policy), policy=policy, now=now
     )
-    return _json(request, page.to_json())
+    waiting, chances = calendar_extras(user, span, policy, now)
+    for entry in page.reservations if chances else ():
+        if entry["id"] in chances:
+            entry["chance"] = chances[entry["id"]]
+    return _json(request, {**page.to_json(), "waiting": waiting})
 
 
 def _json(request: HttpRequest, content: object) -> HttpResponse:
@@ -128,6 +132,8 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         end=wish.end,
         purpose=wish.purpose,
         now=now,
+        token_id=wish.token,
+        overstay=wish.overstay,
     )
     return Status(201, _entry(user, made, now, gpu_ids=set(wish.gpu_ids)))
 
@@ -145,8 +151,10 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
         end=wish.end,
         now=now,
         ignoring=wish.ignoring,
+        token_id=wish.token,
     )
-    return decision_json(decision)
+    chance = preview_chance(user, wish, decision, now)
+    return {**decision_json(decision), "chance": chance}
 
 
 @router.patch("/reservations/{int:pk}")
@@ -248,6 +256,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
     return {
         "now": iso(found.now),
         "memberships": [_standing(own) for own in found.memberships],
+        **rights_json(found),
         "ledger": [
             {
                 "at": iso(row.at),
