@@ -30,6 +30,8 @@ from reservations.history_api import router as history_router
 from reservations.models import Reservation, User
 from reservations.notices_api import router as notices_router
 from reservations.people_api import router as people_router
+from reservations.rules_api import rights_json
+from reservations.rules_api import router as rules_router
 from reservations.schemas import (
     BookIn,
     ChangeIn,

@@ -5,7 +5,14 @@ from datetime import datetime
 from typing import Annotated
 
 from ninja import Schema
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StrictInt
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+)
 
 MOST_GPUS = 64
 LARGEST_KEY = 2**62
@@ -47,6 +54,10 @@ class BookIn(_Strict):
     start: Instant
     end: Instant
     purpose: Line = Field("", max_length=120)
+    token: Key | None = None
+    """A Token to spend where the start is beyond a horizon."""
+    overstay: StrictBool = False
+    """Stay on past the end while nobody claims the Gpus."""
 
 
 class PreviewIn(BookIn):
@@ -69,6 +80,12 @@ class ReasonIn(_Strict):
     """Why, where somebody acts for somebody else."""
 
     reason: Line = Field("", max_length=400)
+
+
+class OverstayIn(ReasonIn):
+    """Stay on past the end while nobody claims the Gpus, or no longer."""
+
+    wanted: StrictBool = True
 
 
 class SlotsIn(_Strict):

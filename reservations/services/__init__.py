@@ -16,6 +16,7 @@ from reservations.services.giving import (
 )
 from reservations.services.moving import move_rest
 from reservations.services.notices import read_all, read_notice
+from reservations.services.overstaying import set_overstay
 from reservations.services.presence import check_in, keep
 from reservations.services.search import find_slots, next_equal
 from reservations.services.standing import Standing, standing
@@ -39,6 +40,7 @@ __all__ = [
     "read_notice",
     "release",
     "revoke_token",
+    "set_overstay",
     "standing",
     "tick",
     "undo_cancel",

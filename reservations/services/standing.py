@@ -6,14 +6,17 @@ from datetime import datetime, timedelta
 from reservations.domain.fairshare import Level, Ranking, decayed_gpu_seconds
 from reservations.domain.policy import Policy
 from reservations.domain.quota import BandPoint, QuotaInfo, band, headroom_gpu_seconds
+from reservations.domain.strikes import Strike, strike_of
 from reservations.domain.window import Window, grid_floor, unix, whole_second
-from reservations.models import Account, LedgerEntry, Membership, User
+from reservations.models import Account, LedgerEntry, Membership, Token, User
+from reservations.services.spending import good_tokens
 from reservations.snapshots.facts import (
     PATH_UP,
     account_path,
     quota_infos,
     site_policy,
 )
+from reservations.snapshots.strikes import recent_no_shows
 from reservations.snapshots.usage import ranking
 
 BAND_STEP_SECONDS = 3 * 3600
@@ -72,6 +75,12 @@ class Standing:
     memberships: tuple[MembershipStanding, ...]
     ledger: tuple[LedgerEntry, ...]
     """The newest rows, with their Reservation and Membership loaded."""
+    tokens: tuple[Token, ...] = ()
+    """That can be spent, the first to expire first."""
+    strike: Strike | None = None
+    """The shorter horizon after no-shows, where one is in force."""
+    no_shows: tuple[datetime, ...] = ()
+    """Those that still count."""
 
 
 def standing(*, user: User, now: datetime) -> Standing:
@@ -84,6 +93,7 @@ def standing(*, user: User, now: datetime) -> Standing:
         .order_by("account__name")
     )
     ranks = ranking(now, policy) if rows else None
+    no_shows = recent_no_shows(user.pk, now=now, policy=policy)
     ledger = (
         LedgerEntry.objects.filter(membership__user=user)
         .select_related("reservation", "membership__account")
@@ -93,6 +103,9 @@ def standing(*, user: User, now: datetime) -> Standing:
         now=now,
         memberships=tuple(_membership(row, ranks, now, policy) for row in rows),
         ledger=tuple(ledger),
+        tokens=tuple(good_tokens(user, now)),
+        strike=strike_of(no_shows, now=now, policy=policy),
+        no_shows=no_shows,
     )
 
 

@@ -28,6 +28,8 @@ _FIELDS = (
     "reservation__membership__account_id",
     "reservation__membership__account__name",
     "reservation__membership__account__hue",
+    "reservation__booked_end",
+    "reservation__overstay",
 )
 
 
@@ -132,6 +134,8 @@ def calendar_entry(
             account.pk,
             account.name,
             account.hue,
+            reservation.booked_end,
+            reservation.overstay,
         ),
         gpu_ids=sorted(gpu_ids),
         reader=reader,
@@ -150,7 +154,7 @@ def _entry(
 ) -> dict[str, object]:
     (
         pk, _gpu, start, end, kind, state, version, purpose,
-        user_pk, shown, login, account_pk, account, hue,
+        user_pk, shown, login, account_pk, account, hue, booked_end, stays_on,
     ) = row  # fmt: skip
     mine = user_pk == reader.user_pk
     named = reader.sees_name(user_pk, account_pk)
@@ -168,6 +172,9 @@ def _entry(
         "hue": hue,
         "purpose": purpose if named else "",
         "frozen": kind == Kind.FLEX and start - now <= freeze,
+        # Since when it is past its end: whoever claims it then may have it.
+        "overstay": iso(booked_end) if live and end > booked_end else None,
+        "stays_on": stays_on and mine,
         "version": version,
         "editable": live and reader.may_edit(user_pk, account_pk),
     }

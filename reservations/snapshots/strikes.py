@@ -7,14 +7,22 @@ from reservations.domain.strikes import Strike, looks_back_seconds, strike_of
 from reservations.models import Reservation
 
 
-def user_strike(user_pk: int, *, now: datetime, policy: Policy) -> Strike | None:
-    """Return the strike that is in force for a User, over all Memberships."""
+def recent_no_shows(
+    user_pk: int, *, now: datetime, policy: Policy
+) -> tuple[datetime, ...]:
+    """Return when a User did not come, over all Memberships, as far as it matters."""
     since = now - timedelta(seconds=looks_back_seconds(policy))
     rows = Reservation.objects.filter(
         user_id=user_pk, no_show=True, ended_at__gt=since, ended_at__lte=now
-    ).order_by()
-    ends = [at for at in rows.values_list("ended_at", flat=True) if at is not None]
-    return strike_of(ends, now=now, policy=policy)
+    ).order_by("ended_at")
+    ends = rows.values_list("ended_at", flat=True)
+    return tuple(at for at in ends if at is not None)
+
+
+def user_strike(user_pk: int, *, now: datetime, policy: Policy) -> Strike | None:
+    """Return the strike that is in force for a User, over all Memberships."""
+    no_shows = recent_no_shows(user_pk, now=now, policy=policy)
+    return strike_of(no_shows, now=now, policy=policy)
 
 
 def strike_for(
