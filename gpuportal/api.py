@@ -28,7 +28,7 @@ from gpuportal.token_auth import ScopeMissing, user_of
 from reservations.models import User
 
 log = logging.getLogger(__name__)
-_JOB_PATHS = ("/api/v1/jobs", "/api/v1/plans", "/api/v1/models")
+_JOB_PATHS = ("/api/v1/jobs", "/api/v1/plans", "/api/v1/models", "/api/v1/serve")
 
 
 def scope_needed(request: HttpRequest) -> str:

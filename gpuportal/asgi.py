@@ -15,10 +15,11 @@ from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E40
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal.handler import OneHopHandler  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
+from gpuportal.serve_door import ServeDoor  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": OneHopHandler(),
+        "http": ServeDoor(OneHopHandler()),
         "websocket": AllowedHostsOriginValidator(
             AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
         ),

@@ -16,7 +16,12 @@ from placement.services.models import MOST_UPLOAD_BYTES
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
-UPLOAD_PATHS = frozenset(("/plan/", "/plan/choose/", "/api/v1/models"))
+UPLOAD_PATHS = frozenset(
+    (
+        *("/plan/", "/plan/choose/", "/api/v1/models"),
+        *("/serve/new/", "/api/v1/serve/files"),
+    )
+)
 """Addresses that take a file."""
 FORM_BYTES = 2**20
 """Room for a form around a file."""

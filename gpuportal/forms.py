@@ -8,6 +8,7 @@ SCOPE_WORDS = {
     "read": "read: see GPUs, the calendar and your own jobs",
     "book": "book: make, move and cancel your reservations",
     "job": "job: start and stop your jobs",
+    "serve": "serve: ask your served models",
     "metrics": "metrics: read figures for monitoring",
 }
 LIFETIMES = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "1 year"))
@@ -30,6 +31,14 @@ class TokenForm(forms.Form):
         initial=["read"],
         error_messages={"required": "Choose at least one thing that it may do."},
     )
+    serve_job = forms.IntegerField(
+        label="Only the models served by job",
+        required=False,
+        min_value=1,
+        max_value=10**17,
+        help_text="Its number; empty: all of yours.",
+        widget=forms.NumberInput(attrs={"class": "input"}),
+    )
     days = forms.TypedChoiceField(
         label="Valid for",
         choices=LIFETIMES,
@@ -37,3 +46,15 @@ class TokenForm(forms.Form):
         initial=90,
         widget=forms.Select(attrs={"class": "select"}),
     )
+
+    def clean(self) -> dict[str, object]:
+        """Narrow the scope `serve` to one Job where one is named."""
+        data = super().clean() or self.cleaned_data
+        job, scopes = data.get("serve_job"), data.get("scopes")
+        if job and isinstance(scopes, list):
+            if "serve" not in scopes:
+                self.add_error("serve_job", "This is for the right “serve” only.")
+            data["scopes"] = [
+                f"serve:{job}" if scope == "serve" else scope for scope in scopes
+            ]
+        return data

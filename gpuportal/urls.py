@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
-from django.urls import include, path
+from django.urls import include, path, re_path
 
 from gpuportal import alert_views, views
 from gpuportal.api import api
@@ -10,6 +10,7 @@ from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz
 from gpuportal.metrics import metrics
+from gpuportal.serve_door import admit
 
 urlpatterns = [
     path("", views.board, name="board"),
@@ -28,6 +29,10 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", healthz, name="healthz"),
     path("metrics", metrics, name="metrics"),
+    path("serve/<int:pk>/stats", admit, {"rest": "stats"}, name="serve-stats"),
+    re_path(
+        r"^serve/(?P<pk>[1-9][0-9]{0,17})/(?P<rest>v2(?:/.*)?)$", admit, name="serve-v2"
+    ),
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
     path("", include("placement.urls")),

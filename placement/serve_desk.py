@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,6 +37,7 @@ from placement.domain.serve_frames import (
     pack,
     unpack,
 )
+from placement.services.serve_access import Target
 
 CALLS = "serve.calls."
 ANSWERS = "serve.answers."
@@ -76,16 +77,6 @@ class CallFailed(Exception):
     def __init__(self, status: int, code: str, detail: str) -> None:
         self.status, self.code, self.detail = status, code, detail
         super().__init__(detail)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a call goes and whose it is."""
-
-    node: str
-    job: int
-    attempt: int
-    user: int
 
 
 def desk() -> "Desk":

@@ -95,13 +95,7 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
 
     Time grows with the number of tensors and nodes, memory with their names.
     """
-    wire, found = Wire(file, size), _Found()
-    for number, value in wire.fields(wire.whole()):
-        if number == 7 and isinstance(value, Span):
-            found.graphs += 1
-            _graph(wire, value, found, 0)
-        elif number == 25 and isinstance(value, Span):
-            _nodes(wire, value, found, 0, field_number=7)
+    found = _all(file, size)
     if not found.graphs:
         raise SpecInvalid({"file": "is not an ONNX model: it has no graph"})
     tensors, notes = _whole(found)
@@ -112,6 +106,25 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
     return spec_from_inventory(
         tensors, name=name, source="onnx", family="onnx", notes=notes
     )
+
+
+def external_tensors(file: BinaryIO, size: int) -> int:
+    """How many tensors of an open file keep their data in other files, at any depth.
+
+    Raises SpecInvalid.
+    """
+    return _all(file, size).external
+
+
+def _all(file: BinaryIO, size: int) -> _Found:
+    wire, found = Wire(file, size), _Found()
+    for number, value in wire.fields(wire.whole()):
+        if number == 7 and isinstance(value, Span):
+            found.graphs += 1
+            _graph(wire, value, found, 0)
+        elif number == 25 and isinstance(value, Span):
+            _nodes(wire, value, found, 0, field_number=7)
+    return found
 
 
 def _graph(wire: Wire, span: Span, found: _Found, depth: int) -> None:
@@ -220,6 +233,7 @@ def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
         elif number == 9:
             raw = value
     if kind == TEXT:
+        found.external += external
         return None
     label = name[:80] or "constant"
     if kind not in ONNX_DTYPES:

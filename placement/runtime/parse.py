@@ -4,6 +4,8 @@
                                                            index, header, json, onnx
     python -m placement.runtime.parse set NAME PATH...     an index and all its shards'
                                                            headers, or the shards alone
+    python -m placement.runtime.parse served PATH NAME     an ONNX file that is to be
+                                                           served: "signature" beside it
 
 Prints one line of JSON. Exit 0: a ModelSpec (domain.spec.ModelSpec.to_json). Exit 2:
 {"error": code, "field": field, "detail": text}. Any other exit is a crash or a limit.
@@ -25,6 +27,7 @@ from typing import Any, BinaryIO
 from placement.domain.errors import BadInput, SpecInvalid
 from placement.domain.families import parse_config
 from placement.domain.inventory import TensorInfo
+from placement.domain.onnx_signature import parse_signature
 from placement.domain.onnxfile import parse_onnx
 from placement.domain.safetensors import (
     MAX_HEADER_BYTES,
@@ -76,6 +79,9 @@ class Opened:
 def main(arguments: list[str]) -> int:
     """Parse one file, or a set of them; print the answer; 0 or EXIT_REFUSED."""
     try:
+        if arguments[:1] == ["served"] and len(arguments) == 3:
+            print(json.dumps(served(Path(arguments[1]), arguments[2])))
+            return 0
         spec, config = parsed(arguments)
         print(json.dumps(with_config(spec, config)))
         return 0
@@ -113,6 +119,18 @@ def parsed(arguments: Sequence[str]) -> tuple[ModelSpec, Any]:
         return read_set(files, arguments[1][:120]), None
     usage = f"KIND PATH [NAME], KIND one of {', '.join(KINDS)}; or set NAME PATH..."
     raise Refused("usage", "kind", usage)
+
+
+def served(path: Path, name: str) -> dict[str, Any]:
+    """An ONNX file that is to be served, with what it takes and gives.
+
+    Raises Refused or BadInput.
+    """
+    one = opened(path)
+    limit_process("onnx", [one])
+    spec, _ = read("onnx", one, name[:120])
+    signature = parse_signature(one.file, one.size)
+    return spec.to_json() | {"signature": signature.to_json()}
 
 
 def refuse(code: str, field: str, detail: str) -> int:

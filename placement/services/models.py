@@ -27,6 +27,7 @@ from django.db import transaction
 from placement.domain.adapt import with_lora, with_quantized
 from placement.domain.entry import EntryPoint
 from placement.domain.errors import SpecInvalid
+from placement.domain.onnx_signature import Signature
 from placement.domain.spec import ModelSpec
 from placement.domain.well_known import well_known_spec
 from placement.models import RegisteredModel
@@ -219,6 +220,31 @@ def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Und
     if name:
         spec = replace(spec, name=name)
     return Understood(spec, config if isinstance(config, dict) else None)
+
+
+def understood_served(
+    user: User, path: Path, *, name: str
+) -> tuple[ModelSpec, Signature]:
+    """Return what an ONNX file that is to be served is, takes and gives.
+
+    Read in a parser's process, one file of a User at a time.
+
+    Raises:
+        SpecInvalid: it may not be served, or it cannot be read just now.
+    """
+    with _one_at_a_time(user):
+        if not _parsers.acquire(timeout=PARSER_WAIT_SECONDS):
+            detail = "other people's files are being read just now; try again soon"
+            raise SpecInvalid({"upload": detail})
+        try:
+            command = ["placement.runtime.parse", "served", str(path), name]
+            answer = _printed(command, PARSE_SECONDS)
+        except _Problem as problem:
+            raise SpecInvalid({problem.field: problem.detail}) from None
+        finally:
+            _parsers.release()
+    signature = Signature.from_json(answer.pop("signature", {}))
+    return replace(ModelSpec.from_json(answer), name=name), signature
 
 
 def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ association) is the right of one User to book under one Account.
 """
 
 import hashlib
+import re
 import secrets
 
 from django.contrib.auth.models import AbstractUser
@@ -143,7 +144,9 @@ class Membership(models.Model):
 class ApiToken(models.Model):
     """A scoped, expiring, revocable key of one User; only its hash is kept."""
 
-    SCOPES = ("read", "book", "job", "metrics")
+    SCOPES = ("read", "book", "job", "serve", "metrics")
+    SERVED = re.compile(r"serve:[1-9][0-9]{0,17}")
+    """The scope that is for one Job's served models only."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     label = models.CharField(max_length=60)

@@ -17,7 +17,11 @@ def create_token(
     Raises:
         ValueError: a scope that nobody may hand out.
     """
-    unknown = sorted(set(scopes) - set(ApiToken.SCOPES))
+    unknown = sorted(
+        scope
+        for scope in set(scopes) - set(ApiToken.SCOPES)
+        if not ApiToken.SERVED.fullmatch(scope)
+    )
     if unknown or not scopes:
         raise ValueError(f"not scopes of a token: {unknown or 'none given'}")
     text = ApiToken.draw()
@@ -25,7 +29,7 @@ def create_token(
         user=user,
         label=label,
         token_hash=ApiToken.hash_token(text),
-        scopes=sorted(set(scopes), key=ApiToken.SCOPES.index),
+        scopes=sorted(set(scopes), key=_place),
         created_at=now,
         expires_at=now + timedelta(days=days),
     )
@@ -46,3 +50,8 @@ def revoke_token(*, token_id: int, user: User, now: datetime) -> bool:
             at=now, actor=user, verb="token.revoked", subject=f"token:{token_id}"
         )
     return revoked == 1
+
+
+def _place(scope: str) -> tuple[int, str]:
+    """Where a scope stands in a token's list."""
+    return (ApiToken.SCOPES.index(scope.partition(":")[0]), scope)

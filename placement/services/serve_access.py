@@ -1,0 +1,86 @@
+"""Who may ask a served model, who may look, and where the call goes."""
+
+from dataclasses import dataclass
+
+from placement.domain.lifecycle import JobState
+from placement.models import Endpoint, Job, ServedModel
+from reservations.domain.errors import NotFound
+from reservations.models import User
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a call goes and whose it is: a registered node, a Job's own endpoint."""
+
+    node: str
+    job: int
+    attempt: int
+    user: int
+
+
+class NotServing(Exception):
+    """The endpoint exists and cannot answer: status, code, words."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        self.status, self.code, self.detail = status, code, detail
+        super().__init__(detail)
+
+
+def may_ask(user: User, job_id: int, model: str | None) -> Target:
+    """Return where a User's request goes.
+
+    The endpoint's owner may ask every model there, who brought one that one.
+
+    Args:
+        model: its name; None: health and metadata of the server.
+
+    Raises:
+        NotFound: no such endpoint, or not theirs to ask.
+        NotServing: it has not begun, or it is over.
+    """
+    endpoint = _endpoint(job_id)
+    if endpoint is None or not _asks(user, endpoint, model):
+        raise NotFound(what=f"served model at job #{job_id}")
+    return _target(endpoint.job, user)
+
+
+def may_look(user: User, job_id: int) -> Target:
+    """Return where a User's question for figures goes; heads and operators too.
+
+    Raises:
+        NotFound: no such endpoint, or not for this User's eyes.
+        NotServing: it has not begun, or it is over.
+    """
+    endpoint = _endpoint(job_id)
+    seen = Endpoint.objects.visible_to(user).filter(job_id=job_id)
+    if endpoint is None or not seen.exists():
+        raise NotFound(what=f"served model at job #{job_id}")
+    return _target(endpoint.job, user)
+
+
+def _endpoint(job_id: int) -> Endpoint | None:
+    return (
+        Endpoint.objects.select_related("job__node", "job__owner")
+        .filter(job_id=job_id)
+        .first()
+    )
+
+
+def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:
+    if endpoint.job.owner_id == user.pk:
+        return True
+    brought = ServedModel.objects.filter(
+        endpoint=endpoint, added_by=user, removed_at=None
+    )
+    return (brought if model is None else brought.filter(name=model)).exists()
+
+
+def _target(job: Job, user: User) -> Target:
+    state = JobState(job.state)
+    if state not in JobState.live():
+        raise NotServing(410, "job-over", f"Job #{job.pk} is over: {state.label}.")
+    if state != JobState.RUNNING:
+        raise NotServing(
+            503, "not-ready", f"Job #{job.pk} does not run yet: {state.label}."
+        )
+    return Target(job.node.name, job.pk, job.attempt, user.pk)

@@ -1,0 +1,392 @@
+"""Serving models: where, which, for whom. What runs follows from these rows.
+
+A Job of kind ``serve`` has an Endpoint on one Gpu of its Reservation; models come and
+go there. The node asks which models it is to hold (``channel.models``).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from placement import live
+from placement.domain.errors import LaunchInvalid
+from placement.domain.inference import (
+    CONTEXT_BYTES,
+    best_offer,
+    likely_bytes,
+    room_bytes,
+)
+from placement.domain.lifecycle import JobState
+from placement.domain.offer import GpuOffer
+from placement.domain.recipes import GIB, SERVE, checked_settings
+from placement.domain.refusals import JobOver
+from placement.domain.serve_frames import MODEL_NAME
+from placement.domain.serving_refusals import (
+    EndpointFull,
+    FitsNowhere,
+    ServesAlready,
+    TooLargeForEndpoint,
+)
+from placement.models import Endpoint, Job, JobEvent, ModelFile, ServedModel
+from placement.services.jobs import locked_reservation
+from placement.services.offering import offered
+from reservations import services as reservations
+from reservations.domain.errors import NotAllowed, NotFound
+from reservations.models import Membership, Reservation, User
+from reservations.services.auditing import audit_act
+from telemetry.models import Gpu
+
+MOST_MODELS = 16
+MOST_BATCH = 256
+MOST_DEADLINE_MS = 600_000
+MOST_HOURS = 24 * 14
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a model is to be served; every field checked by ``read``."""
+
+    name: str
+    most_batch: int
+    deadline_ms: int
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any], *, file: ModelFile) -> "Asked":
+        """Read a form or a JSON body. Raises LaunchInvalid by field."""
+        problems: dict[str, str] = {}
+        name = str(said.get("name") or "").strip() or tidy_name(file.name)
+        if not MODEL_NAME.fullmatch(name):
+            problems["name"] = (
+                "must be 1 to 63 letters, digits, points, dashes or underscores, "
+                "and begin with a letter or digit"
+            )
+        batch = _number(said, "most_batch", 8, MOST_BATCH, problems)
+        deadline = _number(said, "deadline_ms", 10_000, MOST_DEADLINE_MS, problems)
+        if problems:
+            raise LaunchInvalid(problems)
+        return cls(name, batch, deadline)
+
+
+def tidy_name(file_name: str) -> str:
+    """Return a name for a model, made of its file's."""
+    stem = file_name.rsplit(".", 1)[0]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-._")[:63] or "model"
+
+
+def _number(
+    said: Mapping[str, Any],
+    field: str,
+    default: int,
+    most: int,
+    problems: dict[str, str],
+) -> int:
+    value = said.get(field)
+    if value in (None, ""):
+        return default
+    if isinstance(value, bool) or not str(value).isdecimal() or len(str(value)) > 9:
+        problems[field] = f"must be a whole number from 1 to {most:,}"
+        return default
+    if not 1 <= int(str(value)) <= most:
+        problems[field] = f"must be 1 to {most:,}"
+    return int(str(value))
+
+
+def deploy(
+    *,
+    user: User,
+    file_id: int,
+    said: Mapping[str, Any],
+    reservation_id: int | None = None,
+    hours: float | None = None,
+    membership: Membership | None = None,
+    now: datetime,
+) -> Job:
+    """Serve a model on the best Gpu of one's own Reservation, or of a new one.
+
+    Args:
+        said: name, most_batch, deadline_ms, admits, threads; what is missing is
+            as usual.
+        reservation_id: where; its Gpus only.
+        hours: instead, book the best Gpu from now for so long.
+        membership: who pays for that; None: the only one.
+
+    Raises:
+        LaunchInvalid: by field.
+        NotFound: no such file or Reservation of this User.
+        FitsNowhere, ServesAlready, ReservationNotUsable, TooManyJobs: as they say.
+        Refusal, NotAllowed: the calendar does not book it.
+    """
+    file = _own_file(user, file_id)
+    asked = Asked.read(said, file=file)
+    admits = _admits(said)
+    settings = _settings(said)
+    if (reservation_id is None) == (hours is None):
+        raise LaunchInvalid({"reservation": "name one of yours, or hours to book"})
+    if hours is not None and not 0 < hours <= MOST_HOURS:
+        raise LaunchInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+    needs = likely_bytes(file.weight_bytes, asked.most_batch)
+    offer = _choose(user, needs, reservation_id, hours, now)
+    if reservation_id is None:
+        assert hours is not None
+        booked = _book(user, membership, offer, hours, asked.name, now)
+        reservation_id = booked.pk
+    with transaction.atomic(durable=True):
+        reservation = locked_reservation(user, reservation_id, now)
+        gpu = Gpu.objects.select_related("node").get(uuid=offer.uuid)
+        _check_alone(reservation, gpu)
+        return _launch(
+            user, reservation, gpu, file, asked, admits, settings, offer, now
+        )
+
+
+def _launch(
+    user: User,
+    reservation: Reservation,
+    gpu: Gpu,
+    file: ModelFile,
+    asked: Asked,
+    admits: str,
+    settings: dict[str, Any],
+    offer: GpuOffer,
+    now: datetime,
+) -> Job:
+    needs = likely_bytes(file.weight_bytes, asked.most_batch)
+    room = room_bytes(offer)
+    settings |= {
+        "room_bytes": room,
+        "simulated_memory_gib": max(0.5, round((CONTEXT_BYTES + needs) / GIB, 3)),
+        "simulated_util_pct": 30.0,
+    }
+    job: Job = Job.objects.create(
+        reservation=reservation,
+        owner=user,
+        name=f"serve {asked.name}"[:120],
+        kind=Job.Kind.SERVE,
+        recipe=SERVE.name,
+        recipe_settings=checked_settings(SERVE.name, settings),
+        node=gpu.node,
+        created_at=now,
+    )
+    endpoint = Endpoint.objects.create(
+        job=job, gpu=gpu, admits=admits, memory_bytes=room
+    )
+    _add(endpoint, user, file, asked, now)
+    JobEvent.objects.create(
+        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
+    )
+    live.publish_job(job.pk)
+    return job
+
+
+def bring(
+    *, user: User, job_id: int, file_id: int, said: Mapping[str, Any], now: datetime
+) -> ServedModel:
+    """Add a model to a running endpoint: one's own, or one that admits it.
+
+    Raises:
+        LaunchInvalid: by field; the name is taken.
+        NotFound: no such file, or no endpoint that admits this User's models.
+        EndpointFull, TooLargeForEndpoint, JobOver: as they say.
+    """
+    file = _own_file(user, file_id)
+    asked = Asked.read(said, file=file)
+    with transaction.atomic(durable=True):
+        endpoint = (
+            Endpoint.objects.open_to(user)
+            .select_for_update(of=("self",))
+            .filter(job_id=job_id)
+            .first()
+        )
+        if endpoint is None:
+            raise _why_not_open(user, job_id)
+        held = endpoint.models.filter(removed_at=None)
+        if held.filter(name=asked.name).exists():
+            raise LaunchInvalid({"name": f"{asked.name} is served there already"})
+        if held.count() >= MOST_MODELS:
+            raise EndpointFull(job=job_id, most=MOST_MODELS)
+        needs = likely_bytes(file.weight_bytes, asked.most_batch)
+        if needs > endpoint.memory_bytes:
+            raise TooLargeForEndpoint(
+                job=job_id, needs_bytes=needs, room_bytes=endpoint.memory_bytes
+            )
+        try:
+            with transaction.atomic():
+                return _add(endpoint, user, file, asked, now)
+        except IntegrityError:
+            raise LaunchInvalid(
+                {"name": f"{asked.name} is served there already"}
+            ) from None
+
+
+def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
+    """Take a model out of an endpoint: its bringer, or the endpoint's owner.
+
+    Raises:
+        NotFound: no such model, or not for this User's eyes.
+        NotAllowed: it is somebody else's.
+    """
+    with transaction.atomic(durable=True):
+        row = (
+            ServedModel.objects.select_for_update(of=("self",))
+            .select_related("endpoint__job")
+            .filter(
+                endpoint__in=Endpoint.objects.visible_to(user).values("pk"),
+                endpoint__job_id=job_id,
+                name=name,
+                removed_at=None,
+            )
+            .first()
+        )
+        if row is None:
+            raise NotFound(what=f"model {name} at job #{job_id}")
+        owner = row.endpoint.job.owner_id
+        if user.pk not in (row.added_by_id, owner) and not user.is_operator:
+            raise NotAllowed(act=f"take {name} out of job #{job_id}")
+        ServedModel.objects.filter(pk=row.pk).update(removed_at=now)
+        _audit("served.removed", row, user, now)
+
+
+def set_admits(*, user: User, job_id: int, admits: str, now: datetime) -> None:
+    """Say whose models an endpoint of one's own takes; what is there stays.
+
+    Raises:
+        LaunchInvalid: no such word.
+        NotFound: no such endpoint of this User.
+    """
+    word = _admits({"admits": admits})
+    with transaction.atomic(durable=True):
+        done = Endpoint.objects.filter(job_id=job_id, job__owner=user).update(
+            admits=word
+        )
+        if not done:
+            raise NotFound(what=f"endpoint of job #{job_id} of yours")
+        audit_act(
+            verb="endpoint.admits",
+            subject=f"job:{job_id}",
+            actor=user,
+            now=now,
+            admits=word,
+        )
+
+
+# --- pieces -----------------------------------------------------------------------
+
+
+def _own_file(user: User, file_id: int) -> ModelFile:
+    row = ModelFile.objects.filter(owner=user, pk=file_id, dropped_at=None).first()
+    if row is None:
+        raise NotFound(what=f"model file #{file_id} of yours")
+    return row
+
+
+def _admits(said: Mapping[str, Any]) -> str:
+    word = str(said.get("admits") or Endpoint.Admits.ACCOUNT)
+    if word not in Endpoint.Admits.values:
+        there = ", ".join(Endpoint.Admits.values)
+        raise LaunchInvalid({"admits": f"must be one of {there}"})
+    return word
+
+
+def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
+    problems: dict[str, str] = {}
+    threads = _number(said, "threads", 1, 64, problems)
+    if problems:
+        raise LaunchInvalid(problems)
+    return {"threads": threads}
+
+
+def _choose(
+    user: User,
+    needs: int,
+    reservation_id: int | None,
+    hours: float | None,
+    now: datetime,
+) -> GpuOffer:
+    """Return the best Gpu. Raises FitsNowhere or ServesAlready."""
+    if reservation_id is not None:
+        mine = Reservation.objects.filter(pk=reservation_id, user=user)
+        if not mine.exists():
+            raise NotFound(what=f"reservation #{reservation_id} of yours")
+    there = offered(
+        user=user, at=None, hours=hours or 1, now=now, reservation_id=reservation_id
+    )
+    serving = dict(
+        Endpoint.objects.filter(job__in=Job.objects.live().values("pk")).values_list(
+            "gpu__uuid", "job_id"
+        )
+    )
+    taken = set(serving) | (set(there.own) if reservation_id is None else set())
+    choice = best_offer(there.offers, needs, without=taken)
+    if choice.offer is not None:
+        return choice.offer
+    here = [serving[one.uuid] for one in there.offers if one.uuid in serving]
+    if reservation_id is not None and here and len(here) == len(there.offers):
+        raise ServesAlready(job=here[0])
+    raise FitsNowhere(why=choice.reasons)
+
+
+def _book(
+    user: User,
+    membership: Membership | None,
+    offer: GpuOffer,
+    hours: float,
+    name: str,
+    now: datetime,
+) -> Reservation:
+    window = offered(user=user, at=None, hours=hours, now=now)
+    return reservations.book(
+        user=user,
+        membership=membership,
+        gpu_ids=[window.ids[offer.uuid]],
+        start=window.start,
+        end=max(window.end, now + timedelta(minutes=1)),
+        purpose=f"serve {name}"[:120],
+        now=now,
+    )
+
+
+def _check_alone(reservation: Reservation, gpu: Gpu) -> None:
+    """One server per Gpu. The Reservation is locked. Raises ServesAlready."""
+    there = Endpoint.objects.filter(
+        gpu=gpu,
+        job__reservation=reservation,
+        job__in=Job.objects.live().values("pk"),
+    ).first()
+    if there is not None:
+        raise ServesAlready(job=there.job_id)
+
+
+def _add(
+    endpoint: Endpoint, user: User, file: ModelFile, asked: Asked, now: datetime
+) -> ServedModel:
+    row = ServedModel.objects.create(
+        endpoint=endpoint,
+        file=file,
+        name=asked.name,
+        added_by=user,
+        memory_bytes=likely_bytes(file.weight_bytes, asked.most_batch),
+        most_batch=asked.most_batch,
+        deadline_ms=asked.deadline_ms,
+        added_at=now,
+    )
+    _audit("served.added", row, user, now)
+    return row
+
+
+def _audit(verb: str, row: ServedModel, user: User, now: datetime) -> None:
+    subject = f"job:{row.endpoint.job_id}"
+    audit_act(verb=verb, subject=subject, actor=user, now=now, model=row.name)
+
+
+def _why_not_open(user: User, job_id: int) -> Exception:
+    seen = Endpoint.objects.visible_to(user).filter(job_id=job_id).first()
+    if seen is None:
+        return NotFound(what=f"endpoint of job #{job_id}")
+    job = seen.job
+    if job.state not in JobState.live():
+        return JobOver(job=job.pk, state=job.state)
+    return NotAllowed(act=f"bring a model to job #{job_id} of {job.owner}")
