@@ -4,11 +4,13 @@ from django.urls import path
 
 from reservations.views import (
     account_tree,
+    courses,
     group_head,
     manage,
     tree_changes,
     tree_draft,
     tree_import,
+    welcome,
 )
 
 urlpatterns = [
@@ -26,5 +28,10 @@ urlpatterns = [
     ),
     path("manage/accounts/import/", tree_import.show, name="manage-import"),
     path("manage/accounts.csv", tree_import.export, name="manage-export"),
+    path("manage/courses/", courses.show, name="manage-courses"),
+    path("manage/courses/new/", courses.new, name="manage-course-new"),
+    path("manage/courses/<int:pk>/invite/", courses.invite, name="manage-invite"),
+    path("welcome/", welcome.choose, name="choose-password"),
+    path("welcome/<str:token>/", welcome.welcome, name="welcome"),
     path("group/", group_head.show, name="group"),
 ]

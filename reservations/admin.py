@@ -37,6 +37,7 @@ from reservations.models import (
     Token,
     User,
 )
+from reservations.services import accounts_desk
 
 HOUR_SECONDS = 3600
 REASON_LENGTH = 100
@@ -170,8 +171,26 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
         return False
 
 
+class TreeAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+    """Rows of the tree: what is saved here can be undone under /manage/ too."""
+
+    def save_model(
+        self, request: HttpRequest, obj: Any, form: Any, change: bool
+    ) -> None:
+        """Keep the row before and after."""
+        before = accounts_desk.next_version(obj)
+        super().save_model(request, obj, form, change)
+        accounts_desk.record(
+            before=before,
+            row=obj,
+            actor=request.user if isinstance(request.user, User) else None,
+            reason=obj._change_reason,
+            now=timezone.now(),
+        )
+
+
 @admin.register(Account)
-class AccountAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+class AccountAdmin(TreeAdmin):
     """The tree of groups: shares and quotas, with history."""
 
     list_display = ("name", "title", "parent", "shares", "quota_hours")
@@ -185,7 +204,7 @@ class AccountAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
 
 
 @admin.register(Membership)
-class MembershipAdmin(SimpleHistoryAdmin, AuditedAdmin):  # type: ignore[misc]
+class MembershipAdmin(TreeAdmin):
     """Who may book under which account, with history."""
 
     list_display = ("user", "account", "shares", "quota_hours", "is_head", "active")

@@ -4,7 +4,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import live, services
-from reservations.services import delivery, reports
+from reservations.services import delivery, inviting, reports
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
@@ -37,3 +37,9 @@ def deliver() -> dict[str, int]:
 def roll_months() -> int:
     """Add up the months that are due, for the reports."""
     return reports.roll_months(timezone.now())
+
+
+@shared_task(name="reservations.tasks.invite")  # type: ignore[untyped-decorator]
+def invite(user_ids: list[int], actor_id: int | None) -> int:
+    """Invite people by mail; their links are made here and never queued."""
+    return inviting.send(user_ids=user_ids, actor_id=actor_id, now=timezone.now())

@@ -135,6 +135,15 @@ class Membership(models.Model):
     def __str__(self) -> str:
         return f"{self.user} in {self.account}"
 
+    def clean(self) -> None:
+        """Refuse a guest without a last day.
+
+        Raises:
+            ValidationError: on the field that is missing.
+        """
+        if self.sponsor_id is not None and self.expires_at is None:
+            raise ValidationError({"expires_at": "A guest needs a last day."})
+
     @property
     def is_guest(self) -> bool:
         """Whether somebody else answers for this member."""

@@ -4,7 +4,7 @@ A course is an Account with ``ends_at``. Everything here may run twice and by ma
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
@@ -101,7 +101,7 @@ def _untold(people: QuerySet[User], key: str) -> QuerySet[User]:
 
 
 def _tell(
-    people: QuerySet[User], key: str, detail: dict[str, object], at: datetime
+    people: QuerySet[User], key: str, detail: Mapping[str, object], at: datetime
 ) -> int:
     chosen = list(people)
     if not chosen:

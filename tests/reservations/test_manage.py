@@ -160,3 +160,22 @@ def test_the_tree_of_a_large_site_costs_the_same_queries(
     assert b"Save all of it" in preview.content
     with django_assert_max_num_queries(20):
         assert client.get(reverse("manage-changes")).status_code == 200
+
+
+def test_what_is_changed_at_the_admin_desk_is_kept_and_undone_too(
+    client, lab, omar
+) -> None:
+    client.force_login(omar)
+    vision = Account.objects.get(name="vision")
+    page = reverse("admin:reservations_account_change", args=[vision.pk])
+    form = client.get(page).context["adminform"].form
+    sent = {name: form[name].value() for name in form.fields}
+    sent = {name: value for name, value in sent.items() if value is not None}
+    sent |= {"shares": 9, "reason": "term", "ends_at_0": "", "ends_at_1": ""}
+    assert client.post(page, sent).status_code == 302
+    vision.refresh_from_db()
+    assert (vision.shares, vision.version) == (9, 2)
+    change = TreeChange.objects.get(kind="desk", reason="term")
+    client.post(reverse("manage-undo", args=[change.pk]))
+    vision.refresh_from_db()
+    assert vision.shares == 1
