@@ -2,14 +2,16 @@
 
 from django.urls import path
 
-from reservations import account_urls, notice_urls, views
+from reservations import account_urls, desk_urls, notice_urls, people_urls, views
 
 urlpatterns = [
     path("calendar/", views.calendar, name="calendar"),
     path("reservations/<int:pk>/", views.reservation, name="reservation"),
     path("accounts/<int:pk>/history/", views.account_history, name="account-history"),
     *account_urls.urlpatterns,
+    *desk_urls.urlpatterns,
     *notice_urls.urlpatterns,
+    *people_urls.urlpatterns,
     path("standing/", views.standing, name="standing"),
     path("standing/ledger.csv", views.ledger_csv, name="ledger-csv"),
 ]

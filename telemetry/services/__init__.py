@@ -25,6 +25,7 @@ from telemetry.services.hours import (
 )
 from telemetry.services.minutes import prune_minutes, record_minutes
 from telemetry.services.nodes import enroll_node, mark_seen, renew_token, set_lost
+from telemetry.services.policy import set_policy
 from telemetry.services.responses import (
     NO_ANSWER,
     finish_response,
@@ -74,6 +75,7 @@ __all__ = [
     "set_gpus",
     "set_lost",
     "set_node_draining",
+    "set_policy",
     "set_replaced",
     "set_weight",
     "snooze_alert",

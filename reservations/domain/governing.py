@@ -1,0 +1,106 @@
+"""A policy's fields in words: unit, value, and why a change is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import ClassVar
+
+from reservations.domain.errors import BookingError
+from reservations.domain.words import hours_text
+
+Changes = Mapping[str, tuple[object, object]]
+"""(before, after) by field."""
+_UNITS = (
+    ("_gpu_seconds", "weighted GPU-seconds"),
+    ("_seconds", "seconds"),
+    ("_days", "days"),
+    ("_mib", "MiB"),
+    ("_pct", "percent"),
+    ("_ratio", "ratio, 0 to 1"),
+    ("_samples", "samples"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """One rule: what it means, in which unit, and what it is."""
+
+    name: str
+    label: str
+    meaning: str
+    unit: str
+    kind: str
+    """"number", "ratio", "switch", "words" or "lines"."""
+    default: object
+    value: object
+    least: float | None
+    most: float | None
+    blank: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it was never changed, or changed back."""
+        return self.value == self.default
+
+    @property
+    def shown(self) -> str:
+        """Return the value in words."""
+        return words_of(self.name, self.value)
+
+    @property
+    def default_shown(self) -> str:
+        """Return the default in words."""
+        return words_of(self.name, self.default)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a field's name ends in; empty: a plain number or word."""
+    return next((unit for end, unit in _UNITS if name.endswith(end)), "")
+
+
+def words_of(name: str, value: object) -> str:
+    """Return a value as people say it: "14 days", "40 GPU-h", "yes".
+
+    >>> words_of("freeze_seconds", 43200), words_of("release_idle", False)
+    ('12 h', 'no')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("_gpu_seconds"):
+        return f"{hours_text(value)} weighted GPU-hours"
+    if isinstance(value, int) and name.endswith("_seconds"):
+        return exact_duration(value)
+    if isinstance(value, str):
+        return ", ".join(value.split("\n")) if value else "none"
+    unit = unit_of(name)
+    return f"{value} {unit}" if unit and "ratio" not in unit else str(value)
+
+
+_PARTS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def exact_duration(seconds: int) -> str:
+    """Return a length to the second: two that differ read differently.
+
+    >>> exact_duration(5430), exact_duration(1209600)
+    ('1 h 30 min 30 s', '14 d')
+    """
+    words, left = [], seconds
+    for size, unit in _PARTS:
+        count, left = divmod(left, size)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words) or "0 s"
+
+
+@dataclass(eq=False)
+class PolicyChanged(BookingError):
+    """Somebody changed the policy since it was looked at."""
+
+    code: ClassVar[str] = "policy-changed"
+    title: ClassVar[str] = "Changed meanwhile"
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return "The policy was changed since. Look at what is different now."

@@ -1,0 +1,56 @@
+"""What a change of the booking policy means for what is booked, counted."""
+
+from datetime import datetime, timedelta
+
+from django.db.models import Count, F
+
+from reservations.domain.governing import Changes
+from reservations.domain.lifecycle import Kind
+from reservations.domain.window import on_grid
+from reservations.models import Membership, Reservation
+
+KEPT = "they stay as they are"
+
+
+def effects(changes: Changes, now: datetime) -> list[str]:
+    """Return sentences about what a change does and does not do.
+
+    What is booked is never taken by a change of the rules (I2, I3).
+    """
+    found = []
+    live = Reservation.objects.live()
+    for name, (_old, new) in changes.items():
+        if name == "grid_seconds" and isinstance(new, int):
+            off = sum(
+                not on_grid(end, new) for end in live.values_list("end", flat=True)
+            )
+            found.append(f"{off} bookings end off the new grid: {KEPT}.")
+        elif name == "longest_seconds" and isinstance(new, int):
+            long = live.filter(end__gt=F("start") + timedelta(seconds=new)).count()
+            found.append(f"{long} bookings are longer than that: {KEPT}.")
+        elif name == "firm_horizon_seconds" and isinstance(new, int):
+            far = live.filter(start__gt=now + timedelta(seconds=new)).count()
+            found.append(f"{far} bookings begin beyond that: {KEPT}.")
+        elif name == "flex_horizon_seconds" and isinstance(new, int):
+            beyond = now + timedelta(seconds=new)
+            far = live.filter(kind=Kind.FLEX, start__gt=beyond).count()
+            found.append(f"{far} flex bookings begin beyond that: {KEPT}.")
+        elif name == "freeze_seconds" and isinstance(new, int):
+            ahead = live.filter(kind=Kind.FLEX, start__gt=now)
+            frozen = ahead.filter(start__lte=now + timedelta(seconds=new)).count()
+            found.append(f"{frozen} flex bookings are frozen from then on.")
+        elif name == "live_reservations" and isinstance(new, int):
+            many = live.order_by().values("user_id").annotate(n=Count("pk"))
+            over = many.filter(n__gt=new).count()
+            found.append(f"{over} people have more than that: {KEPT}.")
+        elif name == "quota_gpu_seconds":
+            count = Membership.objects.filter(active=True, quota_gpu_seconds=None)
+            found.append(
+                f"It is the quota of {count.count()} memberships without one of their "
+                "own. Who holds more keeps it; nothing more is given."
+            )
+        elif name == "half_life_seconds":
+            found.append("Ranks are other ones at once. Replay shows what it does.")
+        elif name == "names_visible":
+            found.append("Open pages follow within a minute.")
+    return found

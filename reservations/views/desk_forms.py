@@ -1,0 +1,227 @@
+"""Forms of the pages for closures, pools and machines."""
+
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+
+from reservations.domain.desk import ACTS, Act
+from reservations.forms import WALL
+from reservations.models import Account, Closure, Membership
+from reservations.views.tree_forms import HoursField
+from telemetry.models import Gpu, Node, Pool
+
+MOST_KEY = 2**62
+REASON_LENGTH = 200
+_MOMENT = {"type": "datetime-local", "class": "input"}
+
+
+def key_field(**kwargs: Any) -> forms.IntegerField:
+    """Return a field for a row's number."""
+    return forms.IntegerField(min_value=1, max_value=MOST_KEY, **kwargs)
+
+
+class MomentField(forms.DateTimeField):
+    """An instant typed on the clock of the site's zone."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            widget=forms.DateTimeInput(attrs=_MOMENT, format=WALL),
+            input_formats=[WALL, f"{WALL}:%S"],
+            **kwargs,
+        )
+
+    def clean(self, value: Any) -> datetime | None:
+        """Return the instant, if a calendar could ever show it."""
+        at = super().clean(value)
+        if at is not None and not 2000 <= at.year <= 2200:
+            raise forms.ValidationError("The year is not between 2000 and 2200.")
+        return at  # type: ignore[no-any-return]
+
+
+def _select(queryset: QuerySet[Any], label: str, empty: str) -> Any:
+    return forms.ModelChoiceField(
+        queryset=queryset,
+        required=False,
+        label=label,
+        empty_label=empty,
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+
+
+class ClosureForm(forms.Form):
+    """What is closed, when and why."""
+
+    kind = forms.ChoiceField(
+        choices=Closure.Kind.choices,
+        widget=forms.Select(attrs={"class": "select"}),
+        help_text="Maintenance and blackout: nobody books. Teaching slot: "
+        "only the account's members book.",
+    )
+    reason = forms.CharField(
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput(attrs={"class": "input"}),
+        help_text="Whoever is touched or refused reads it.",
+    )
+    start = MomentField(label="From")
+    end = MomentField(label="To")
+    account = _select(
+        Account.objects.filter(archived_at=None), "Kept for (teaching)", "nobody"
+    )
+    scope = forms.ChoiceField(
+        label="Closes",
+        choices=Closure.Scope.choices,
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    node = _select(Node.objects.all(), "Node", "choose a node")
+    pool = _select(Pool.objects.all(), "Pool", "choose a pool")
+    gpus = forms.ModelMultipleChoiceField(
+        queryset=Gpu.objects.shown().select_related("node", "pool"),
+        required=False,
+        label="GPUs",
+        widget=forms.CheckboxSelectMultiple,
+    )
+    version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    field_order = (
+        "kind", "reason", "start", "end", "account", "scope", "node", "pool",
+    )  # fmt: skip
+
+
+class ClosuresAsked(forms.Form):
+    """Which closures, and which page of them."""
+
+    show = forms.ChoiceField(
+        required=False, choices=[("standing", ""), ("over", ""), ("all", "")]
+    )
+    kind = forms.ChoiceField(required=False, choices=Closure.Kind.choices)
+    q = forms.CharField(required=False, max_length=80)
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class GpusAsked(forms.Form):
+    """Which Gpus, in which order, and which page of them."""
+
+    node = key_field(required=False)
+    pool = key_field(required=False)
+    state = forms.ChoiceField(
+        required=False,
+        choices=[(word, "") for word in ("open", "draining", "out", "missing")],
+    )
+    q = forms.CharField(required=False, max_length=80)
+    sort = forms.ChoiceField(
+        required=False, choices=[(word, "") for word in ("gpu", "pool", "memory")]
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class ActForm(forms.Form):
+    """One act on many Gpus."""
+
+    act = forms.ChoiceField(
+        label="Do",
+        choices=[
+            (act.value, info.label) for act, info in ACTS.items() if act != Act.POOL
+        ]
+        + [(Act.POOL.value, ACTS[Act.POOL].label), ("maintenance", "Plan maintenance")],
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    pool = _select(Pool.objects.all(), "Pool", "choose a pool")
+    gpus = forms.ModelMultipleChoiceField(
+        queryset=Gpu.objects.filter(retired=False), required=True
+    )
+    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
+    move_booked = forms.BooleanField(required=False)
+
+
+class PoolForm(forms.Form):
+    """What a Pool costs and who may book it."""
+
+    weight = forms.IntegerField(
+        min_value=1,
+        max_value=10_000,
+        help_text="Cost of one second of one GPU, in weighted GPU-seconds. "
+        "Counts for bookings made from now on.",
+        widget=forms.NumberInput(attrs={"class": "input"}),
+    )
+    accounts = forms.ModelMultipleChoiceField(
+        queryset=Account.objects.filter(archived_at=None),
+        required=False,
+        label="Who may book",
+        help_text="These accounts and what is below them; none: everybody.",
+        widget=forms.CheckboxSelectMultiple,
+    )
+    reason = forms.CharField(
+        max_length=REASON_LENGTH, widget=forms.TextInput(attrs={"class": "input"})
+    )
+
+
+class NewPoolForm(forms.Form):
+    """A Pool of its own name."""
+
+    name = forms.CharField(max_length=80)
+    weight = forms.IntegerField(min_value=1, max_value=10_000)
+    reason = forms.CharField(max_length=REASON_LENGTH)
+
+
+class PoolQuotaForm(forms.Form):
+    """What an Account, or one of its members, may hold on a Pool."""
+
+    account = _select(
+        Account.objects.filter(archived_at=None), "Account", "choose an account"
+    )
+    login = forms.CharField(
+        required=False,
+        max_length=150,
+        label="Of one member (login); empty: of the account",
+    )
+    quota_gpu_seconds = HoursField(label="Weighted GPU-h in 7 days; empty: no limit")
+    reason = forms.CharField(max_length=REASON_LENGTH)
+
+    def clean(self) -> dict[str, Any]:
+        """Find the member.
+
+        Raises:
+            ValidationError: on the field that is wrong.
+        """
+        values = super().clean() or {}
+        account, login = values.get("account"), (values.get("login") or "").strip()
+        if account is None:
+            self.add_error("account", "Choose an account.")
+        elif login:
+            found = Membership.objects.filter(account=account, user__username=login)
+            values["member"] = found.first()
+            if values["member"] is None:
+                self.add_error("login", f"{account} has no member of this login.")
+        return values
+
+
+class ReplaceForm(forms.Form):
+    """Which Gpu takes the place of which."""
+
+    old = forms.ModelChoiceField(
+        queryset=Gpu.objects.shown().select_related("node"),
+        label="Replace",
+        empty_label="choose a GPU",
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    new = forms.ModelChoiceField(
+        queryset=Gpu.objects.shown().select_related("node"),
+        label="by",
+        empty_label="choose a GPU",
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    reason = forms.CharField(
+        required=False,
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput(attrs={"class": "input"}),
+        help_text="Whoever is moved reads it.",
+    )
+
+
+class DrainForm(forms.Form):
+    """Let a Node take no new bookings, or take them again."""
+
+    draining = forms.BooleanField(required=False)
+    reason = forms.CharField(max_length=REASON_LENGTH)

@@ -1,0 +1,209 @@
+"""The operator's pages of the two policies: look first, then save; undo."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.forms import modelform_factory
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from reservations.domain.errors import NotFound
+from reservations.domain.governing import PolicyChanged, PolicyField
+from reservations.models import AuditEntry
+from reservations.services import policies
+from reservations.services.policies import Look
+from reservations.snapshots.governing import effects
+from reservations.views.access import operator_required, reader
+
+ROWS_PER_PAGE = 10
+REASON_LENGTH = 200
+TITLES = {"booking": "Booking", "telemetry": "Telemetry"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One field with its input."""
+
+    rule: PolicyField
+    input: Any
+
+
+@dataclass(frozen=True)
+class Past:
+    """One change of the past, and whether it can be undone."""
+
+    entry: AuditEntry
+    lines: list[tuple[str, str, str]]
+    undoable: bool
+
+
+@require_safe
+@operator_required
+def home(request: HttpRequest) -> HttpResponseBase:
+    """Lead to the booking policy."""
+    return redirect("manage-policy-one", "booking")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+def one(request: HttpRequest, which: str) -> HttpResponseBase:
+    """Show a policy; look at a change; save what was looked at."""
+    rules = _rules(which)
+    if request.method != "POST":
+        return _page(request, which, rules, _form(which, rules))
+    form = _form(which, rules, request.POST)
+    if not form.is_valid():
+        return _page(request, which, rules, form, status=422)
+    values = {rule.name: form.cleaned_data[rule.name] for rule in rules}
+    found = policies.look(which=which, values=values)
+    if found.wrong:
+        _put(form, found.wrong)
+        return _page(request, which, rules, form, status=422)
+    if "save" not in request.POST:
+        return _page(request, which, rules, form, found=found)
+    reason = request.POST.get("reason", "").strip()[:REASON_LENGTH]
+    if not reason:
+        return _page(
+            request, which, rules, form, found=found, status=422,
+            problem="Say why: it is kept with the change.",
+        )  # fmt: skip
+    try:
+        changes = policies.save(
+            which=which,
+            values=values,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=reason,
+            seen=request.POST.get("seen", "")[:64],
+        )
+    except PolicyChanged as changed:
+        return _page(
+            request, which, rules, form, found=found, problem=changed.text(), status=409
+        )
+    except ValidationError as error:
+        _put(form, error.message_dict)
+        return _page(request, which, rules, form, status=422)
+    count = len(changes)
+    said = f"{count} rule{'s' * (count != 1)} changed." if count else "Nothing changed."
+    messages.success(request, said)
+    return redirect("manage-policy-one", which)
+
+
+def _rules(which: str) -> list[PolicyField]:
+    try:
+        return policies.fields_of(which)
+    except NotFound as missing:
+        raise Http404 from missing
+
+
+def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
+    model = policies.MODELS[which]
+    made = modelform_factory(
+        model,
+        fields=[rule.name for rule in rules],
+        widgets={rule.name: _widget(rule) for rule in rules},
+    )
+    return made(data, instance=model.current())
+
+
+def _widget(rule: PolicyField) -> forms.Widget:
+    if rule.kind == "switch":
+        return forms.CheckboxInput()
+    if rule.kind == "lines":
+        return forms.Textarea(attrs={"class": "textarea", "rows": 6})
+    if rule.kind == "words":
+        return forms.TextInput(attrs={"class": "input"})
+    bounds = {"min": rule.least, "max": rule.most}
+    step = "any" if rule.kind == "ratio" else 1
+    return forms.NumberInput(
+        attrs={"class": "input", "step": step}
+        | {name: value for name, value in bounds.items() if value is not None}
+    )
+
+
+def _put(form: Any, wrong: Any) -> None:
+    for name, texts in wrong.items():
+        for text in texts:
+            form.add_error(name if name in form.fields else None, text)
+
+
+def _page(
+    request: HttpRequest,
+    which: str,
+    rules: list[PolicyField],
+    form: Any,
+    *,
+    found: Look | None = None,
+    problem: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    past = Paginator(policies.history(which), ROWS_PER_PAGE).get_page(
+        request.GET.get("page", "1")[:6]
+    )
+    context = {
+        "tab": "policy",
+        "which": which,
+        "titles": TITLES.items(),
+        "title": TITLES[which],
+        "rows": [Shown(rule, form[rule.name]) for rule in rules],
+        "form": form,
+        "found": found,
+        "lines": policies.lines_of(found.changes) if found else [],
+        "effects": _effects(which, found),
+        "problem": problem,
+        "past": past,
+        "history": [_past(which, entry) for entry in past],
+        "query": "",
+    }
+    return render(request, "reservations/policy_edit.html", context, status=status)
+
+
+def _effects(which: str, found: Look | None) -> list[str]:
+    if found is None or which != "booking":
+        return []
+    return effects(found.changes, timezone.now())
+
+
+def _past(which: str, entry: AuditEntry) -> Past:
+    before, after = entry.detail.get("before"), entry.detail.get("after")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        names = entry.detail.get("fields", [])
+        return Past(entry, [(str(name), "", "") for name in names], undoable=False)
+    changes = {name: (before.get(name), value) for name, value in after.items()}
+    current = policies.MODELS[which].current()
+    same = all(getattr(current, name) == value for name, value in after.items())
+    return Past(entry, policies.lines_of(changes), undoable=same)
+
+
+@require_POST
+@operator_required
+def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
+    """Put a change's fields back, where nobody changed them since."""
+    _rules(which)
+    try:
+        changes = policies.undo(
+            which=which,
+            entry_id=pk,
+            actor=reader(request),
+            now=timezone.now(),
+            reason=f"undoes change #{pk}",
+        )
+    except NotFound as missing:
+        raise Http404 from missing
+    except PolicyChanged as changed:
+        messages.error(request, changed.text())
+    except ValidationError as error:
+        messages.error(request, f"Not undone: {' '.join(error.messages)}")
+    else:
+        messages.success(request, f"Undone: {len(changes)} put back.")
+    return redirect("manage-policy-one", which)

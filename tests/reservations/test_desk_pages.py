@@ -1,0 +1,262 @@
+"""The operator's pages of pools, machines, closed time and policies."""
+
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from reservations.domain.lifecycle import State
+from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
+from telemetry.models import Gpu, TelemetryPolicy
+from tests.factories import make_gpus, make_node, make_pool, make_reservation
+
+PAGES = [
+    ("manage-pools", ()), ("manage-pool", (1,)), ("manage-gpus", ()),
+    ("manage-replace-gpu", ()), ("manage-closures", ()), ("manage-closure-new", ()),
+    ("manage-closure", (1,)), ("manage-policy", ()),
+    ("manage-policy-one", ("telemetry",)),
+]  # fmt: skip
+POSTS = [
+    ("manage-pool-new", ()), ("manage-pool", (1,)), ("manage-pool-quota", (1,)),
+    ("manage-gpus-act", ()), ("manage-replace-gpu", ()), ("manage-drain", (1,)),
+    ("manage-closure-new", ()), ("manage-closure", (1,)), ("manage-closure-end", (1,)),
+    ("manage-policy-one", ("booking",)), ("manage-policy-undo", ("booking", 1)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def desk(client, omar, gpus):
+    client.force_login(omar)
+    return client
+
+
+def post(client, name, data, *args, status=None):
+    answer = client.post(reverse(name, args=args), data, follow=True)
+    assert status is None or answer.status_code == status, answer.content.decode()
+    return answer, answer.content.decode()
+
+
+def wall(hours: int) -> str:
+    at = timezone.localtime() + timedelta(hours=hours)
+    return at.strftime("%Y-%m-%dT%H:00")
+
+
+def test_nobody_but_the_operator_reaches_any_of_these_pages(
+    client, alice, gpus
+) -> None:
+    alice.memberships.update(is_head=True)
+    client.force_login(alice)
+    for name, args in PAGES:
+        assert client.get(reverse(name, args=args)).status_code == 403, name
+    before = AuditEntry.objects.count()
+    for name, args in POSTS:
+        data = {"act": "drain", "gpus": [1], "sure": 1, "save": 1, "draining": "on"}
+        assert client.post(reverse(name, args=args), data).status_code == 403, name
+    assert AuditEntry.objects.count() == before
+    assert not Gpu.objects.filter(draining=True).exists()
+    client.logout()
+    answer = client.get(reverse("manage-closures"))
+    assert (answer.status_code, answer.url.split("?")[0]) == (302, "/login/")
+
+
+def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
+    for name, args, status in (
+        ("manage-pool", (10**9,), 404), ("manage-closure", (10**9,), 404),
+        ("manage-policy-one", ("weather",), 404),
+    ):  # fmt: skip
+        assert desk.get(reverse(name, args=args)).status_code == status
+    for name, args in (
+        ("manage-closure-end", (10**9,)), ("manage-policy-undo", ("booking", 10**9)),
+        ("manage-policy-undo", ("weather", 1)), ("manage-pool-quota", (10**9,)),
+    ):  # fmt: skip
+        assert desk.post(reverse(name, args=args), {}).status_code == 404
+    for name, query in (
+        ("manage-gpus", "node=x&pool=-1&state=moon&sort=%00&page=zz&q=%27"),
+        ("manage-closures", "show=moon&kind=x&page=-1&q=%25"),
+        ("manage-closure-new", "gpus=x&gpus=99999999999999999999&kind=party"),
+        ("manage-replace-gpu", "old=99999999999999999999999"),
+    ):
+        assert desk.get(f"{reverse(name)}?{query}").status_code == 200, name
+    for name in ("manage-closure-new", "manage-gpus-act", "manage-replace-gpu"):
+        assert desk.post(reverse(name), {"gpus": ["x"]}).status_code == 422
+    assert desk.post(reverse("manage-pool-new"), {}).status_code == 422
+
+
+def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -> None:
+    start = timezone.now().replace(minute=0, second=0, microsecond=0)
+    booked = make_reservation(
+        alice, gpus, start + timedelta(hours=30), start + timedelta(hours=32)
+    )
+    data = {
+        "kind": "maintenance", "reason": "<b>new fans</b>", "start": wall(29),
+        "end": wall(40), "scope": "node", "node": gpus[0].node_id,
+    }  # fmt: skip
+    answer, text = post(desk, "manage-closure-new", data, status=200)
+    assert not Closure.objects.exists()
+    assert "1 booking in the way" in text
+    assert "goes, all is refunded" in text
+    assert "&lt;b&gt;new fans" in text
+    seen = answer.context["plan"].seen
+    _, text = post(
+        desk, "manage-closure-new", data | {"save": 1, "seen": "x"}, status=409
+    )
+    assert "Look at the list again" in text
+    _, text = post(desk, "manage-closure-new", data | {"save": 1, "seen": seen})
+    assert "Maintenance saved. Bookings: 1 refunded; their holders are told." in text
+    booked.refresh_from_db()
+    assert booked.state == State.REFUNDED
+    row = Closure.objects.get()
+    changed = data | {"end": wall(35), "version": row.version}
+    answer, text = post(desk, "manage-closure", changed, row.pk, status=200)
+    assert "Nobody is in the way" in text
+    sure = changed | {"save": 1, "seen": answer.context["plan"].seen}
+    post(desk, "manage-closure", sure, row.pk, status=200)
+    _, text = post(desk, "manage-closure", sure, row.pk, status=409)
+    assert "changed meanwhile" in text
+    wrong = data | {"kind": "teaching", "end": wall(1)}
+    _, text = post(desk, "manage-closure-new", wrong, status=422)
+    assert "The end is not after the start." in text
+    assert "choose it" in text
+    _, text = post(desk, "manage-closure-end", {"version": 2}, row.pk)
+    assert "What was moved or refunded stays so." in text
+    row.refresh_from_db()
+    assert row.cancelled_at is not None
+
+
+def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -> None:
+    vision = alice.memberships.get().account
+    pool = gpus[0].pool
+    data = {"weight": 12, "accounts": [vision.pk], "reason": "dearer"}
+    _, text = post(desk, "manage-pool", data, pool.pk, status=200)
+    assert "Saved." in text
+    assert "dearer" in text
+    data = {"account": vision.pk, "login": "alice", "quota_gpu_seconds": "10",
+            "reason": "fair"}  # fmt: skip
+    post(desk, "manage-pool-quota", data, pool.pk, status=200)
+    quota = PoolQuota.objects.get()
+    assert (quota.membership, quota.quota_gpu_seconds) == (
+        alice.memberships.get(), 36_000,
+    )  # fmt: skip
+    _, text = post(desk, "manage-pool-quota", data | {"login": "eve"}, pool.pk)
+    assert "no member of this login" in text
+    post(desk, "manage-pool-quota", data | {"quota_gpu_seconds": ""}, pool.pk)
+    assert not PoolQuota.objects.exists()
+    _, text = post(desk, "manage-pool", {"weight": 0, "reason": "x"}, pool.pk)
+    assert "greater than or equal to 1" in text
+    made, _ = post(
+        desk, "manage-pool-new", {"name": "Teaching", "weight": 4, "reason": "course"}
+    )
+    assert made.context["pool"].gpu_class == "Teaching"
+    assert "Vision" in desk.get(reverse("manage-pools")).content.decode()
+
+
+def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
+    desk, alice, gpus
+) -> None:
+    other = make_pool("NVIDIA L4", weight=3)
+    start = timezone.now() + timedelta(hours=20)
+    booked = make_reservation(alice, gpus[:1], start)
+    pks = [gpu.pk for gpu in gpus[:2]]
+    _, text = post(desk, "manage-gpus-act", {"act": "drain", "gpus": pks}, status=200)
+    assert f"#{booked.pk}" in text
+    assert not Gpu.objects.filter(draining=True).exists()
+    sure = {"act": "drain", "gpus": pks, "sure": 1, "move_booked": "on"}
+    post(desk, "manage-gpus-act", sure, status=422)
+    _, text = post(desk, "manage-gpus-act", sure | {"reason": "fans"})
+    assert "Drain: 2 GPUs changed. 1 bookings moved, 0 stay." in text
+    assert booked.allocations.get().gpu == gpus[2]
+    _, text = post(desk, "manage-gpus-act", {"act": "pool", "gpus": pks}, status=422)
+    assert "Choose the pool" in text
+    data = {"act": "pool", "gpus": pks, "pool": other.pk, "sure": 1, "reason": "r"}
+    post(desk, "manage-gpus-act", data, status=200)
+    assert list(other.gpus.values_list("pk", flat=True)) == pks
+    answer, _ = post(desk, "manage-gpus-act", {"act": "maintenance", "gpus": pks})
+    assert answer.context["form"].initial["gpus"] == pks
+    listed = desk.get(reverse("manage-gpus"), {"state": "draining"}).context["gpus"]
+    assert [gpu.pk for gpu in listed] == pks
+    node = {"draining": "on", "reason": "move"}
+    post(desk, "manage-drain", node, gpus[0].node_id, status=200)
+    post(desk, "manage-drain", {}, gpus[0].node_id, status=200)
+    gpus[0].node.refresh_from_db()
+    assert gpus[0].node.draining
+
+
+def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
+    new = make_gpus(1, make_node("node-new"))[0]
+    booked = make_reservation(alice, gpus[:1], timezone.now() + timedelta(hours=9))
+    data = {"old": gpus[0].pk, "new": new.pk, "reason": "broken fan"}
+    answer, text = post(desk, "manage-replace-gpu", data, status=200)
+    assert "goes along" in text
+    seen = answer.context["plan"].seen
+    _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "seen": seen})
+    assert "1 bookings went along, 0 stay" in text
+    assert booked.allocations.get().gpu == new
+    _, text = post(desk, "manage-replace-gpu", data, status=422)
+
+
+def fields(client, which: str) -> dict[str, object]:
+    form = client.get(reverse("manage-policy-one", args=[which])).context["form"]
+    return {
+        name: value
+        for name, value in form.initial.items()
+        if name in form.fields and value is not False
+    }
+
+
+def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
+    page = desk.get(reverse("manage-policy-one", args=["booking"])).content.decode()
+    assert "How long before its start nobody can take a flex" in page
+    data = fields(desk, "booking") | {"freeze_seconds": 6 * 3600}
+    answer, text = post(desk, "manage-policy-one", data, "booking", status=200)
+    assert "12 h" in text
+    assert "6 h" in text
+    assert SitePolicy.current().freeze_seconds == 12 * 3600
+    seen = answer.context["found"].seen
+    save = data | {"save": 1, "seen": seen}
+    post(desk, "manage-policy-one", save, "booking", status=422)
+    SitePolicy.objects.update(freeze_seconds=3600)
+    save |= {"reason": "shorter nights"}
+    post(desk, "manage-policy-one", save, "booking", status=409)
+    SitePolicy.objects.update(freeze_seconds=12 * 3600)
+    _, text = post(desk, "manage-policy-one", save, "booking", status=200)
+    assert "1 rule changed." in text
+    assert "shorter nights" in text
+    entry = AuditEntry.objects.get(verb="policy.changed")
+    assert entry.detail["before"] == {"freeze_seconds": 12 * 3600}
+    _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
+    assert SitePolicy.current().freeze_seconds == 12 * 3600
+    _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
+    assert "was changed since" in text
+    # Between fields, and by field.
+    bad = data | {"flex_horizon_seconds": 20 * 86_400}
+    _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
+    assert "is beyond the firm horizon" in text
+    bad = data | {"idle_seconds": "soon"}
+    _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
+    assert "whole number" in text
+
+
+def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
+    data = fields(desk, "telemetry")
+    for name in (
+        "intruder_after_seconds", "squatter_after_seconds", "zombie_memory_mib",
+        "thermal_after_seconds", "closes_after_seconds", "least_samples",
+        "warn_after_seconds",
+    ):  # fmt: skip
+        _, text = post(
+            desk, "manage-policy-one", data | {name: 0}, "telemetry", status=422
+        )
+        assert "greater than or equal to" in text, name
+    answer, _ = post(
+        desk, "manage-policy-one", data | {"silent_after_seconds": 90}, "telemetry"
+    )
+    save = data | {
+        "silent_after_seconds": 90, "save": 1, "reason": "fast nodes",
+        "seen": answer.context["found"].seen,
+    }  # fmt: skip
+    post(desk, "manage-policy-one", save, "telemetry", status=200)
+    assert TelemetryPolicy.current().silent_after_seconds == 90
+    entry = AuditEntry.objects.get(subject="policy:telemetry")
+    post(desk, "manage-policy-undo", {}, "telemetry", entry.pk, status=200)
+    assert TelemetryPolicy.current().silent_after_seconds == 600
