@@ -19,6 +19,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from ninja.utils import check_csrf
@@ -175,7 +176,7 @@ class ServeDoor:
             _safe_headers(admitted, response)
             await self.django.send_response(response, send)
 
-    async def _admitted(self, scope: Scope) -> HttpResponse:
+    async def _admitted(self, scope: Scope) -> HttpResponseBase:
         """Django's answer to the request without its body."""
         body = (b"content-type", b"content-length", b"transfer-encoding")
         headers = [(k, v) for k, v in scope["headers"] if k not in body]
@@ -185,9 +186,7 @@ class ServeDoor:
         if request is None:
             assert error is not None
             return error
-        answer = await self.django.get_response_async(request)
-        assert isinstance(answer, HttpResponse)
-        return answer
+        return await self.django.get_response_async(request)
 
     async def _carried(
         self, scope: Scope, receive: Receive, admitted: Admitted, begun: float

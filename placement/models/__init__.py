@@ -11,9 +11,10 @@ from placement.models.jobs import (
     StoredPlan,
     StoredPlanQuerySet,
 )
-from placement.models.serving import Endpoint, ModelFile, ServedModel
+from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
 
 __all__ = [
+    "Admits",
     "Endpoint",
     "Job",
     "JobEvent",

@@ -43,6 +43,14 @@ class ModelFile(models.Model):
         return self.name
 
 
+class Admits(models.TextChoices):
+    """Whose models an Endpoint takes."""
+
+    OWNER = "owner", "its owner's models only"
+    ACCOUNT = "account", "models of the account that is charged"
+    ANYBODY = "anybody", "models of anybody"
+
+
 class EndpointQuerySet(models.QuerySet["Endpoint"]):
     """Reads of Endpoints."""
 
@@ -62,24 +70,17 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         """Running Endpoints that a User may bring a model to."""
         accounts = Membership.objects.filter(user=user, active=True).values("account")
         shared = models.Q(
-            admits=Endpoint.Admits.ACCOUNT,
+            admits=Admits.ACCOUNT,
             job__reservation__membership__account__in=accounts,
         )
         return self.filter(
-            models.Q(job__owner=user)
-            | models.Q(admits=Endpoint.Admits.ANYBODY)
-            | shared,
+            models.Q(job__owner=user) | models.Q(admits=Admits.ANYBODY) | shared,
             job__in=Job.objects.live().values("pk"),
         )
 
 
 class Endpoint(models.Model):
     """Where a Job of kind ``serve`` is reached, and what it may hold."""
-
-    class Admits(models.TextChoices):
-        OWNER = "owner", "its owner's models only"
-        ACCOUNT = "account", "models of the account that is charged"
-        ANYBODY = "anybody", "models of anybody"
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="endpoint")
     gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT)

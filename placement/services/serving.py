@@ -31,7 +31,7 @@ from placement.domain.serving_refusals import (
     ServesAlready,
     TooLargeForEndpoint,
 )
-from placement.models import Endpoint, Job, JobEvent, ModelFile, ServedModel
+from placement.models import Admits, Endpoint, Job, JobEvent, ModelFile, ServedModel
 from placement.services.jobs import locked_reservation
 from placement.services.offering import offered
 from reservations import services as reservations
@@ -284,9 +284,9 @@ def _own_file(user: User, file_id: int) -> ModelFile:
 
 
 def _admits(said: Mapping[str, Any]) -> str:
-    word = str(said.get("admits") or Endpoint.Admits.ACCOUNT)
-    if word not in Endpoint.Admits.values:
-        there = ", ".join(Endpoint.Admits.values)
+    word = str(said.get("admits") or Admits.ACCOUNT)
+    if word not in Admits.values:
+        there = ", ".join(Admits.values)
         raise LaunchInvalid({"admits": f"must be one of {there}"})
     return word
 
