@@ -1,11 +1,8 @@
 """What the second floor keeps."""
 
-from placement.models.jobs import (
-    Job,
-    JobEvent,
-    JobQuerySet,
-    MoveDecision,
-    PlacementPolicy,
+from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet
+from placement.models.moves import MoveDecision, PlacementPolicy
+from placement.models.plans import (
     Refinement,
     RegisteredModel,
     StoredPlan,
@@ -17,6 +14,7 @@ __all__ = [
     "Admits",
     "Endpoint",
     "Job",
+    "JobArray",
     "JobEvent",
     "JobQuerySet",
     "ModelFile",

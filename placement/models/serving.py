@@ -4,7 +4,8 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from placement.models.jobs import Job, JobQuerySet, RegisteredModel
+from placement.models.jobs import Job, JobQuerySet
+from placement.models.plans import RegisteredModel
 from reservations.models import Membership, User
 
 

@@ -1,0 +1,164 @@
+"""Looking again at running Jobs: the site's rules, and what each look came to."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+from simple_history.models import HistoricalRecords
+
+from placement.domain.look import Act, Rules
+from placement.domain.move import HOLD_DOWN_FACTOR, MARGIN_RATIO
+from placement.models.jobs import Job
+from placement.models.plans import StoredPlan
+
+
+class PlacementPolicy(models.Model):
+    """The site's rules for running Jobs. One row; times in seconds."""
+
+    look_again_seconds = models.PositiveIntegerField(
+        default=60,
+        help_text="Between two looks at a running job that asks for it; 0: never.",
+    )
+    when_faster = models.CharField(
+        max_length=8,
+        choices=[(a.value, a.label) for a in Act],
+        default=Act.PROPOSE,
+        help_text="When a job would pay for a move by running faster elsewhere.",
+    )
+    when_in_trouble = models.CharField(
+        max_length=8,
+        choices=[(a.value, a.label) for a in Act],
+        default=Act.PROPOSE,
+        help_text="When a stranger runs on a job's GPU, or the GPU breaks.",
+    )
+    margin_ratio = models.FloatField(
+        default=MARGIN_RATIO,
+        help_text="A move must save more than its cost by this part.",
+    )
+    hold_down_factor = models.FloatField(
+        default=HOLD_DOWN_FACTOR,
+        help_text="No second move before so many costs of the last one have passed.",
+    )
+    pause_seconds = models.PositiveIntegerField(
+        default=30, help_text="What stopping and starting a job again takes."
+    )
+
+    network_bytes_per_second = models.PositiveBigIntegerField(
+        default=0,
+        help_text="Between nodes, one direction (10 Gbit/s: 1250000000); 0: not "
+        "known, so no plan spans nodes.",
+    )
+    offload_memory_bytes = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What a plan may keep in a node's memory instead of its GPUs'; "
+        "empty: not known, taken as enough.",
+    )
+
+    history = HistoricalRecords()
+
+    class Meta:
+        verbose_name_plural = "placement policy"
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(margin_ratio__gte=0, hold_down_factor__gte=0),
+                name="moves_cost_no_less_than_nothing",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return "Placement policy"
+
+    def rules(self) -> Rules:
+        """Return the rules as the frozen value that decisions take."""
+        return Rules(
+            when_faster=Act(self.when_faster),
+            when_in_trouble=Act(self.when_in_trouble),
+            margin_ratio=self.margin_ratio,
+            hold_down_factor=self.hold_down_factor,
+        )
+
+    @classmethod
+    def current(cls) -> "PlacementPolicy":
+        """Return the one row, made with the defaults where it is missing."""
+        return cls.objects.filter(pk=1).first() or cls.objects.get_or_create(pk=1)[0]
+
+
+class MoveDecision(models.Model):
+    """What looking again at a Job came to: stay or move, why, and what came of it."""
+
+    class State(models.TextChoices):
+        STAYS = "stays", "stays"
+        PROPOSED = "proposed", "proposed"
+        ACCEPTED = "accepted", "accepted, waits for its turn"
+        MOVING = "moving", "moving"
+        MOVED = "moved", "moved"
+        DECLINED = "declined", "declined"
+        WITHDRAWN = "withdrawn", "withdrawn"
+        FAILED = "failed", "failed"
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="moves")
+    at = models.DateTimeField(default=timezone.now)
+    seen_at = models.DateTimeField(help_text="The last look that said the same.")
+    looks = models.PositiveIntegerField(default=1, help_text="That said the same.")
+    cause = models.CharField(
+        max_length=40, help_text="look, or the rule of the alert behind it"
+    )
+    state = models.CharField(max_length=10, choices=State)
+    reason = models.CharField(max_length=600)
+    from_gpus = models.JSONField(default=list, help_text="node:index, by rank")
+    to_gpus = models.JSONField(default=list, blank=True)
+    gpu_ids = models.JSONField(
+        default=list, blank=True, help_text="All that the reservation would hold then."
+    )
+    plan = models.ForeignKey(
+        StoredPlan, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
+    step_seconds_now = models.FloatField(null=True, blank=True)
+    step_seconds_new = models.FloatField(null=True, blank=True)
+    steps_left = models.BigIntegerField(
+        null=True, blank=True, help_text="Empty: not known."
+    )
+    gain_seconds = models.FloatField(null=True, blank=True, help_text="Predicted.")
+    cost_seconds = models.FloatField(null=True, blank=True, help_text="Predicted.")
+    regret_seconds = models.FloatField(
+        default=0, help_text="What staying has lost so far, of an unknown number left."
+    )
+    realised_step_seconds = models.FloatField(null=True, blank=True)
+    realised_gain_seconds = models.FloatField(null=True, blank=True)
+    realised_cost_seconds = models.FloatField(
+        null=True, blank=True, help_text="From the order to the first process."
+    )
+    automatic = models.BooleanField(
+        default=False, help_text="By the site's policy, nobody was asked."
+    )
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    moved_at = models.DateTimeField(null=True, blank=True)
+    next_job = models.OneToOneField(
+        Job, null=True, blank=True, on_delete=models.SET_NULL, related_name="came_by"
+    )
+
+    class Meta:
+        ordering = ["-at", "-pk"]
+        indexes = [models.Index(fields=["state"])]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=models.Q(state__in=["proposed", "accepted", "moving"]),
+                name="one_open_move_per_job",
+            ),
+            models.UniqueConstraint(
+                fields=["state"],
+                condition=models.Q(state="moving"),
+                name="one_move_in_flight",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job #{self.job_id}: {self.state}"

@@ -1,0 +1,104 @@
+"""Registered models, stored Plans, refined Estimates."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from reservations.models import Membership, User
+
+
+class RegisteredModel(models.Model):
+    """A stored ModelSpec: what a file or a config.json said of a model."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    name = models.CharField(max_length=120)
+    source = models.CharField(max_length=40, help_text="config, safetensors, onnx")
+    sha256 = models.CharField(max_length=64)
+    spec = models.JSONField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class StoredPlanQuerySet(models.QuerySet["StoredPlan"]):
+    """Reads of Plans that people kept."""
+
+    def visible_to(self, user: User) -> "StoredPlanQuerySet":
+        """Plans a User may look at: own, of members of Accounts they head; all for
+        operators. Whoever has a Plan's link may look at that one too."""
+        if user.is_operator:
+            return self.all()
+        headed = user.memberships.filter(is_head=True, active=True).values("account")
+        members = Membership.objects.filter(account__in=headed, active=True)
+        return self.filter(
+            models.Q(owner=user) | models.Q(owner__in=members.values("user"))
+        )
+
+
+class StoredPlan(models.Model):
+    """A Plan somebody chose: data, checked, printable, never changed."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    title = models.CharField(max_length=160)
+    spec = models.JSONField()
+    workload = models.JSONField()
+    plan = models.JSONField()
+    address = models.TextField(
+        blank=True, help_text="Query that opens the planning page with its question."
+    )
+    link_key = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="Whoever is signed in and has it may look; empty: nobody by link.",
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects = StoredPlanQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Refinement(models.Model):
+    """A symbolic Estimate: asked for once, kept by content, answered for everybody."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waits for a worker"
+        RUNNING = "running", "running"
+        DONE = "done", "done"
+        FAILED = "failed", "failed"
+        CANCELLED = "cancelled", "cancelled"
+
+    OPEN = (State.WAITING, State.RUNNING)
+
+    key = models.CharField(
+        max_length=64,
+        unique=True,
+        help_text="SHA-256 of model, workload and the versions that answer.",
+    )
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL
+    )
+    case = models.JSONField(help_text="placement.symbolic.case.Case")
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    doing = models.CharField(max_length=80, blank=True, help_text="What runs now.")
+    done_ratio = models.FloatField(default=0)
+    answer = models.JSONField(null=True, blank=True)
+    problem = models.CharField(max_length=500, blank=True)
+    asked_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-asked_at", "-pk"]
+        indexes = [models.Index(fields=["state"])]
+
+    def __str__(self) -> str:
+        return f"refinement {self.key[:12]}: {self.state}"
