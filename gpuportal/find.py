@@ -18,6 +18,8 @@ MORE_PAGES = (
     ("me", "Settings"),
     ("alerts", "Alerts"),
     ("free-hours", "When is it free?"),
+    ("offers", "Offers"),
+    ("series", "Repeated bookings"),
 )
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
@@ -26,6 +28,8 @@ PAGE_WORDS = {
     "jobs": "run train log stop script recipe",
     "standing": "quota rank fair share ledger usage hours",
     "free-hours": "heat map week history busy free hours",
+    "offers": "give away swap hand on exchange booking",
+    "series": "repeat recurring every week daily weekdays again",
     "alerts": "intruder squatter idle broken xid findings warnings",
     "me": "settings theme api tokens password account",
 }

@@ -5,12 +5,12 @@ from typing import Any
 from django.db.models import Q
 from django.http import HttpRequest
 from ninja import Router, Status
-from pydantic import Field
+from pydantic import Field, StrictInt
 
-from reservations.api_parts import counted_now, decision_json, signed_in
+from reservations.api_parts import counted_now, decision_json, hours_of, signed_in
 from reservations.models import Offer, User
-from reservations.schemas import Key, Line, _Strict
-from reservations.services import couse, offers
+from reservations.schemas import GpuIds, Key, Line, _Strict
+from reservations.services import couse, offers, parting
 from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 
@@ -143,3 +143,52 @@ def _offer(row: Offer, user: User) -> dict[str, object]:
         "made_at": iso(row.made_at),
         "expires_at": iso(row.expires_at),
     }
+
+
+class PartIn(_Strict):
+    """Which part goes: some GPUs, the last hours, or both."""
+
+    gpu_ids: GpuIds = Field(default_factory=list)
+    hours: float = Field(0, ge=0, le=31 * 24)
+
+
+class GiveBackIn(PartIn):
+    """The same, of the version that was shown."""
+
+    version: StrictInt
+    reason: Line = Field("", max_length=400)
+
+
+@router.post("/reservations/{int:pk}/give-back/preview")
+def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
+    """Say what giving a part back returns, and what it may cost."""
+    user = signed_in(request)
+    found = parting.price(
+        reservation_id=pk,
+        user=user,
+        gpu_ids=part.gpu_ids,
+        last_seconds=int(part.hours * 3600),
+        now=counted_now(user, writes=False),
+    )
+    return {
+        "end": iso(found.end),
+        "gpu_ids": list(found.gpu_ids),
+        "returned_gpu_hours": hours_of(found.returned_gpu_seconds),
+        "late_gpu_hours": hours_of(found.late_gpu_seconds),
+    }
+
+
+@router.post("/reservations/{int:pk}/give-back")
+def give_back(request: HttpRequest, pk: int, part: GiveBackIn) -> dict[str, object]:
+    """Give a part back; the rest runs on."""
+    user = signed_in(request)
+    left = parting.give_back_part(
+        reservation_id=pk,
+        user=user,
+        gpu_ids=part.gpu_ids,
+        last_seconds=int(part.hours * 3600),
+        version=part.version,
+        now=counted_now(user, writes=True),
+        reason=part.reason,
+    )
+    return {"id": left.pk, "end": iso(left.end), "version": left.version}

@@ -100,21 +100,6 @@ def carry(old: Reservation, new: Reservation, *, now: datetime) -> None:
     )
 
 
-def candidates(row: Reservation) -> list[User]:
-    """Return the members of the Account that it could be shared with."""
-    shared = CoUser.objects.sharing().filter(reservation=row).order_by()
-    members = (
-        User.objects.filter(
-            is_active=True,
-            memberships__account_id=row.membership.account_id,
-            memberships__active=True,
-        )
-        .exclude(pk=row.user_id)
-        .exclude(pk__in=shared.values("user_id"))
-    )
-    return list(members.order_by("username")[:500])
-
-
 def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reservation:
     """Return the locked Reservation, if this User shares it.
 

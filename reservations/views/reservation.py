@@ -19,6 +19,7 @@ from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
 from reservations.snapshots.notices import notices_of
 from reservations.views.access import reader, steered_accounts, visible_reservations
+from reservations.views.people import people_context
 from telemetry.charts import charts_page
 from telemetry.models import Gpu
 
@@ -117,6 +118,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
             **_past(found, allocations, now),
+            **people_context(found, user, now),
             **_gone(found, allocations, user, now),
             "config": {
                 "id": found.pk,

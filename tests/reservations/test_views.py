@@ -382,7 +382,7 @@ def test_a_reservations_page_costs_a_fixed_number_of_queries(
     for _ in range(10):
         charge(made, HOUR)
     path = f"/reservations/{made.pk}/"
-    queries_of(as_user(alice), path, django_assert_max_num_queries, 13)
+    queries_of(as_user(alice), path, django_assert_max_num_queries, 21)
 
 
 def test_the_standing_page_does_not_ask_once_per_member_or_row(

@@ -1,0 +1,35 @@
+// Giving back a part: what comes back and what it costs, before the button is pressed.
+import { api } from "../api.js";
+
+const WAIT_MS = 250;
+let timer = 0;
+let turn = 0;
+
+const words = (found) => {
+  const back = `${found.returned_gpu_hours} weighted GPU-hours come back`;
+  return found.late_gpu_hours
+    ? `${back}. It costs at most ${found.late_gpu_hours}: hours within a day of now, less what others then hold.`
+    : `${back}, free of charge.`;
+};
+
+async function look(form) {
+  const mine = ++turn;
+  const said = form.querySelector("[data-price-said]");
+  const data = new FormData(form);
+  const hours = Number(data.get("hours"));
+  const gpus = data.getAll("gpus").map(Number);
+  if (!hours && !gpus.length) { said.textContent = "Choose a part first."; return; }
+  try {
+    const found = await api("POST", form.dataset.price, { hours, gpu_ids: gpus });
+    if (mine === turn) said.textContent = words(found);
+  } catch (error) {
+    if (mine === turn) said.textContent = error.message;
+  }
+}
+
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-price]");
+  if (!form) return;
+  clearTimeout(timer);
+  timer = setTimeout(() => look(form), WAIT_MS);
+});
