@@ -2,7 +2,14 @@
 
 from django.urls import path
 
-from reservations import account_urls, desk_urls, notice_urls, people_urls, views
+from reservations import (
+    account_urls,
+    desk_urls,
+    notice_urls,
+    people_urls,
+    report_urls,
+    views,
+)
 
 urlpatterns = [
     path("calendar/", views.calendar, name="calendar"),
@@ -12,6 +19,8 @@ urlpatterns = [
     *desk_urls.urlpatterns,
     *notice_urls.urlpatterns,
     *people_urls.urlpatterns,
+    *report_urls.urlpatterns,
+    path("waiting/", views.waiting, name="waiting"),
     path("standing/", views.standing, name="standing"),
     path("standing/ledger.csv", views.ledger_csv, name="ledger-csv"),
 ]

@@ -167,6 +167,6 @@ def _one(user: User, row: WaitingRequest) -> dict[str, object]:
         reader=Reader.of(user, policy),
         policy=policy,
         now=timezone.now(),
-        only=row.pk,
+        own=[row],
     )
     return request_json(found.requests[0])

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import QuerySet
+
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.chance import Chance, chance_of
 from reservations.domain.decision import Decision
@@ -86,22 +88,15 @@ def queue_of(
     reader: Reader,
     policy: Policy,
     now: datetime,
-    only: int | None = None,
+    own: Sequence[WaitingRequest] | None = None,
 ) -> Queue:
-    """Return one's own requests, those that wait first, then the newest.
+    """Return own requests, and where they stand.
 
     Args:
-        only: the number of one of them; None: all that are shown.
+        own: which ones; None: those that wait, then the newest others.
     """
-    rows = WaitingRequest.objects.filter(user=user)
-    if only is not None:
-        rows = rows.filter(pk=only)
-    own = list(
-        rows.select_related("membership__account", "reservation").order_by(
-            "-created_at", "-pk"
-        )[:MOST_SHOWN]
-    )
-    own.sort(key=lambda row: row.state != WAITING)
+    if own is None:
+        own = sorted(own_rows(user)[:MOST_SHOWN], key=lambda row: row.state != WAITING)
     order = ordered(now, policy) if any(r.state == WAITING for r in own) else []
     waiting = WaitingRequest.objects.waiting().count()
     place = {row.pk: number for number, row in enumerate(order)}
@@ -119,6 +114,13 @@ def queue_of(
         waiting=waiting,
         error=past_error(),
     )
+
+
+def own_rows(user: User) -> QuerySet[WaitingRequest]:
+    """Return one's own requests, newest first."""
+    rows = WaitingRequest.objects.filter(user=user)
+    related = rows.select_related("membership__account", "reservation")
+    return related.order_by("-created_at", "-pk")
 
 
 def ordered(now: datetime, policy: Policy) -> list[WaitingRequest]:

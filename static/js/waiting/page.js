@@ -1,0 +1,83 @@
+// The waitlist's page: asks, and answers what was offered. The lists are the server's.
+import { api } from "../api.js";
+import { fromWall } from "../calendar/zone.js";
+import { pageData } from "../dom.js";
+import { ask, toastProblem } from "../toast.js";
+
+const { zone } = pageData("waiting-config");
+const form = document.getElementById("wait-form");
+const problem = document.getElementById("wait-problem");
+
+/** The request as the API takes it; empty times are left out. */
+function wish() {
+  const { elements } = form;
+  const body = {
+    count: Number(elements.count.value),
+    hours: Number(elements.hours.value),
+    min_memory_gib: Number(elements.min_memory_gib.value),
+    gpu_class: elements.gpu_class.value,
+    purpose: elements.purpose.value,
+    any_notice: elements.any_notice.checked,
+  };
+  for (const name of ["earliest", "latest"]) {
+    if (elements[name].value) body[name] = fromWall(elements[name].value, zone).toISOString();
+  }
+  if (elements.membership) body.membership = Number(elements.membership.value);
+  return body;
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const button = form.querySelector("button[type=submit]");
+  button.disabled = true;
+  problem.hidden = true;
+  try {
+    const made = await api("POST", "/waiting", wish());
+    location.assign(`${location.pathname}#request-${made.id}`);
+    location.reload();
+  } catch (error) {
+    button.disabled = false;
+    if (error.name !== "Problem") throw error;
+    problem.textContent = [error.message, ...Object.values(error.fields).flat()].join(" ");
+    problem.hidden = false;
+  }
+});
+
+const ACTS = {
+  withdraw: ["DELETE", (id) => `/waiting/${id}`],
+  accept: ["POST", (id) => `/waiting/${id}/accept`],
+  decline: ["POST", (id) => `/waiting/${id}/decline`],
+};
+
+const SURE = {
+  withdraw: {
+    title: "Withdraw this request?", yes: "Withdraw",
+    text: "It loses its place: asked for again, it counts from then on.",
+  },
+};
+
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest("[data-act]");
+  if (!button) return;
+  const { act, request } = button.dataset;
+  if (SURE[act] && !(await ask(SURE[act]))) return;
+  const [method, path] = ACTS[act];
+  button.disabled = true;
+  try {
+    await api(method, path(request));
+    location.reload();
+  } catch (error) {
+    button.disabled = false;
+    toastProblem(error);
+  }
+});
+
+const filter = document.querySelector(".wait-filter");
+if (filter) {
+  filter.querySelector("button").hidden = true;
+  filter.addEventListener("change", () => filter.requestSubmit());
+  // An empty choice stays out of the address.
+  filter.addEventListener("formdata", ({ formData }) => {
+    for (const [name, value] of [...formData]) if (!value) formData.delete(name);
+  });
+}
