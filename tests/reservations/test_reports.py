@@ -3,10 +3,17 @@
 from datetime import date, timedelta
 
 import pytest
+from django.urls import reverse
 
 from reservations import services
 from reservations.domain.errors import Refusal
-from reservations.models import LedgerEntry, MonthUse, RefusedDemand, RolledMonth
+from reservations.models import (
+    Account,
+    LedgerEntry,
+    MonthUse,
+    RefusedDemand,
+    RolledMonth,
+)
 from reservations.services import reports
 from telemetry.models import UsageSummary
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
@@ -79,3 +86,52 @@ def test_a_slower_worker_writes_no_month_and_old_months_come_to_rest(lab, alice)
     assert reports.roll_months(much_later) == 3
     assert RolledMonth.objects.get(month=MARCH).final
     assert MARCH not in reports.due_months(much_later + timedelta(days=1))
+
+
+def test_the_report_shows_adds_up_narrows_and_tames(
+    lab, alice, carol, omar, client, django_assert_max_num_queries
+):
+    Account.objects.filter(name="vision").update(title="=cmd()")
+    lab.book(alice, lab.gpus[:2], at(10), 4)
+    lab.book(carol, lab.gpus[2:3], at(10), 2)
+    with pytest.raises(Refusal):
+        lab.book(carol, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    services.tick(at(14))
+    reports.roll_months(at(15))
+    client.force_login(omar)
+    where = reverse("manage-reports") + "?since=2026-03&until=2026-03"
+    for by in ("month", "group", "user", "gpu", "class"):
+        with django_assert_max_num_queries(25):
+            page = client.get(f"{where}&by={by}&sort=-held")
+        assert page.status_code == 200
+        assert page.context["report"].total.sums.booked_gpu_seconds == 10 * HOUR
+    assert page.context["report"].total.refused_gpu_seconds == 2 * HOUR
+    narrowed = client.get(f"{where}&by=user&user={alice.pk}&since=never")
+    assert [row.name for row, _ in narrowed.context["rows"]] == [str(alice)]
+    assert "since" in narrowed.context["notices"][0]
+    sheet = client.get(f"{where}&by=group&format=csv").content.decode()
+    assert "'=cmd()" in sheet
+    assert "\n=cmd()" not in sheet
+    assert sheet.splitlines()[-1].startswith("Together,10.0,")
+
+
+def test_a_head_sees_the_own_group_and_carol_and_alice_see_no_report(
+    lab, alice, bob, carol, client
+):
+    vision = Account.objects.get(name="vision")
+    bob.memberships.update(is_head=True)
+    lab.book(alice, lab.gpus[:1], at(10), 2)
+    lab.book(carol, lab.gpus[1:2], at(10), 8)
+    reports.roll_months(at(9))
+    where = reverse("group-report", args=[vision.pk]) + "?since=2026-03&until=2026-03"
+    client.force_login(bob)
+    nlp = carol.memberships.get().account_id
+    page = client.get(f"{where}&by=user")
+    assert [row.name for row, _ in page.context["rows"]] == [str(alice)]
+    assert client.get(f"{where}&group={nlp}").context["rows"] == []
+    assert client.get(reverse("manage-reports")).status_code == 403
+    for outsider in (alice, carol):
+        client.force_login(outsider)
+        assert client.get(where).status_code == 404
+        assert client.get(reverse("manage-reports")).status_code == 403
