@@ -73,7 +73,7 @@ def test_a_standing_costs_the_same_queries_for_any_history(
 ) -> None:
     for hour in range(10, 20, 2):
         lab.book(alice, lab.gpus[:1], at(hour), 1)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(14):
         services.standing(user=alice, now=NOW)
 
 

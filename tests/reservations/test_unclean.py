@@ -79,3 +79,36 @@ def test_once_the_holder_has_come_nothing_is_moved(lab, alice) -> None:
     assert services.tick(at(10, 5))["unclean"] == 0
     made.refresh_from_db()
     assert gpus_of(made) == [lab.gpus[0].pk]
+
+
+def test_who_overran_pays_the_overrun_and_the_site_the_rest(lab, alice, bob) -> None:
+    before = lab.book(bob, lab.gpus[:1], at(9), 1)
+    services.check_in(reservation_id=before.pk, now=at(9, 1))
+    made = lab.book(alice, lab.gpus[:2], at(10), 2)
+    for gpu in lab.gpus[2:]:
+        stranger(gpu, at(9), rule="squatter")
+    services.tick(at(10))
+    stranger(lab.gpus[0], at(10))
+    Alert.objects.filter(gpu=lab.gpus[0]).update(detail={"users": ["bob"]})
+    assert services.tick(at(10, 3))["unclean"] == 1
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+    assert balance(before) == (0, 10 * (3600 + 3 * 60))
+    site = LedgerEntry.objects.get(membership=None)
+    assert site.gpu_seconds == 10 * 3 * 60, "the one Gpu that Alice did have"
+    assert services.tick(at(10, 4))["unclean"] == 0
+    assert balance(before) == (0, 10 * (3600 + 3 * 60))
+
+
+def test_an_overrun_is_paid_where_an_equal_gpu_helped(lab, alice, bob) -> None:
+    before = lab.book(bob, lab.gpus[:1], at(9), 1)
+    services.check_in(reservation_id=before.pk, now=at(9, 1))
+    lab.book(alice, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    Alert.objects.create(
+        rule="overrun", gpu=lab.gpus[0], opened_at=at(10, 1), last_seen_at=at(10, 1),
+        reservation_id=before.pk,
+    )  # fmt: skip
+    assert services.tick(at(10, 4))["unclean"] == 1
+    assert balance(before) == (0, 10 * (3600 + 4 * 60))
+    assert not Token.objects.exists()
