@@ -5,6 +5,7 @@ import { duration, gib } from "../format.js";
 import { icon } from "../icons.js";
 import { barClasses, barSentence, barSign, owner } from "./bars.js";
 import { closureItem } from "./closures.js";
+import { ghostItems } from "./ghosts.js";
 import { clockOf, shortClass } from "./words.js";
 import { addWall, ceilWall, toWall, wallSeconds } from "./zone.js";
 
@@ -65,7 +66,8 @@ export class Agenda {
       el("ul", { class: "agenda-list" }, ...[...entries, ...gaps]
         .sort((a, b) => (a.start < b.start ? -1 : 1))
         .map((item) => el("li", {}, item.r ? this.#booked(item)
-          : item.c ? closureItem(item.c, this.zone) : this.#free(gpu, item)))));
+          : item.c ? closureItem(item.c, this.zone) : this.#free(gpu, item))),
+      ...ghostItems(this.store.waiting, gpu, this.date, this.zone).map((line) => el("li", {}, line))));
     fold.addEventListener("toggle", () => this.unfolded[fold.open ? "add" : "delete"](gpu.id));
     return fold;
   }

@@ -4,6 +4,7 @@ import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { serverNow } from "../time.js";
 import { closureFace } from "./closures.js";
+import { ghostFace } from "./ghosts.js";
 import { clockOf, gpuWords, span } from "./words.js";
 import { toWall } from "./zone.js";
 
@@ -101,7 +102,8 @@ export function pastEvent(rowIds, start, end, nowWall) {
 
 /** What stands inside a bar. */
 export function barContent(event, { zone, store, nowWall }) {
-  const { reservation, ground, closure } = event.extendedProps;
+  const { reservation, ground, closure, ghost } = event.extendedProps;
+  if (ghost) return { domNodes: [ghostFace(ghost, zone)] };
   if (closure) return { domNodes: [closureFace(closure, zone)] };
   if (ground) return { domNodes: [] };
   if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: "Draft" })] };

@@ -3,6 +3,7 @@ import { api } from "../api.js";
 import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { icon } from "../icons.js";
+import { waitAddress } from "./ghosts.js";
 import { gpuWords, gpus as gpuCount, moment, shortClass, span } from "./words.js";
 import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";
 
@@ -59,9 +60,19 @@ export class Find {
   #show(slots) {
     if (!slots.length) {
       this.#say("info", "Nothing fits in that time within your limits. Fewer GPUs, fewer hours or a later end may.");
+      this.results.append(this.#waitLink());
       return;
     }
-    this.results.replaceChildren(...slots.map((slot) => this.#card(slot)));
+    this.results.replaceChildren(...slots.map((slot) => this.#card(slot)), this.#waitLink());
+  }
+
+  /** What was looked for, to wait for instead: placed when it comes free. */
+  #waitLink() {
+    const { count, hours, min_gib: size, gpu_class: kind, earliest, latest } = this.form.elements;
+    return el("a", { class: "btn btn-s", href: waitAddress({
+      count: count.value, hours: hours.value, min_gib: size.value, gpu_class: kind.value,
+      earliest: earliest.value, latest: latest.value, membership: this.membership(),
+    }) }, icon("clock"), "Wait for it instead");
   }
 
   #card(slot) {

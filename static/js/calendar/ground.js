@@ -2,6 +2,7 @@
 // the past, and the draft in front.
 import { closedEvent, draftEvent, pastEvent } from "./bars.js";
 import { closureEvents } from "./closures.js";
+import { ghostEvents } from "./ghosts.js";
 import { rangeOf } from "./zone.js";
 
 /** part: {store, draft, zone, view, date, nowWall}; gpus: those whose rows are drawn. */
@@ -12,5 +13,6 @@ export function groundEvents({ store, draft, zone, view, date, nowWall }, gpus) 
     draftEvent(draft), closedEvent(gpus, ...range),
     pastEvent(rowIds, ...range, nowWall()),
     ...closureEvents(store.closures, new Set(rowIds), zone),
+    ...ghostEvents(store.waiting, new Set(rowIds), zone),
   ].filter(Boolean);
 }

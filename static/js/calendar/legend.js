@@ -11,6 +11,7 @@ export function watchLegend(list, store) {
     for (const { account, hue } of shown) groups.set(account, hue);
     const there = new Set(store.closures.map((closure) => closure.kind));
     if (shown.some((reservation) => reservation.overstay)) there.add("overstay");
+    if (store.waiting.length) there.add("ghost");
     for (const key of keys) key.hidden = !there.has(key.dataset.when);
     const print = JSON.stringify([...groups]);
     if (print === list.dataset.shown) return;

@@ -13,6 +13,7 @@ export class Store extends EventTarget {
     this.accounts = accounts;
     this.gpus = [];
     this.closures = [];
+    this.waiting = [];
     this.reservations = new Map();
     this.filters = { gpuClass: "", minGib: 0, mine: false };
     this.start = this.end = null;
@@ -30,6 +31,7 @@ export class Store extends EventTarget {
     if (turn !== this.asked) return;
     this.gpus = answer.gpus;
     this.closures = answer.closures ?? [];
+    this.waiting = answer.waiting ?? [];
     this.reservations = new Map(answer.reservations.map((r) => [r.id, r]));
     for (const fact of this.heard.values()) this.#apply(fact);
     this.loaded = true;
