@@ -56,8 +56,9 @@ MOST_ARGUMENTS = 64
 MOST_ARGUMENT_CHARACTERS = 1024
 MOST_PLAN_CHARACTERS = 40 * 1024
 """Of a Plan that goes to its node with the order."""
-MOST_LIVE_JOBS = 8
-"""Jobs that wait or run in one Reservation."""
+MOST_LIVE_JOBS = 100
+"""Jobs that wait or run in one Reservation: an array's, and what stands behind it."""
+MOST_RETRIES = 5
 
 
 def launch_in(
@@ -74,7 +75,10 @@ def launch_in(
     node: str = "",
     may_move: bool = False,
     restart: str = "",
+    gpu_count: int | None = None,
+    retries: int = 0,
     now: datetime,
+    **marks: Any,
 ) -> Job:
     """Put a Job into a Reservation, own or shared; it begins when that does.
 
@@ -84,6 +88,9 @@ def launch_in(
         node: which node, where the Reservation has Gpus on several.
         may_move: look again whether it would run faster elsewhere.
         restart: how it may be started again (``domain.look.Restart``); "": not.
+        gpu_count: how many Gpus it needs; None: all that are held on its node.
+        retries: how often it may start again when its node is lost.
+        marks: further fields of the row, from whoever launches for somebody.
 
     Raises:
         LaunchInvalid: fields that cannot be used.
@@ -101,6 +108,7 @@ def launch_in(
         _check_held(plan, reservation)
         node = node or str(plan.plan.get("node", ""))
     where = _node_of(reservation, node)
+    _check_counts(reservation, where, gpu_count, retries)
     if kind == Job.Kind.SCRIPT or RECIPES[recipe].runs_own_code:
         _check_isolation(where, user)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
@@ -113,7 +121,10 @@ def launch_in(
         plan=plan,
         node=where,
         may_move=may_move,
+        gpu_count=None if plan is not None else gpu_count,
+        retries=retries,
         created_at=now,
+        **marks,
         **checked,
     )
     JobEvent.objects.create(
@@ -271,6 +282,20 @@ def _node_of(reservation: Reservation, asked: str) -> Node:
         nodes=tuple(f"{name}: {count}" for name, count in sorted(counts.items())),
         asked=asked,
     )
+
+
+def _check_counts(
+    reservation: Reservation, node: Node, gpu_count: int | None, retries: int
+) -> None:
+    """Refuse more Gpus than are held there, and more retries than may be."""
+    held = reservation.allocations.filter(live=True, gpu__node=node).count()
+    problems = {}
+    if gpu_count is not None and not 1 <= gpu_count <= held:
+        problems["gpu_count"] = f"must be 1 to {held}: so many are held on {node.name}"
+    if not 0 <= retries <= MOST_RETRIES:
+        problems["retries"] = f"must be 0 to {MOST_RETRIES}"
+    if problems:
+        raise LaunchInvalid(problems)
 
 
 def _check_isolation(node: Node, user: User) -> None:

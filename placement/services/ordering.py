@@ -15,6 +15,7 @@ from placement.domain.orders import Addressed, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.models import Job
+from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
 from reservations.models import SitePolicy
 from telemetry.models import Gpu
@@ -107,24 +108,21 @@ def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
     return True
 
 
-def _gpus_of(job: Job) -> list[Gpu]:
-    """Return the Gpus that a Job gets, in the order in which it counts them.
-
-    A recipe that runs by a Plan gets the Plan's, by rank; served models the one of
-    their endpoint; others all that the Reservation holds on the node.
-    """
-    held = (
-        job.reservation.allocations.filter(live=True, gpu__node=job.node)
-        .select_related("gpu")
-        .order_by("gpu__index")
-    )
-    gpus = {row.gpu.uuid: row.gpu for row in held}
-    if job.kind == Job.Kind.SERVE:
-        return [gpu for gpu in gpus.values() if gpu.pk == job.endpoint.gpu_id]
+def planned_uuids(job: Job) -> list[str]:
+    """Return the Gpus of the Plan that a recipe runs by, by rank; else nothing."""
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
-        planned = [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
-        return [gpus[uuid] for uuid in planned if uuid in gpus]
-    return list(gpus.values())
+        return [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
+    return []
+
+
+def _gpus_of(job: Job) -> list[Gpu]:
+    """Return the Gpus that a Job got (or would get), in the order it counts them."""
+    held = held_gpus(job)
+    by_pk = {gpu.pk: gpu for gpu in held}
+    by_uuid = {gpu.uuid: gpu for gpu in held}
+    got = [by_pk[pk] for pk in job.gpu_ids if pk in by_pk]
+    planned = [by_uuid[uuid] for uuid in planned_uuids(job) if uuid in by_uuid]
+    return got or planned or held
 
 
 def _claim(job: Job) -> dict[str, Any]:

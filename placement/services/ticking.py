@@ -1,6 +1,6 @@
 """The tick of Jobs: what should run, derived from the database each second.
 
-1. order what is due: QUEUED, its Reservation ACTIVE, its Gpus free of others
+1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
 2. order again what a node has not been heard of for 20 s (same attempt: the
    node takes it once)
 3. tell shims a Reservation's end that has moved
@@ -24,7 +24,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobQuerySet
-from placement.services import ordering
+from placement.services import filling, ordering
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
 from reservations.models import CoUser, SitePolicy
@@ -37,7 +37,6 @@ STRAY_SECONDS = 10.0
 MOST_ROWS = 200
 
 logger = logging.getLogger(__name__)
-_ON_NODE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 _WORDS = {
     State.ENDED: "the reservation's end",
     State.RELEASED: "the reservation was released",
@@ -92,17 +91,16 @@ def _due(now: datetime) -> Iterable[Job]:
             reservation__state=State.ACTIVE,
             reservation__end__gt=now,
         )
-        .order_by("created_at")[:MOST_ROWS]
+        .order_by("created_at", "pk")[:MOST_ROWS]
     )
 
 
 def _order(job: Job, now: datetime) -> bool:
-    waits_for = _other_on_gpus(job)
-    if waits_for is not None:
-        reason = f"waits for job #{waits_for} to leave the GPUs"
+    turn = filling.turn_of(job, ordering.planned_uuids(job))
+    if turn.waits:
         Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
-            reason=reason
-        ).update(reason=reason)
+            reason=turn.waits
+        ).update(reason=turn.waits)
         return False
     with transaction.atomic():
         if not move(
@@ -112,6 +110,7 @@ def _order(job: Job, now: datetime) -> bool:
             actor=PORTAL,
             fields={
                 "attempt": job.attempt + 1,
+                "gpu_ids": list(turn.gpu_ids),
                 "order_nonce": ordering.new_nonce(),
                 "ordered_at": now,
                 "told_end": job.reservation.end,
@@ -119,26 +118,6 @@ def _order(job: Job, now: datetime) -> bool:
         ):
             return False
     return ordering.send(ordering.start_order(job, now=now), now=now)
-
-
-def _other_on_gpus(job: Job) -> int | None:
-    """Return a Job that is still on the Gpus, or that this one was moved from."""
-    before = Job.objects.filter(moves__next_job=job, state__in=_ON_NODE).first()
-    if before is not None:
-        return before.pk
-    gpus = job.reservation.allocations.filter(
-        live=True, gpu__node_id=job.node_id
-    ).values("gpu_id")
-    return (
-        Job.objects.filter(
-            node_id=job.node_id,
-            state__in=_ON_NODE,
-            reservation__allocations__gpu_id__in=gpus,
-        )
-        .exclude(reservation_id=job.reservation_id)
-        .values_list("pk", flat=True)
-        .first()
-    )
 
 
 def _unheard(now: datetime) -> Iterable[Job]:
@@ -273,7 +252,9 @@ def _hopeless(now: datetime) -> Iterable[Job]:
     ended = Q(reservation__end__lt=over)
     unheard = Q(seen_at=None) | Q(seen_at__lt=silent)
     asked = Q(stop_at=None) | Q(stop_at__lt=over)
-    return _jobs().filter(Q(state__in=_ON_NODE) & ended & unheard & asked)[:MOST_ROWS]
+    return _jobs().filter(Q(state__in=filling.ON_NODE) & ended & unheard & asked)[
+        :MOST_ROWS
+    ]
 
 
 def _give_up(job: Job, now: datetime) -> bool:

@@ -207,8 +207,8 @@ def test_one_bad_row_never_blocks_the_rest(
 ):
     second = services.launch(
         user=alice, reservation_id=reservation.pk, name="two", kind="recipe",
-        recipe="burn-in", now=NOW,
+        recipe="burn-in", gpu_count=1, now=NOW,
     )  # fmt: skip
-    Job.objects.filter(pk=job.pk).update(recipe_settings={"broken": 1})
+    Job.objects.filter(pk=job.pk).update(recipe_settings={"broken": 1}, gpu_count=1)
     services.tick(NOW)
     assert [order.job for order in orders()] == [second.pk]

@@ -152,12 +152,26 @@ def test_gpus_on_two_nodes_need_a_named_one(alice):
 
 
 def test_one_reservation_has_a_ceiling_of_live_jobs(alice, reservation):
-    for _ in range(8):
+    first = launch(alice, reservation)
+    rest = [Job(**_row(first)) for _ in range(99)]
+    Job.objects.bulk_create(rest)
+    with pytest.raises(TooManyJobs, match="may have 100"):
         launch(alice, reservation)
-    with pytest.raises(TooManyJobs, match="may have 8"):
-        launch(alice, reservation)
-    Job.objects.filter(pk=Job.objects.first().pk).update(state=JobState.DONE)
+    Job.objects.filter(pk=first.pk).update(state=JobState.DONE)
     launch(alice, reservation)
+
+
+def _row(job):
+    names = ("reservation", "owner", "node", "name", "kind", "recipe")
+    return {name: getattr(job, name) for name in names}
+
+
+def test_more_gpus_than_are_held_and_too_many_retries_are_refused_by_field(
+    alice, reservation
+):
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(alice, reservation, gpu_count=3, retries=6)
+    assert set(refused.value.problems) == {"gpu_count", "retries"}
 
 
 def make_plan(user, strategy, task="train"):
@@ -179,7 +193,7 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
     [({"precision": "mixed_fp16"}, "not mixed_fp16"),
      ({"optimizer": "adafactor"}, "not adafactor"),
      ({"nodes": ["red", "blue"]}, "spans several nodes"),
-     ({"offload": "nvme"}, "nvme"), ({"x": "y" * 50_000}, "too long")],
+     ({"offload": "moon"}, "moon"), ({"x": "y" * 50_000}, "too long")],
 )  # fmt: skip
 def test_a_plan_that_nothing_runs_is_refused_with_the_reason(
     alice, reservation, changes, words

@@ -147,3 +147,42 @@ def test_a_silent_nodes_job_is_given_up_a_minute_after_the_end(running, reservat
 def test_a_silent_node_is_not_the_jobs_fault_before_that(running):
     services.tick(after(600))
     assert now_is(running) == JobState.RUNNING
+
+
+def test_jobs_of_one_reservation_run_one_after_the_other(
+    job, orders, reservation, alice
+):
+    second = services.launch(
+        user=alice, reservation_id=reservation.pk, name="next", kind="recipe",
+        recipe="burn-in", now=NOW,
+    )  # fmt: skip
+    services.tick(NOW)
+    assert [order.job for order in orders()] == [job.pk]
+    second.refresh_from_db()
+    assert second.reason == f"waits for job #{job.pk} to leave the GPUs"
+    record(fact(job, "started"))
+    record(fact(job, "exited", exit_code=0))
+    services.tick(NOW)
+    assert [order.job for order in orders()] == [second.pk]
+
+
+def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
+    orders, reservation, alice
+):
+    jobs = [
+        services.launch(
+            user=alice, reservation_id=reservation.pk, name=f"{number}", kind="recipe",
+            recipe="burn-in", gpu_count=count, now=NOW,
+        )
+        for number, count in enumerate([1, 2, 1])
+    ]  # fmt: skip
+    services.tick(NOW)
+    (first,) = orders()
+    assert first.job == jobs[0].pk and len(first.gpu_uuids) == 1
+    jobs[2].refresh_from_db()
+    assert jobs[2].reason == f"waits for its turn behind job #{jobs[1].pk}"
+    jobs[0].refresh_from_db()
+    record(fact(jobs[0], "exited", exit_code=0))
+    services.tick(NOW)
+    (wide,) = orders()
+    assert wide.job == jobs[1].pk and len(wide.gpu_uuids) == 2

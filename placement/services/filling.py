@@ -1,0 +1,108 @@
+"""Which Gpus of its Reservation a due Job gets: one after the other, as they were
+launched.
+
+Jobs of one Reservation on one node stand in line. The first gets its Plan's Gpus, or
+as many as it needs in the order of their index, once no other Job is on them; nobody
+overtakes, so that a wide Job is not starved by narrow ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from placement.domain.lifecycle import JobState
+from placement.models import Job
+from telemetry.models import Gpu
+
+ON_NODE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a due Job gets now."""
+
+    gpu_ids: tuple[int, ...] = ()
+    """In the order in which it counts them."""
+    waits: str = ""
+    """Why it gets none yet; "": it may start."""
+
+
+def turn_of(job: Job, planned: Sequence[str]) -> Turn:
+    """Return the Gpus for a due Job, or what it waits for.
+
+    Args:
+        planned: UUIDs of the Plan that it runs by, by rank; empty: it needs
+            ``gpu_count`` of them, or all that the Reservation holds on its node.
+    """
+    held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
+    if job.gpu_count is not None and job.gpu_count > len(held):
+        return Turn(waits=_too_few(job, len(held)))
+    ahead = _ahead(job)
+    if ahead is not None:
+        return Turn(waits=f"waits for its turn behind job #{ahead}")
+    before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
+    if before is not None:
+        return Turn(waits=_waits_for(before.pk))
+    taken = _taken(job, set(held.values()))
+    wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
+    free = [pk for pk in wanted if pk not in taken]
+    count = job.gpu_count if job.gpu_count and not planned else len(wanted)
+    if len(free) >= count:
+        return Turn(tuple(free[:count]))
+    return Turn(waits=_waits_for(min(taken[pk] for pk in wanted if pk in taken)))
+
+
+def held_gpus(job: Job) -> list[Gpu]:
+    """Return what the Reservation holds on the Job's node, by index."""
+    held = (
+        job.reservation.allocations.filter(live=True, gpu__node_id=job.node_id)
+        .select_related("gpu")
+        .order_by("gpu__index")
+    )
+    return [row.gpu for row in held]
+
+
+def _waits_for(pk: int) -> str:
+    return f"waits for job #{pk} to leave the GPUs"
+
+
+def _too_few(job: Job, held: int) -> str:
+    return (
+        f"needs {job.gpu_count} GPUs, and the reservation holds {held} on "
+        f"{job.node.name} now"
+    )
+
+
+def _ahead(job: Job) -> int | None:
+    """Return a Job of the same Reservation and node that was launched before."""
+    earlier = Q(created_at__lt=job.created_at) | Q(
+        created_at=job.created_at, pk__lt=job.pk
+    )
+    return (
+        Job.objects.filter(
+            earlier,
+            reservation_id=job.reservation_id,
+            node_id=job.node_id,
+            state=JobState.QUEUED,
+        )
+        .order_by("created_at", "pk")
+        .values_list("pk", flat=True)
+        .first()
+    )
+
+
+def _taken(job: Job, held: set[int]) -> dict[int, int]:
+    """Return the Job that is on each of these Gpus, of whichever Reservation."""
+    found: dict[int, int] = {}
+    others = (
+        Job.objects.filter(node_id=job.node_id, state__in=ON_NODE)
+        .exclude(pk=job.pk)
+        .prefetch_related("reservation__allocations")
+    )
+    for other in others:
+        on = other.gpu_ids or [
+            row.gpu_id for row in other.reservation.allocations.all()
+        ]
+        found |= {pk: other.pk for pk in on if pk in held}
+    return found
