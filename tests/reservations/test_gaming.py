@@ -1,0 +1,213 @@
+"""POLICY.md section 5: each attempt to game the rule, and what stops it."""
+
+from datetime import timedelta
+
+import pytest
+
+from reservations import services
+from reservations.domain import errors
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.limits import PersonQuotaExceeded
+from reservations.domain.promise import Claim, PoolCapacity, pool_promises
+from reservations.models import Account, Membership, Notice, Reservation
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.usage import ranking
+from tests.factories import make_membership, make_user
+from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_minutes
+
+FAR = at(10, day=10)
+"""Eight days ahead: a Tuesday, all of it beyond the flex horizon."""
+TUESDAY = at(14, day=3)
+"""29 hours ahead: flex that begins then freezes on Tuesday at 02:00."""
+
+
+def place(user) -> int:
+    """Who is served before this User, and they: 1 is first."""
+    found = ranking(NOW, site_policy())
+    assert found is not None
+    return found.place(user.memberships.first().pk)
+
+
+def test_hoarding_prime_time_far_ahead_meets_quota_limits_and_the_late_price(
+    lab, alice, bob
+) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 12 * HOUR)
+    lab.set(gpus_at_once=2)
+    with pytest.raises(errors.TooManyGpus):
+        lab.book(alice, lab.gpus[:3], FAR, 1)
+    before = place(alice)
+    held = lab.book(alice, lab.gpus[:2], FAR, 6)
+    # Two days later the same 7 days are still touched.
+    with pytest.raises(errors.QuotaExceeded):
+        lab.book(alice, lab.gpus[:1], FAR + timedelta(days=2), 1)
+    assert place(alice) > before, "what is booked counts as used at once"
+    late = FAR - timedelta(hours=3)
+    services.cancel(reservation_id=held.pk, user=alice, now=late)
+    services.tick(FAR + timedelta(hours=7))
+    assert balance(held) == (0, held.cost_gpu_seconds // 2)
+
+
+def test_a_week_edge_gives_no_second_quota(lab, alice) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 8 * HOUR)
+    sunday, monday = at(16, day=8), at(0, day=9)
+    lab.book(alice, lab.gpus[:1], sunday, 8)
+    with pytest.raises(errors.QuotaExceeded):
+        lab.book(alice, lab.gpus[1:2], monday, 1)
+    # Seven days after the first hour of it, that hour is free again.
+    assert lab.book(alice, lab.gpus[:1], sunday + timedelta(days=7), 8)
+
+
+def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
+    lab.set(live_reservations=2)
+    whole = lab.book(bob, lab.gpus[:1], FAR, 6)
+    parts = [
+        lab.book(alice, lab.gpus[1:2], FAR + timedelta(hours=h), 1) for h in range(6)
+    ]
+    assert sum(part.cost_gpu_seconds for part in parts) == whole.cost_gpu_seconds
+    assert place(alice) == place(bob), "and ranks the same"
+    # Six back to back count as one: for the limit of bookings and the longest one.
+    assert lab.book(alice, lab.gpus[2:3], FAR, 1)
+    lab.set(longest_seconds=6 * HOUR)
+    with pytest.raises(errors.TooLong):
+        lab.book(alice, lab.gpus[1:2], FAR + timedelta(hours=6), 1)
+
+
+def test_sock_puppets_have_the_groups_quota_and_place_together(
+    lab, alice, bob, carol
+) -> None:
+    """I11: k identities of one group have together what the group has."""
+    lab.set(flex_horizon_seconds=0)
+    Account.objects.filter(name="vision").update(quota_gpu_seconds=WEIGHT * 6 * HOUR)
+    puppets = [make_user(f"puppet{n}") for n in range(3)]
+    for puppet in puppets:
+        make_membership(puppet, "vision")
+    booked = 0
+    for number, user in enumerate([alice, bob, *puppets]):
+        try:
+            lab.book(user, lab.gpus[:1], FAR + timedelta(hours=2 * number), 2)
+            booked += 1
+        except errors.GroupQuotaExceeded:
+            continue
+    assert booked == 3
+    # However many they are, who uses nothing in the other group stands above all.
+    assert place(carol) == 1
+    assert all(place(user) > 1 for user in [alice, bob, *puppets])
+
+
+def test_one_person_in_several_groups_is_one_person(lab, alice) -> None:
+    other = make_membership(alice, "nlp")
+    first = alice.memberships.get(account__name="vision")
+    lab.set(
+        gpus_at_once=2,
+        person_quota_gpu_seconds=WEIGHT * 10 * HOUR,
+        quota_gpu_seconds=WEIGHT * 8 * HOUR,
+    )
+    lab.book(alice, lab.gpus[:1], FAR, 8, membership=first)
+    with pytest.raises(PersonQuotaExceeded) as refused:
+        lab.book(alice, lab.gpus[1:2], FAR + timedelta(days=1), 8, membership=other)
+    assert "over all accounts" in refused.value.text()
+    with pytest.raises(errors.TooManyGpus):
+        lab.book(alice, lab.gpus[1:3], FAR, 1, membership=other)
+    assert lab.book(
+        alice, lab.gpus[1:2], FAR + timedelta(days=1), 2, membership=other
+    )  # fmt: skip
+
+
+def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
+    lab, alice, bob
+) -> None:
+    made = lab.book(alice, lab.gpus[:1], NOW, 3)
+    # Bob's process is nobody's the reservation knows: process_n counts the owner's.
+    make_minutes(lab.gpus[0], NOW, 15, process_n=0, util_pct=90)
+    assert services.tick(at(9, 15))["no_shows"] == 1
+    made.refresh_from_db()
+    assert (made.state, made.no_show) == (State.RELEASED, True)
+    services.tick(at(12))
+    assert balance(made) == (0, WEIGHT * 3 * HOUR)
+    # Nor can it be handed on behind the portal's back.
+    other = lab.book(alice, lab.gpus[:1], FAR, 1)
+    with pytest.raises(errors.NotAllowed):
+        services.change(
+            reservation_id=other.pk, user=bob, version=1, end=FAR, now=NOW, reason="us"
+        )
+
+
+def test_cancelling_at_the_last_minute_costs_what_nobody_else_took(
+    lab, alice, bob
+) -> None:
+    made = lab.book(alice, lab.gpus[:1], at(12), 4)
+    services.cancel(reservation_id=made.pk, user=alice, now=at(11, 59))
+    lab.book(bob, lab.gpus[:1], at(14), 2, now=at(12))
+    for hour in (14, 16):
+        services.tick(at(hour))
+    assert balance(made) == (0, WEIGHT * 2 * HOUR // 2)
+
+
+def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
+    lab, alice, bob, carol
+) -> None:
+    """Hours that displaced flex cost lambda however early they come back."""
+    lab.set(quota_gpu_seconds=0)
+    Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    start = at(12, day=4)
+    flex = lab.book(bob, lab.gpus[:1], start, 2)
+    taken = lab.book(carol, lab.gpus[:1], start, 6)
+    flex.refresh_from_db()
+    assert (flex.state, flex.displaced_by) == (State.DISPLACED, taken)
+    # Through a change in between, too: what was displaced is remembered by the rows.
+    taken = services.change(
+        reservation_id=taken.pk, user=carol, version=1, end=start + timedelta(hours=7),
+        now=NOW,
+    )  # fmt: skip
+    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    assert balance(taken) == (0, 0), "51 hours ahead"
+    late = taken.late_returns.get()
+    assert (late.start, late.end, late.permille) == (start, at(14, day=4), 500)
+    # Whoever else then holds the time takes the price off: here one of the two hours.
+    lab.book(bob, lab.gpus[:1], start, 1, now=at(9, 6))
+    for hour in (12, 13, 23):
+        services.tick(at(hour, day=4))
+    assert balance(taken) == (0, WEIGHT * HOUR // 2)
+    # Who gives back what displaced nobody still pays nothing.
+    other = lab.book(carol, lab.gpus[1:2], at(12, day=7), 2, now=at(0, day=5))
+    services.cancel(reservation_id=other.pk, user=carol, now=at(0, day=5))
+    assert not other.late_returns.exists()
+
+
+def test_fake_load_saves_nobody_from_paying_for_what_is_held(lab, alice) -> None:
+    lab.set(release_idle=True)
+    made = lab.book(alice, lab.gpus[:1], NOW, 2)
+    make_minutes(lab.gpus[0], NOW, 120, process_n=60, util_pct=4)
+    for minute in (5, 60, 119):
+        services.tick(NOW + timedelta(minutes=minute))
+    services.tick(at(11))
+    assert balance(made) == (0, WEIGHT * 2 * HOUR)
+
+
+def test_a_carpet_of_flex_is_short_near_and_never_blocks_firm(
+    lab, alice, carol
+) -> None:
+    lab.set(quota_gpu_seconds=0)
+    Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    for number in (0, 1):
+        lab.book(alice, lab.gpus[number : number + 1], TUESDAY, 2)
+    with pytest.raises(errors.TooManyFlex):
+        lab.book(alice, lab.gpus[2:3], TUESDAY, 2)
+    with pytest.raises(errors.QuotaExceeded):
+        lab.book(alice, lab.gpus[2:3], at(15, day=5), 2)
+    made = lab.book(carol, lab.gpus[:2], TUESDAY, 2)
+    assert made.kind == Kind.FIRM
+    gone = Reservation.objects.filter(user=alice, state=State.DISPLACED)
+    assert gone.count() == Notice.objects.filter(kind="displaced").count() == 2
+
+
+def test_quotas_that_promise_more_than_there_is_are_told_by_pool() -> None:
+    pools = [PoolCapacity(1, "A100", 2, 10), PoolCapacity(2, "T4", 8, 2)]
+    week = 7 * 24 * HOUR
+    claims = [Claim(n, 10 * week, account_pks=(5,)) for n in (1, 2, 3)]
+    first, second = pool_promises(pools, claims)
+    assert (first.kept, first.oversold_gpu_seconds) == (False, 10 * week)
+    assert (second.kept, second.oversold_gpu_seconds) == (False, 14 * week)
+    # A bound of the group, or of the pool, keeps the promise.
+    bounded = pool_promises(pools, claims, account_quotas={5: 16 * week})
+    assert [one.kept for one in bounded] == [True, True]
