@@ -9,6 +9,7 @@ from ninja import Field, Query, Router, Schema, Status
 from placement import logs, services, snapshots
 from placement.api_moves import router as moves
 from placement.api_plans import router as plans
+from placement.api_serve import router as serve
 from placement.domain.lifecycle import JobState
 from placement.models import Job
 from placement.services.summaries import job_usage
@@ -21,6 +22,7 @@ MOST_ROWS = 200
 router = Router(tags=["placement"])
 router.add_router("", moves)
 router.add_router("", plans)
+router.add_router("", serve)
 
 
 class NewJob(Schema):

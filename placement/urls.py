@@ -3,7 +3,7 @@
 from django.urls import path
 
 from placement import channel
-from placement.views import job_list, jobs, kept, launch, plan
+from placement.views import job_list, jobs, kept, launch, plan, serve
 
 urlpatterns = [
     path("plan/", plan.plan_show, name="plan"),
@@ -24,6 +24,9 @@ urlpatterns = [
     path("jobs/<int:pk>/log.txt", jobs.job_log_download, name="job-log-download"),
     path("jobs/<int:pk>/numbers", jobs.job_numbers, name="job-numbers"),
     path("jobs/<int:pk>/gpus", jobs.job_gpus, name="job-gpus"),
+    path("serve/", serve.serve_list, name="serves"),
+    path("serve/new/", serve.serve_new, name="serve-new"),
+    path("serve/<int:pk>/", serve.serve_show, name="serve"),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/log", channel.log, name="node-log"),
     path("node/v1/jobs/<int:pk>/models", channel.models, name="node-models"),

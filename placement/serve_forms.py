@@ -1,0 +1,62 @@
+"""What people type to serve a model, and to filter the list of endpoints."""
+
+from collections.abc import Sequence
+
+from django import forms
+
+from placement.models import Admits
+
+Choices = Sequence[tuple[str, str]]
+RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
+"""How a place is written: r:<reservation>, book, e:<job>."""
+
+
+class EndpointFilterForm(forms.Form):
+    """Which endpoints a list shows."""
+
+    q = forms.CharField(required=False, max_length=120)
+    state = forms.ChoiceField(
+        required=False, choices=[("", "any"), ("live", "live"), ("over", "over")]
+    )
+
+
+class ServeForm(forms.Form):
+    """A model, a place for it, and how it is served."""
+
+    upload = forms.FileField(required=False, allow_empty_file=True)
+    file = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
+    name = forms.CharField(required=False, max_length=63)
+    place = forms.ChoiceField()
+    hours = forms.FloatField(required=False, min_value=0.25, max_value=336, initial=2)
+    membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
+    most_batch = forms.IntegerField(min_value=1, max_value=256, initial=8)
+    deadline_ms = forms.IntegerField(min_value=1, max_value=600_000, initial=10_000)
+    admits = forms.ChoiceField(choices=Admits.choices, initial=Admits.ACCOUNT)
+
+    def __init__(
+        self,
+        *args: object,
+        files: Choices,
+        places: Choices,
+        memberships: Choices,
+        **kwargs: object,
+    ) -> None:
+        """Take what may be chosen."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        for name, choices in (
+            ("file", [("", "upload a new one"), *files]),
+            ("place", list(places)),
+            ("membership", list(memberships)),
+        ):
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = choices
+
+    def clean(self) -> dict[str, object]:
+        """A file is needed, and hours where something is booked."""
+        data = super().clean() or self.cleaned_data
+        if not data.get("file") and not data.get("upload") and not self.errors:
+            self.add_error("upload", "Choose an ONNX file.")
+        if data.get("place") == BOOK and not data.get("hours"):
+            self.add_error("hours", "Say for how many hours.")
+        return data

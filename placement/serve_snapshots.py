@@ -1,0 +1,72 @@
+"""From rows to what pages and programs show of served models."""
+
+from typing import Any
+
+from django.urls import reverse
+
+from placement.models import Endpoint, Job, ModelFile, ServedModel
+from placement.snapshots import iso
+from reservations.models import User
+
+
+def file_facts(file: ModelFile) -> dict[str, Any]:
+    """A kept file, ready for JSON."""
+    return {
+        "id": file.pk,
+        "name": file.name,
+        "sha256": file.sha256,
+        "size_bytes": file.size_bytes,
+        "weight_bytes": file.weight_bytes,
+        "inputs": file.signature["inputs"],
+        "outputs": file.signature["outputs"],
+        "created_at": iso(file.created_at),
+    }
+
+
+def model_facts(row: ServedModel) -> dict[str, Any]:
+    """A model at an endpoint."""
+    return {
+        "name": row.name,
+        "file": row.file_id,
+        "by": row.added_by.username,
+        "memory_bytes": row.memory_bytes,
+        "most_batch": row.most_batch,
+        "deadline_ms": row.deadline_ms,
+        "inputs": row.file.signature["inputs"],
+        "outputs": row.file.signature["outputs"],
+    }
+
+
+def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
+    """An endpoint with its models and its address."""
+    job = endpoint.job
+    rows = [row for row in endpoint.models.all() if row.removed_at is None]
+    return {
+        "job": job.pk,
+        "name": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "owner": job.owner.username,
+        "gpu": f"{job.node.name}:{endpoint.gpu.index}",
+        "gpu_name": endpoint.gpu.name,
+        "room_bytes": endpoint.memory_bytes,
+        "admits": endpoint.admits,
+        "ends_at": iso(job.reservation.end),
+        "address": reverse("serve-v2", args=[job.pk, "v2"]),
+        "models": [model_facts(row) for row in rows],
+    }
+
+
+def endpoints_of(user: User):  # type: ignore[no-untyped-def]
+    """Endpoints that a User may look at, with what their facts need."""
+    return (
+        Endpoint.objects.visible_to(user)
+        .select_related("job__owner", "job__node", "job__reservation", "gpu")
+        .prefetch_related("models__file", "models__added_by")
+        .order_by("-job__created_at")
+    )
+
+
+def may_change(user: User, job: Job) -> bool:
+    """Whether a User decides over an endpoint."""
+    return job.owner_id == user.pk

@@ -1,0 +1,188 @@
+"""Pages of served models: the list, the form, one endpoint."""
+
+from urllib.parse import urlencode
+
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from placement import serve_snapshots as show
+from placement.api_plans import UPLOADS_PER_MINUTE
+from placement.domain.errors import BadInput
+from placement.domain.lifecycle import JobState
+from placement.models import Admits, Endpoint
+from placement.serve_forms import (
+    BOOK,
+    ENDPOINT,
+    RESERVATION,
+    EndpointFilterForm,
+    ServeForm,
+)
+from placement.services import model_store, serving
+from placement.views.access import own_reservations, reader
+from reservations.domain.errors import BookingError
+from reservations.models import User
+from reservations.rates import check_rate
+
+PAGE_ROWS = 30
+
+
+@require_safe
+def serve_list(request: HttpRequest) -> HttpResponse:
+    """Endpoints that one may look at, and one's own files."""
+    user = reader(request)
+    form = EndpointFilterForm(request.GET)
+    form.is_valid()
+    asked = {name: value for name, value in form.cleaned_data.items() if value}
+    rows = show.endpoints_of(user)
+    if "q" in asked:
+        rows = rows.filter(job__name__icontains=asked["q"])
+    if "state" in asked:
+        live = list(JobState.live())
+        rows = (
+            rows.filter(job__state__in=live)
+            if asked["state"] == "live"
+            else rows.exclude(job__state__in=live)
+        )
+    page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
+    return render(
+        request,
+        "placement/serve_list.html",
+        {
+            "form": form,
+            "page": page,
+            "rows": [(one, show.endpoint_facts(one)) for one in page],
+            "filtered": bool(asked),
+            "page_query": urlencode(asked),
+            "files": model_store.own_files(user),
+            "most_files": model_store.MOST_FILES,
+        },
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def serve_new(request: HttpRequest) -> HttpResponse:
+    """The form that serves a model, or what it says."""
+    user = reader(request)
+    posted = request.method == "POST"
+    places = _places(user)
+    accounts = user.memberships.filter(active=True).select_related("account")
+    form = ServeForm(
+        request.POST if posted else None,
+        request.FILES if posted else None,
+        files=[(str(row.pk), row.name) for row in model_store.own_files(user)],
+        places=places,
+        memberships=[(str(row.pk), str(row.account)) for row in accounts],
+        initial={
+            "file": request.GET.get("file", ""),
+            "place": f"{ENDPOINT}:{request.GET.get('endpoint', '')}",
+        },
+    )
+    if posted and form.is_valid():
+        job_id = _serve(user, form)
+        if job_id is not None:
+            return redirect("serve", job_id)
+    return render(
+        request,
+        "placement/serve_new.html",
+        {"form": form, "places": places},
+        status=422 if form.errors else 200,
+    )
+
+
+def _places(user: User) -> list[tuple[str, str]]:
+    """Where a model may go: own reservations, a new booking, open endpoints."""
+    now = timezone.now()
+    found = [(BOOK, "book the best GPU from now")]
+    found += [
+        (f"{RESERVATION}:{row.pk}", f"the best GPU of {row.label}")
+        for row in own_reservations(user, now)
+    ]
+    there = Endpoint.objects.open_to(user).select_related("job__owner", "job__node")
+    found += [
+        (f"{ENDPOINT}:{row.job_id}", f"beside {row.job.name}, job {row.job_id}")
+        for row in there.order_by("-job_id")[:PAGE_ROWS]
+    ]
+    return found
+
+
+def _serve(user: User, form: ServeForm) -> int | None:
+    """Do what a valid form says; refusals go back into the form."""
+    data, now = form.cleaned_data, timezone.now()
+    try:
+        file_id = data["file"]
+        if data["upload"]:
+            check_rate(
+                "upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now
+            )
+            upload = data["upload"]
+            file_id = model_store.store_file(user=user, upload=upload, now=now).pk
+        word, _, number = data["place"].partition(":")
+        if word == ENDPOINT:
+            serving.bring(
+                user=user, job_id=int(number), file_id=file_id, said=data, now=now
+            )
+            return int(number)
+        memberships = user.memberships.filter(pk=data["membership"] or 0)
+        job = serving.deploy(
+            user=user,
+            file_id=file_id,
+            said=data,
+            reservation_id=int(number) if word == RESERVATION else None,
+            hours=data["hours"] if word == BOOK else None,
+            membership=memberships.first() if word == BOOK else None,
+            now=now,
+        )
+    except BadInput as error:
+        for field, text in error.problems.items():
+            known = field if field in form.fields else "upload"
+            form.add_error(known, text)
+        return None
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+        return None
+    return job.pk
+
+
+@require_safe
+def serve_show(request: HttpRequest, pk: int) -> HttpResponse:
+    """One endpoint; its script then follows its figures."""
+    user = reader(request)
+    endpoint = show.endpoints_of(user).filter(job_id=pk).first()
+    if endpoint is None:
+        raise Http404("no such endpoint")
+    facts = show.endpoint_facts(endpoint)
+    mine = show.may_change(user, endpoint.job)
+    rows = [row for row in endpoint.models.all() if row.removed_at is None]
+    page = {
+        "job": pk,
+        "live": endpoint.job.state in JobState.live(),
+        "models": [
+            {**show.model_facts(row), "mine": mine or row.added_by_id == user.pk}
+            for row in rows
+        ],
+        "urls": {
+            "stats": reverse("serve-stats", args=[pk]),
+            "v2": facts["address"],
+            "state": reverse("job-state", args=[pk]),
+        },
+    }
+    return render(
+        request,
+        "placement/serve_show.html",
+        {
+            "endpoint": endpoint,
+            "job": endpoint.job,
+            "facts": facts,
+            "rows": rows,
+            "mine": mine,
+            "sees_job": user.is_operator or endpoint.job.owner_id == user.pk,
+            "admits": Admits.choices,
+            "may_bring": Endpoint.objects.open_to(user).filter(pk=endpoint.pk).exists(),
+            "example": request.build_absolute_uri(facts["address"]),
+            "page": page,
+        },
+    )

@@ -1,0 +1,21 @@
+// The list of served models: deleting a kept file.
+
+import { api } from "../api.js";
+import { ask, toastProblem } from "../toast.js";
+
+for (const button of document.querySelectorAll("[data-drop]")) {
+  button.addEventListener("click", async () => {
+    const sure = await ask({
+      title: `Delete ${button.dataset.name}?`,
+      text: "Its bytes are deleted from the portal. What serves it must end first.",
+      yes: "Delete",
+    });
+    if (!sure) return;
+    try {
+      await api("DELETE", `/serve/files/${button.dataset.drop}`);
+      location.reload();
+    } catch (error) {
+      toastProblem(error);
+    }
+  });
+}

@@ -1,0 +1,80 @@
+// The page of one endpoint: its figures every two seconds, one inference to try.
+
+import { api } from "../api.js";
+import { pageData, setClass, setText } from "../dom.js";
+import { ask, toast, toastProblem } from "../toast.js";
+import { showFigures } from "./figures.js";
+import { startTry } from "./try.js";
+
+const LOOK_MS = 2000;
+const AWAY_MS = 5000;
+const page = pageData("serve-page");
+const at = (id) => document.getElementById(id);
+let last = null;
+
+function live(word, text) {
+  setClass(at("serve-live"), `live live-${word}`);
+  setText(at("serve-live"), text);
+}
+
+function show() {
+  if (last) showFigures(last, at("figures-model").value);
+}
+
+async function look() {
+  try {
+    const answer = await fetch(page.urls.stats, { credentials: "same-origin", headers: { Accept: "application/json" } });
+    const told = await answer.json();
+    if (answer.ok) {
+      last = told;
+      show();
+      live("ok", "live");
+      return LOOK_MS;
+    }
+    live(answer.status === 410 ? "off" : "wait", told.detail);
+    return answer.status === 410 ? 0 : AWAY_MS;
+  } catch (error) {
+    if (!(error instanceof TypeError || error instanceof SyntaxError)) throw error;
+    live("late", "the portal does not answer");
+    return AWAY_MS;
+  }
+}
+
+async function follow() {
+  const pause = document.hidden ? AWAY_MS : await look();
+  if (pause) setTimeout(follow, pause);
+}
+
+/** Does one thing by the API and loads the page again. */
+async function act(method, path, body) {
+  try {
+    await api(method, path, body);
+    location.reload();
+  } catch (error) {
+    toastProblem(error);
+  }
+}
+
+for (const button of document.querySelectorAll("[data-take-out]")) {
+  const name = button.dataset.takeOut;
+  button.addEventListener("click", async () => {
+    const sure = await ask({ title: `Take ${name} out?`, text: "Who waits for it is told. The file stays with whoever brought it.", yes: "Take out" });
+    if (sure) act("DELETE", `/serve/${page.job}/models/${encodeURIComponent(name)}`);
+  });
+}
+at("serve-stop")?.addEventListener("click", async () => {
+  const sure = await ask({ title: "Stop serving?", text: "All models here stop answering. The reservation stays yours until you give it back.", yes: "Stop", no: "Go on" });
+  if (sure) act("POST", `/jobs/${page.job}/stop`, {});
+});
+at("serve-admits")?.addEventListener("change", async (event) => {
+  try {
+    await api("PATCH", `/serve/${page.job}`, { admits: event.target.value });
+    toast("Kept. Models that are here already stay.");
+  } catch (error) {
+    toastProblem(error);
+  }
+});
+at("figures-model").addEventListener("change", show);
+startTry(page);
+if (page.live) follow();
+else live("off", "it is over");
