@@ -2,15 +2,24 @@
 
 SQLite has no exclusion constraint: a trigger refuses overlapping live
 Allocations under the constraint's own name. Both databases refuse to update or
-delete ledger and audit rows. They are made after migrate and not by a
+delete ledger and audit rows. One thing may be done to them: a text that names a
+person who is erased is struck out, once and for good; who, what, when and how much
+stay for ever. They are made after migrate and not by a
 migration: a later AlterField rebuilds the SQLite table and silently drops
 its triggers.
 """
+
+import json
 
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
 APPEND_ONLY = ("reservations_ledgerentry", "reservations_auditentry")
+STRUCK_TEXT = "(erased)"
+STRUCK_JSON = {"erased": True}
+_STRUCK_JSON = json.dumps(STRUCK_JSON)
+TEXTS = ("reason", "detail")
+"""Columns in which people write words of their own."""
 
 _SQLITE_OVERLAP = """
 CREATE TRIGGER allocation_no_overlap_{when} BEFORE {when} ON reservations_allocation
@@ -23,12 +32,24 @@ BEGIN SELECT RAISE(ABORT, 'allocation_no_overlap'); END
 """
 _SQLITE_APPEND_ONLY = """
 CREATE TRIGGER {table}_append_only_{when} BEFORE {when} ON {table}
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
+{unless}BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
 """
-_POSTGRES_FUNCTION = """
+_POSTGRES_FUNCTION = f"""
 CREATE OR REPLACE FUNCTION gpuportal_append_only() RETURNS trigger AS $$
-BEGIN RAISE EXCEPTION '%% is append-only', TG_TABLE_NAME
-  USING ERRCODE = 'integrity_constraint_violation'; END
+DECLARE was jsonb; now_is jsonb; struck jsonb := '{_STRUCK_JSON}';
+BEGIN
+  IF TG_OP = 'UPDATE' THEN
+    was := to_jsonb(OLD); now_is := to_jsonb(NEW);
+    IF now_is - 'reason' - 'detail' = was - 'reason' - 'detail'
+      AND now_is->>'reason' IN (was->>'reason', '{STRUCK_TEXT}')
+      AND (now_is->'detail' IS NOT DISTINCT FROM was->'detail'
+           OR now_is->'detail' = struck)
+      AND (now_is->>'reason' = '{STRUCK_TEXT}' OR now_is->'detail' = struck)
+    THEN RETURN NEW; END IF;
+  END IF;
+  RAISE EXCEPTION '% is append-only', TG_TABLE_NAME
+  USING ERRCODE = 'integrity_constraint_violation';
+END
 $$ LANGUAGE plpgsql
 """
 
@@ -53,11 +74,27 @@ def _install_sqlite(cursor: CursorWrapper, tables: set[str]) -> None:
         for when in ("UPDATE", "DELETE"):
             cursor.execute(f"DROP TRIGGER IF EXISTS {table}_append_only_{when}")
             if table in tables:
-                cursor.execute(_SQLITE_APPEND_ONLY.format(table=table, when=when))
+                unless = _sqlite_unless(cursor, table) if when == "UPDATE" else ""
+                cursor.execute(
+                    _SQLITE_APPEND_ONLY.format(table=table, when=when, unless=unless)
+                )
+
+
+def _sqlite_unless(cursor: CursorWrapper, table: str) -> str:
+    """Return the condition of the one update that is let through: a strike-out."""
+    cursor.execute(f"SELECT name FROM pragma_table_info('{table}')")
+    columns = [name for (name,) in cursor.fetchall()]
+    same = [f'NEW."{name}" IS OLD."{name}"' for name in columns if name not in TEXTS]
+    same.append(f"NEW.reason IN (OLD.reason, '{STRUCK_TEXT}')")
+    struck = [f"NEW.reason = '{STRUCK_TEXT}'"]
+    if "detail" in columns:
+        same.append(f"NEW.detail IN (OLD.detail, '{_STRUCK_JSON}')")
+        struck.append(f"NEW.detail = '{_STRUCK_JSON}'")
+    return f"WHEN NOT ({' AND '.join(same)} AND ({' OR '.join(struck)}))\n"
 
 
 def _install_postgresql(cursor: CursorWrapper, tables: set[str]) -> None:
-    cursor.execute(_POSTGRES_FUNCTION.replace("%%", "%"))
+    cursor.execute(_POSTGRES_FUNCTION)
     for table in APPEND_ONLY:
         if table not in tables:
             continue

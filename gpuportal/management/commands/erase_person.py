@@ -1,0 +1,38 @@
+"""Erase a person: the login stays as an alias, every balance as it was."""
+
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from gpuportal.erasing import erase
+from reservations.domain.errors import BookingError
+from reservations.models import User
+
+
+class Command(BaseCommand):
+    """``manage.py erase_person LOGIN --confirm LOGIN``."""
+
+    help = "Take everything away that says who somebody was. It cannot be undone."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Take the login twice: a typing error erases nobody."""
+        parser.add_argument("login")
+        parser.add_argument(
+            "--confirm", required=True, metavar="LOGIN", help="the login again"
+        )
+
+    def handle(
+        self, *args: object, login: str, confirm: str, **options: object
+    ) -> None:
+        """Erase, or say why not."""
+        user = User.objects.filter(username=login).first()
+        if user is None:
+            raise CommandError(f"There is no login {login!r}.")
+        try:
+            alias = erase(
+                user_id=user.pk, typed=confirm, actor=None, now=timezone.now()
+            )
+        except BookingError as error:
+            raise CommandError(error.text(timezone.get_current_timezone())) from error
+        self.stdout.write(f"Erased: the login is {alias} now.")

@@ -1,0 +1,85 @@
+"""What a person ran and kept is forgotten: names, scripts, logs, files.
+
+How long each Job ran on which Gpus stays: summaries and balances rest on it.
+"""
+
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import CharField, F, Model, Value
+from django.db.models.functions import Cast, Concat
+
+from placement import model_files
+from placement.models import (
+    Job,
+    JobEvent,
+    ModelFile,
+    MoveDecision,
+    PlacementPolicy,
+    RegisteredModel,
+    ServedModel,
+    StoredPlan,
+)
+from reservations.domain.erasing import Names, StillHolds
+from reservations.models import User
+from reservations.services.erasure import rewrite
+
+NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
+    (JobEvent, ("actor", "reason")),
+    (Job, ("reason",)),
+    (MoveDecision, ("cause", "reason")),
+    (PlacementPolicy.history.model, ("history_change_reason",)),
+)
+"""Texts of this floor that may name anybody."""
+
+
+def check_no_jobs(user: User) -> None:
+    """Refuse while a Job of the person's lives.
+
+    Raises:
+        StillHolds.
+    """
+    if Job.objects.live().filter(owner=user).exists():
+        raise StillHolds(what="has a job that runs or waits")
+
+
+def forget(*, user: User, names: Names) -> None:
+    """Blank what a person named, wrote and logged. In the caller's transaction.
+
+    Raises:
+        StillHolds: a Job lives.
+    """
+    check_no_jobs(user)
+    jobs = Job.objects.filter(owner=user)
+    numbers = list(jobs.values_list("pk", flat=True))
+    kept = list(ModelFile.objects.filter(owner=user))
+    jobs.update(
+        name=_numbered("job"), script="", arguments=[], last_lines=[], reason=""
+    )
+    StoredPlan.objects.filter(owner=user).update(
+        title=_numbered("plan"), address="", link_key=""
+    )
+    RegisteredModel.objects.filter(owner=user).update(name=_numbered("model"))
+    ModelFile.objects.filter(owner=user).update(name=_numbered("model"))
+    ServedModel.objects.filter(added_by=user).update(name=_numbered("served"))
+    for model, fields in NAMING:
+        rewrite(model, fields, names)
+    transaction.on_commit(lambda: _remove_files(numbers, kept))
+
+
+def _numbered(word: str) -> Concat:
+    """Return "job 17": names are asked for here and there, so none stays empty."""
+    return Concat(
+        Value(f"{word} "), Cast(F("pk"), CharField()), output_field=CharField()
+    )
+
+
+def _remove_files(jobs: list[int], kept: list[ModelFile]) -> None:
+    """Remove logs and model files; what is gone already is no error."""
+    logs = Path(settings.MEDIA_ROOT) / "logs"
+    for number in jobs:
+        for path in logs.glob(f"{number}-*"):
+            path.unlink(missing_ok=True)
+    for row in kept:
+        model_files.path_of(row).unlink(missing_ok=True)
