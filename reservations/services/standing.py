@@ -1,13 +1,15 @@
 """How one stands: rank, the path to the root, quota ahead, the ledger."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+
+from django.utils import timezone
 
 from reservations.domain.fairshare import Level, Ranking, decayed_gpu_seconds
 from reservations.domain.policy import Policy
 from reservations.domain.quota import BandPoint, QuotaInfo, band, headroom_gpu_seconds
 from reservations.domain.strikes import Strike, strike_of
-from reservations.domain.window import Window, grid_floor, unix, whole_second
+from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Account, LedgerEntry, Membership, Token, User
 from reservations.services.spending import good_tokens
 from reservations.snapshots.facts import (
@@ -52,7 +54,7 @@ class QuotaStanding:
     """In the fullest 7 days that touch this instant."""
     left_gpu_seconds: int
     band: tuple[BandPoint, ...]
-    """The next 14 days, a point every 3 hours."""
+    """14 days from this midnight on, a point every 3 hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ def _membership(
     row: Membership, ranks: Ranking | None, now: datetime, policy: Policy
 ) -> MembershipStanding:
     path = account_path(row)
-    begin = grid_floor(now, 3600)
+    # From midnight of the site's clock, so that whole days lie side by side.
+    begin = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
+    begin = begin.astimezone(UTC)
     end = begin + timedelta(seconds=BAND_STEP_SECONDS * BAND_STEPS)
     infos = quota_infos(row, path, begin, end, policy=policy)
     return MembershipStanding(

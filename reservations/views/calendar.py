@@ -9,9 +9,8 @@ from django.views.decorators.http import require_safe
 
 from reservations.forms import read_draft
 from reservations.models import Membership, SitePolicy, User
-from reservations.schemas import BookIn
+from reservations.services.spending import good_tokens
 from reservations.views.access import reader
-from reservations.views.standing_rights import tokens_of
 
 
 def calendar_config(
@@ -39,16 +38,15 @@ def calendar_config(
         "urls": {
             "reservation": reverse("reservation", args=[0]),
             "launch": "/jobs/new/",
+            "waiting": reverse("waiting"),
         },
     }
 
 
 def _tokens(user: User) -> list[dict[str, int]]:
-    """Return what the drawer may spend, where the API knows how."""
-    if "token" not in BookIn.model_fields:
-        return []
-    found = tokens_of(user, timezone.now())
-    return [{"id": one.pk, "membership": one.membership_pk} for one in found]
+    """Return what the drawer may spend."""
+    found = good_tokens(user, timezone.now())
+    return [{"id": one.pk, "membership": one.membership_id} for one in found]
 
 
 @require_safe

@@ -12,15 +12,16 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from reservations import services
+from reservations.domain.policy import Policy
 from reservations.forms import LedgerForm, read
 from reservations.models import Account, LedgerEntry, Membership, User
-from reservations.services.standing import MembershipStanding
+from reservations.services.standing import MembershipStanding, Standing
 from reservations.snapshots.facts import site_policy
 from reservations.views import standing_words as words
 from reservations.views.access import reader, steered_accounts
 from reservations.views.group import group_of
-from reservations.views.standing_advice import advice, names_visible
-from reservations.views.standing_rights import rights_of
+from reservations.views.standing_advice import advice
+from reservations.views.standing_rights import Rights, rights_of
 from telemetry.domain.sheet import tame
 
 ROWS_PER_PAGE = 25
@@ -88,16 +89,29 @@ def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]
 
 def _chosen(
     asked: Asked, user: User
-) -> tuple[MembershipStanding | None, tuple[MembershipStanding, ...]]:
-    """Return the standing to show and those to choose from."""
+) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
+    """Return the whole Standing, the one to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
-    found = services.standing(user=subject, now=timezone.now()).memberships
+    whole = services.standing(user=subject, now=timezone.now())
+    found = whole.memberships
     wanted = asked.membership.pk if asked.membership else None
     shown = next((one for one in found if one.membership.pk == wanted), None)
     shown = shown or (found[0] if found else None)
     # A head sees how a member stands here, not in which other groups they are.
     own = subject.pk == user.pk
-    return shown, (found if own else ())
+    return whole, shown, (found if own else ())
+
+
+def _rights(
+    whole: Standing | None,
+    shown: MembershipStanding | None,
+    policy: Policy,
+    *,
+    own: bool,
+) -> Rights | None:
+    if whole is None or shown is None:
+        return None
+    return rights_of(whole, policy, only=None if own else shown.membership.pk)
 
 
 @require_safe
@@ -106,7 +120,7 @@ def standing(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     asked = _asked(request)
     group = group_of(asked.account) if asked.account else None
-    shown, choices = (None, ()) if group else _chosen(asked, user)
+    whole, shown, choices = (None, None, ()) if group else _chosen(asked, user)
     below = set(group.account_pks) if group else set()
     rows = _rows(asked, user, below).select_related(
         "reservation", "membership__user", "membership__account"
@@ -114,8 +128,8 @@ def standing(request: HttpRequest) -> HttpResponse:
     if group is None and shown is not None:
         group = group_of(shown.membership.account)
     own = shown is not None and shown.membership.user_id == user.pk
-    now = timezone.now()
-    horizon_at = now + timedelta(seconds=site_policy().firm_horizon_seconds)
+    policy = site_policy()
+    horizon_at = timezone.now() + timedelta(seconds=policy.firm_horizon_seconds)
     query = request.GET.copy()
     query.pop("page", None)
     return render(
@@ -127,12 +141,12 @@ def standing(request: HttpRequest) -> HttpResponse:
             "choices": choices,
             "own": own,
             "group": group,
-            "names": user.is_operator or names_visible(),
+            "names": user.is_operator or policy.names_visible,
             "sentence": words.sentence(shown, own=own)
             if shown
             else words.group_sentence(group),
-            "advice": advice(shown, own=own) if shown else [],
-            "rights": rights_of(shown.membership.user, now) if shown else None,
+            "advice": advice(shown, policy, own=own) if shown else [],
+            "rights": _rights(whole, shown, policy, own=own),
             "levels": words.levels(
                 shown.path if shown else group.path if group else ()
             ),

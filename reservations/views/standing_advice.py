@@ -1,30 +1,27 @@
 """What would move one up, in sentences with numbers."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 
 from reservations.domain.advice import Branch, parting, surplus_usage
+from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import Ranking, decayed_gpu_seconds
 from reservations.domain.lifecycle import State
+from reservations.domain.policy import Policy
 from reservations.domain.window import unix
 from reservations.domain.words import hours_text, time_text
 from reservations.models import Membership, Reservation
 from reservations.services.standing import MembershipStanding
-from reservations.snapshots import ranking, site_policy
-from reservations.snapshots.facts import account_path, committed_gpu_seconds
+from reservations.snapshots.facts import account_path
 from reservations.snapshots.projection import ranking_then
+from reservations.snapshots.usage import fair_tree, usage_by_membership
 from telemetry.domain.units import format_gpu_hours
 
 LOOK_AHEAD = timedelta(days=7)
 MOST_BOOKINGS = 3
 """Bookings whose giving back is weighed one by one, the dearest first."""
-
-
-def names_visible() -> bool:
-    """Say whether students see each other's names."""
-    return site_policy().names_visible
 
 
 def ordinal(number: int) -> str:
@@ -38,33 +35,37 @@ def ordinal(number: int) -> str:
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
-def advice(shown: MembershipStanding, *, own: bool) -> list[str]:
+def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]:
     """Say what would move one up: the rival ahead, giving back, waiting."""
     if shown.place is None:
         return []
-    ranks = ranking(timezone.now(), site_policy())
+    now = timezone.now()
+    # Read once; every "what if" below ranks the same tree anew.
+    tree = fair_tree(usage_by_membership(now, policy), now, policy)
+    ranks = tree.ranked() if tree else None
     pk = shown.membership.pk
-    if ranks is None or pk not in ranks.ranks:
+    if tree is None or ranks is None or pk not in ranks.ranks:
         return []
     told = []
     if shown.place == 1:
         told.append("Nobody is served before you." if own else "")
     else:
-        told.append(_rival_words(shown.membership, ranks, own=own))
-        told += _giving_back(pk, shown.place)
-    told.append(_waiting(pk, shown.place, shown.of, own=own))
+        told.append(_rival_words(shown.membership, ranks, policy, own=own))
+        told += _giving_back(pk, shown.place, tree, now)
+    told.append(_waiting(pk, shown.place, shown.of, now, policy, own=own))
     return [words for words in told if words]
 
 
-def _giving_back(pk: int, place: int) -> Iterator[str]:
+def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator[str]:
     """Say what each dear booking ahead, and all of them, cost in places."""
-    now, policy = timezone.now(), site_policy()
-    rows = Reservation.objects.filter(
-        membership_id=pk, state=State.CONFIRMED, start__gt=now
-    ).order_by("-cost_gpu_seconds", "start")
-    for row in rows[:MOST_BOOKINGS]:
-        free = ranking(now, policy, extra={pk: -row.cost_gpu_seconds})
-        better = free.place(pk) if free else place
+    rows = list(
+        Reservation.objects.live()
+        .filter(membership_id=pk)
+        .order_by("-cost_gpu_seconds", "start")
+    )
+    ahead = [row for row in rows if row.state == State.CONFIRMED and row.start > now]
+    for row in ahead[:MOST_BOOKINGS]:
+        better = tree.ranked({pk: -row.cost_gpu_seconds}).place(pk)
         if better < place:
             when = time_text(row.start, timezone.get_current_timezone())
             yield (
@@ -72,10 +73,9 @@ def _giving_back(pk: int, place: int) -> Iterator[str]:
                 f"GPU-hours, reservation {row.pk}) would raise the place to "
                 f"{ordinal(better)}."
             )
-    booked = committed_gpu_seconds().get(pk, 0)
+    booked = sum(row.cost_gpu_seconds for row in rows)
     if booked:
-        free = ranking(now, policy, extra={pk: -booked})
-        better = free.place(pk) if free else place
+        better = tree.ranked({pk: -booked}).place(pk)
         moves = (
             f"Without them the place would be {ordinal(better)}."
             if better != place
@@ -87,9 +87,10 @@ def _giving_back(pk: int, place: int) -> Iterator[str]:
         )
 
 
-def _waiting(pk: int, place: int, of: int, *, own: bool) -> str:
+def _waiting(
+    pk: int, place: int, of: int, now: datetime, policy: Policy, *, own: bool
+) -> str:
     """Say what fades, and the place in a week if nobody books anything more."""
-    now, policy = timezone.now(), site_policy()
     then = ranking_then(now, now + LOOK_AHEAD, policy)
     days = policy.half_life_seconds / 86_400
     fades = f"Use falls by half in {days:g} days, for everybody alike"
@@ -105,7 +106,9 @@ def _waiting(pk: int, place: int, of: int, *, own: bool) -> str:
     return f"{fades}: in 7 days, if nobody books anything more, {moves} of {of}."
 
 
-def _rival_words(member: Membership, ranks: Ranking, *, own: bool) -> str:
+def _rival_words(
+    member: Membership, ranks: Ranking, policy: Policy, *, own: bool
+) -> str:
     """Compare with whoever is next ahead, on the level where the paths part."""
     mine = ranks.ranks[member.pk].rank
     ahead = [(rank.rank, pk) for pk, rank in ranks.ranks.items() if rank.rank > mine]
@@ -116,11 +119,11 @@ def _rival_words(member: Membership, ranks: Ranking, *, own: bool) -> str:
     if parted is None:
         return ""
     here, there = (_branch(step, ranks) for step in parted)
-    name = there.title if parted[1][0] == "account" or names_visible() else "a member"
+    named = parted[1][0] == "account" or policy.names_visible
+    name = there.title if named else "a member"
     less = surplus_usage(here, there)
     if less is None:
         return f"Next ahead is {name}, with no use at all: any use of theirs helps."
-    policy = site_policy()
     seconds = decayed_gpu_seconds(
         max(less, 0),
         unix_seconds=unix(timezone.now()),

@@ -5,25 +5,19 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
+from reservations.domain.policy import Policy
 from reservations.domain.words import time_text
-from reservations.models import Reservation, Token, User
-from reservations.snapshots.facts import site_policy
-from reservations.snapshots.strikes import user_strike
+from reservations.services.spending import expires_at
+from reservations.services.standing import Standing
 from telemetry.domain.units import format_duration
-
-TOKEN_DAYS = 365
-"""How long a Token lasts that says no end itself (``models/token.py``)."""
 
 
 @dataclass(frozen=True)
 class TokenInfo:
     """One unspent Token."""
 
-    pk: int
-    membership_pk: int
     account: str
     reason: str
-    given_at: datetime
     good_until: datetime
 
 
@@ -38,33 +32,15 @@ class Rights:
     struck: bool
 
 
-def tokens_of(user: User, now: datetime) -> list[TokenInfo]:
-    """Return a User's Tokens that can still be spent, the oldest first."""
-    rows = Token.objects.filter(
-        membership__user=user, membership__active=True, used_for=None, revoked_at=None
-    ).select_related("membership__account")
-    found = [
-        TokenInfo(
-            pk=row.pk,
-            membership_pk=row.membership_id,
-            account=str(row.membership.account),
-            reason=row.reason,
-            given_at=row.given_at,
-            good_until=row.expires_at or row.given_at + timedelta(days=TOKEN_DAYS),
-        )
-        for row in rows.order_by("given_at", "pk")
-    ]
-    return [token for token in found if token.good_until > now]
+def rights_of(found: Standing, policy: Policy, *, only: int | None = None) -> Rights:
+    """Return a User's Tokens and strikes in words.
 
-
-def rights_of(user: User, now: datetime) -> Rights:
-    """Return a User's Tokens and strikes."""
-    policy = site_policy()
-    strike = user_strike(user.pk, now=now, policy=policy)
+    Args:
+        only: the one Membership whose Tokens a head may see; None: all, one's own.
+    """
+    now, no_shows, strike = found.now, found.no_shows, found.strike
     since = now - timedelta(seconds=policy.strike_window_seconds)
-    count = Reservation.objects.filter(
-        user=user, no_show=True, ended_at__gt=since, ended_at__lte=now
-    ).count()
+    count = sum(at > since for at in no_shows)
     days = policy.strike_window_seconds // 86_400
     if strike is not None:
         until = time_text(strike.until, timezone.get_current_timezone())
@@ -83,7 +59,11 @@ def rights_of(user: User, now: datetime) -> Rights:
     else:
         sentence = f"No no-show in the last {days} days."
     return Rights(
-        tokens=tokens_of(user, now),
+        tokens=[
+            TokenInfo(str(token.membership.account), token.reason, expires_at(token))
+            for token in found.tokens
+            if only is None or token.membership_id == only
+        ],
         no_shows=count,
         sentence=sentence,
         struck=strike is not None,

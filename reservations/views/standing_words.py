@@ -116,6 +116,8 @@ class QuotaChart:
     """Where each day but the first begins, in steps."""
     horizon: float | None
     """Where firm booking ends, in steps; None: not within the picture."""
+    now: float
+    """Where the past of today ends, in steps."""
 
 
 def quota_charts(
@@ -149,6 +151,7 @@ def _chart(quota: QuotaStanding, horizon_at: datetime) -> QuotaChart:
         steps=steps,
         day_lines=lines,
         horizon=_steps_until(horizon_at, quota, steps),
+        now=_steps_until(timezone.now(), quota, steps) or 0.0,
     )
 
 

@@ -35,6 +35,5 @@ export function closureFace(closure, zone) {
 
 /** The agenda's line of it. */
 export function closureItem(closure, zone) {
-  return el("p", { class: `agenda-item is-closure is-${closure.kind}` },
-    icon(SIGNS[closure.kind] ?? "lock"), el("span", { class: "grow", text: closureWords(closure, zone) }));
+  return el("p", { class: `agenda-item is-closure is-${closure.kind}` }, closureFace(closure, zone));
 }

@@ -4,7 +4,6 @@ import { duration } from "../format.js";
 import { icon } from "../icons.js";
 import { toastProblem } from "../toast.js";
 import { barSign, isFrozen, kindWords, owner } from "./bars.js";
-import { chanceWords } from "./judged.js";
 import { gpuWords, moment, span } from "./words.js";
 import { addWall, toWall, wallSeconds } from "./zone.js";
 
@@ -70,8 +69,7 @@ export class Details {
     if (r.kind === "firm") return "Firm: nobody can take it.";
     if (isFrozen(r)) return "Flex, and frozen: nobody can take it any more.";
     const until = r.taken_until ? toWall(r.taken_until, this.config.zone) : addWall(start, -this.config.freeze_seconds);
-    const likely = r.chance === null || r.chance === undefined ? "" : ` (${chanceWords(r.chance)})`;
-    return `Flex: can be taken until ${moment(until, this.nowWall())} by somebody worse served${likely}.`;
+    return `Flex: can be taken until ${moment(until, this.nowWall())} by somebody worse served. ${r.chance?.text ?? ""}`;
   }
 
   #foot(r) {

@@ -6,13 +6,6 @@ import { levelRows } from "./level.js";
 import { figure, moment, ordinal, span } from "./words.js";
 import { toWall } from "./zone.js";
 
-/** "about 1 in 5", "unlikely": a chance from 0 to 1 in words with its number. */
-export function chanceWords(chance) {
-  const percent = Math.round(chance * 100);
-  if (percent < 1) return "nobody who waits now would take it";
-  return `chance that somebody takes it: ${percent} %`;
-}
-
 export function judgedNodes(answer, view) {
   const firm = answer.kind === "firm";
   const [title, text] = firm
@@ -44,8 +37,7 @@ function facts(answer) {
 function flexWords({ taken_until: until, chance }, { config, nowWall }) {
   if (!until) return "Beyond your firm quota, but it starts so soon that nobody can take it any more.";
   const when = moment(toWall(until, config.zone), nowWall());
-  const likely = chance === null || chance === undefined ? "" : ` (${chanceWords(chance)})`;
-  return `Beyond your firm quota. Can be taken until ${when} by somebody worse served${likely}; then it is yours.`;
+  return `Beyond your firm quota. Can be taken until ${when} by somebody worse served; then it is yours. ${chance?.text ?? ""}`;
 }
 
 /** Whose flex goes, when it was, what they get back, and why they yield. */

@@ -17,6 +17,7 @@ import { makeSubmit } from "./submit.js";
 import { watchToken } from "./tokens.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
+import { makeWait } from "./waitfor.js";
 import { addWall, fromWall, toWall } from "./zone.js";
 
 const config = pageData("calendar-config");
@@ -28,6 +29,9 @@ const store = new Store({ accounts: config.accounts });
 const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null });
 const actions = new Actions({ store, zone: config.zone, nowWall });
 let shown = readAddress(today());
+// A draft from another page is shown where it lies, unless the address says a day.
+const drafted = config.draft?.start?.slice(0, 10);
+if (drafted && !new URLSearchParams(location.search).has("date")) shown = { ...shown, date: drafted };
 store.filters = { gpuClass: shown.gpuClass, minGib: shown.minGib, mine: shown.mine };
 
 const drawer = new Drawer(node("drawer"), {
@@ -37,7 +41,7 @@ const details = new Details(node("details"), {
   store, config, nowWall, actions, close: () => drawer.close(),
   change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "[name=start]" }); },
 });
-const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); } });
+const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); }, wait: config.urls.waiting ? makeWait({ store, config, drawer }) : null });
 watchToken(node("token"), { draft, config });
 const submit = makeSubmit({ button: node("book"), draft, actions, drawer, verdict, config });
 new Form(node("booking"), { draft, store, config, nowWall, submit });
@@ -113,6 +117,7 @@ await stage.load();
 connect("/ws/calendar/", {
   onJson: (message) => {
     if (message.type === "reservation.changed") store.hear(message.reservation, config.me);
+    else if (message.type === "closures.changed") store.reload().catch(toastProblem);
   },
   onState: ({ word }) => {
     node("toolbar").dataset.live = word;
