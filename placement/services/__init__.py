@@ -19,6 +19,7 @@ from placement.services.refining import (
     refine,
 )
 from placement.services.relocating import allow_moves, decide
+from placement.services.sweeping import launch_array, stop_array
 from placement.services.ticking import tick
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "follow_in_turn",
     "keep_plan",
     "launch",
+    "launch_array",
     "look_again",
     "make_plans",
     "may_see",
@@ -45,5 +47,6 @@ __all__ = [
     "soonest_plans",
     "starts_of",
     "stop",
+    "stop_array",
     "tick",
 ]

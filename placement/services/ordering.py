@@ -14,6 +14,7 @@ from placement import signing
 from placement.domain.orders import Addressed, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
+from placement.domain.sweeps import variables
 from placement.models import Job
 from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
@@ -60,6 +61,9 @@ def start_order(job: Job, *, now: datetime) -> Order:
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,
         script_sha256=sha256,
+        env={}
+        if job.array_index is None
+        else variables(job.parameters, job.array_index),
         plan=_plan_of(job),
         **_claim(job),
     )

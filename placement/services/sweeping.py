@@ -1,0 +1,115 @@
+"""Arrays: one launch that becomes a Job for every combination of a sweep."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from placement.domain.errors import LaunchInvalid
+from placement.domain.recipes import RECIPES
+from placement.domain.refusals import JobOver
+from placement.domain.sweeps import (
+    Sweep,
+    combinations,
+    filled,
+    title_of,
+)
+from placement.models import Job, JobArray
+from placement.services.jobs import launch_in, stop
+from reservations.domain.errors import NotFound
+from reservations.models import Reservation, User
+
+MOST_NAME = 120
+
+
+@transaction.atomic(durable=True)
+def launch_array(
+    *,
+    user: User,
+    reservation_id: int,
+    name: str,
+    sweep: Sweep,
+    recipe: str = "",
+    recipe_settings: Mapping[str, object] | None = None,
+    arguments: Sequence[str] = (),
+    gpu_count: int | None = None,
+    now: datetime,
+    **launch: Any,
+) -> JobArray:
+    """Launch all Jobs of a sweep, or none; they fill the Reservation's Gpus in turn.
+
+    Args:
+        gpu_count: Gpus of each; None: one.
+        launch: as for ``jobs.launch_in``, the same for all.
+
+    Raises:
+        LaunchInvalid: fields that cannot be used, of the first Job that is wrong.
+        NotFound, JobRefusal: as for one Job.
+    """
+    rows = combinations(sweep)
+    if not rows:
+        raise LaunchInvalid({"sweep": "has no parameters"})
+    _check_names(sweep, recipe)
+    if not Reservation.objects.filter(pk=reservation_id).exists():
+        raise NotFound(what=f"reservation #{reservation_id} of yours")
+    array: JobArray = JobArray.objects.create(
+        owner=user,
+        reservation_id=reservation_id,
+        name=name.strip()[:MOST_NAME],
+        sweep=sweep,
+        created_at=now,
+    )
+    for index, values in enumerate(rows):
+        launch_in(
+            user=user,
+            reservation_id=reservation_id,
+            name=_task_name(name, title_of(values)),
+            recipe=recipe,
+            recipe_settings={**(recipe_settings or {}), **(values if recipe else {})},
+            arguments=filled(arguments, values),
+            gpu_count=gpu_count or 1,
+            now=now,
+            array=array,
+            array_index=index,
+            parameters=values,
+            **launch,
+        )
+    return array
+
+
+def stop_array(*, array_id: int, user: User, now: datetime, reason: str = "") -> int:
+    """Stop what of an array has not ended; how many were asked to.
+
+    Raises:
+        NotFound: no such array of this User's Jobs, or of nobody's for an operator.
+        NotAllowed: a group head may look, not stop.
+    """
+    rows = Job.objects.visible_to(user).filter(array_id=array_id)
+    if not rows.exists():
+        raise NotFound(what=f"array #{array_id}")
+    # The last first: none of those that wait may begin meanwhile.
+    pks = list(rows.live().order_by("-pk").values_list("pk", flat=True))
+    asked = 0
+    for pk in pks:
+        try:
+            stop(job_id=pk, user=user, now=now, reason=reason)
+            asked += 1
+        except JobOver:  # it ended while the others were asked
+            continue
+    return asked
+
+
+def _check_names(sweep: Sweep, recipe: str) -> None:
+    """Refuse parameters that a recipe does not know."""
+    if recipe not in RECIPES:
+        return
+    known = {setting.name for setting in RECIPES[recipe].settings}
+    for name in sweep:
+        if name not in known:
+            raise LaunchInvalid({"sweep": f"{name} is no setting of {recipe}"})
+
+
+def _task_name(name: str, values: str) -> str:
+    whole = f"{name.strip()}: {values}"
+    return whole if len(whole) <= MOST_NAME else whole[: MOST_NAME - 1] + "…"
