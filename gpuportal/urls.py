@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path, re_path
 
-from gpuportal import alert_views, views
+from gpuportal import alert_views, people_views, views
 from gpuportal.api import api
 from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
@@ -22,6 +22,10 @@ urlpatterns = [
     path("alerts/", alert_views.alert_list, name="alerts"),
     path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
     path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),
+    path("manage/people/", people_views.people, name="manage-people"),
+    path(
+        "manage/people/<int:pk>/erase/", people_views.person_erase, name="person-erase"
+    ),
     path("me/", views.me, name="me"),
     path("me/tokens/", views.token_create, name="token-create"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),

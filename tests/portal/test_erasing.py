@@ -1,4 +1,4 @@
-"""A person is erased: nothing names them, every balance stays, others are left alone."""
+"""A person is erased: nothing names them, balances stay, others are left alone."""
 
 from datetime import timedelta
 from io import StringIO
@@ -197,3 +197,32 @@ def test_who_holds_something_or_runs_the_site_is_not_erased(person, omar) -> Non
     with pytest.raises(CommandError, match="no login"):
         call_command("erase_person", "nobody", confirm="nobody")
     assert naming()
+
+
+def test_the_operator_ends_what_is_held_then_types_the_login(
+    client, person, omar
+) -> None:
+    now = timezone.now()
+    hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
+    services.book(
+        user=person, membership=None, gpu_ids=[make_gpus(1)[0].pk], start=hour,
+        end=hour + timedelta(hours=1), now=now,
+    )  # fmt: skip
+    url = f"/manage/people/{person.pk}/erase/"
+    client.force_login(person)
+    assert client.get(url).status_code == client.post(url).status_code == 403
+    assert client.get("/manage/people/").status_code == 403
+    client.force_login(omar)
+    assert b"zeb@uni.example" in client.get("/manage/people/", {"q": "zeb@"}).content
+    for kind in ("guest", "head", "new", "nowhere", "off"):
+        page = client.get("/manage/people/", {"kind": kind, "sort": "newest"})
+        assert (b"zeb@uni" in page.content) == (kind == "head")
+    assert b"End all of it" in client.get(url).content
+    assert client.post(url, {"typed": "zebulon"}).status_code == 409
+    assert client.post(url, {"act": "end"}).status_code == 302
+    wrong = client.post(url, {"typed": "zebulo"})
+    assert "Type “zebulon” to confirm" in wrong.content.decode()
+    assert client.post(url, {"typed": "zebulon"}).status_code == 302
+    person.refresh_from_db()
+    assert person.erased_at is not None
+    assert b"was erased" in client.get(url).content
