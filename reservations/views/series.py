@@ -25,6 +25,7 @@ from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.views.access import reader
 
 PAGE_ROWS = 25
+_WORDS = {"later": "waits", "skipped": "left out", "ahead": "not near enough yet"}
 
 
 @require_safe
@@ -109,7 +110,7 @@ def _day(day: Any, window: Any, one: Occurrence | None, now: Any) -> dict[str, A
     return {
         "day": day,
         "window": window,
-        "state": state,
+        "state": _WORDS.get(state, state),
         "why": one.why if one is not None and booked is None else "",
         "reservation": booked,
         "may_skip": ahead and state in open_states,

@@ -50,7 +50,7 @@ function row(day) {
   const box = el("input", { type: "checkbox", name: "day", value: day.day, checked: day.state !== "refused", disabled: day.state === "refused", "aria-label": `Book ${when(day.start)}` });
   return el("tr", { class: `is-${day.state}` },
     el("td", {}, box), el("th", { scope: "row", class: "nowrap", text: when(day.start) }),
-    el("td", {}, icon(day.state === "refused" ? "alert" : day.state === "booked" ? "check" : "clock"), ` ${verdict(day)}`),
+    el("td", {}, el("span", { class: "row tight nowrap" }, icon(day.state === "refused" ? "alert" : day.state === "booked" ? "check" : "clock"), verdict(day))),
     el("td", { class: "small", text: reason(day) }));
 }
 
