@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from reservations.domain.replay.trace import TraceJob
+
+TELL_EVENTS = 50
+"""Events between two words of how far a replay is."""
 
 
 class TooWide(ValueError):
@@ -28,6 +31,8 @@ class Order(Protocol):
 
     planned: int
     """How many waiting jobs hold a planned start."""
+    keeps_plans: bool
+    """Whether starts are planned even while no Gpu is free; ``plans`` is told."""
 
     def submitted(self, job: TraceJob, now: int) -> None:
         """A job came."""
@@ -40,6 +45,9 @@ class Order(Protocol):
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
         """The waiting jobs, first served first."""
+
+    def plans(self, job: TraceJob, at: int, now: int) -> bool:
+        """Whether a job may hold a start planned for then; told of it, if so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +150,20 @@ class Profile:
         return place
 
 
-def replay(jobs: Sequence[TraceJob], *, gpus: int, order: Order) -> list[Run]:
+def replay(
+    jobs: Sequence[TraceJob],
+    *,
+    gpus: int,
+    order: Order,
+    progress: Callable[[float], None] | None = None,
+) -> list[Run]:
     """Run a trace to its end; Runs in order of their start.
 
     Args:
         jobs: in order of submission.
         gpus: equal Gpus of one pool.
+        progress: told now and then which part of the jobs was submitted, 0 to 1; what
+            it raises ends the replay.
 
     Raises:
         TooWide: a job wants more than all of them.
@@ -155,7 +171,7 @@ def replay(jobs: Sequence[TraceJob], *, gpus: int, order: Order) -> list[Run]:
     wide = next((job for job in jobs if job.gpus > gpus), None)
     if wide is not None:
         raise TooWide(f"job {wide.job_id} wants {wide.gpus} GPUs, there are {gpus}")
-    return _Pool(gpus, order).run(jobs)
+    return _Pool(gpus, order).run(jobs, progress)
 
 
 class _Pool:
@@ -169,10 +185,15 @@ class _Pool:
         self.expected: list[tuple[int, int, int]] = []
         self.runs: list[Run] = []
 
-    def run(self, jobs: Sequence[TraceJob]) -> list[Run]:
+    def run(
+        self, jobs: Sequence[TraceJob], progress: Callable[[float], None] | None
+    ) -> list[Run]:
         """Go from event to event."""
-        coming = 0
+        coming = events = 0
         while coming < len(jobs) or self.ends:
+            events += 1
+            if progress is not None and not events % TELL_EVENTS:
+                progress(coming / len(jobs))
             instants = [jobs[coming].submit_s] if coming < len(jobs) else []
             instants += [self.ends[0][0]] if self.ends else []
             now = min(instants)
@@ -182,7 +203,7 @@ class _Pool:
                 self.waiting.append(jobs[coming])
                 self.order.submitted(jobs[coming], now)
                 coming += 1
-            if self.waiting and self.free:
+            if self.waiting and (self.free or self.order.keeps_plans):
                 self._look(now)
         return self.runs
 
@@ -196,7 +217,7 @@ class _Pool:
         left = queue[ready:]
         if left and self.free and self.order.planned == 1:
             left = [left[0], *self._backfill(left[1:], now, self._easy(left[0], now))]
-        elif left and self.free and self.order.planned:
+        elif left and self.order.planned and (self.free or self.order.keeps_plans):
             profile = Profile(now, self.free, self.expected)
             left = self._backfill(left, now, profile, self.order.planned)
         self.waiting = sorted(left, key=lambda job: (job.submit_s, job.number))
@@ -220,8 +241,9 @@ class _Pool:
             left.append(job)
             if promises and isinstance(plan, Profile):
                 at = plan.earliest(job.gpus, job.req_s)
-                plan.hold(at, job.gpus, job.req_s)
-                promises -= 1
+                if self.order.plans(job, at, now):
+                    plan.hold(at, job.gpus, job.req_s)
+                    promises -= 1
         return left
 
     def _start(self, job: TraceJob, now: int) -> None:

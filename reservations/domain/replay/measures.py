@@ -3,7 +3,8 @@
 Jain's index (Jain, Chiu, Hawe, DEC-TR-301, 1984) of service over entitlement, by
 windows of 24 h of the trace's span, then averaged. Entitlement is the max-min share of
 what each Membership demands (queued and running Gpus) at every instant: ``flat`` over
-all of them, ``tree`` over groups and then over the members of each.
+all of them, ``tree`` over groups and then over the members of each. Unserved is the
+part of all entitlement (tree) that was not served in its window.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Measures:
     """Part of the Gpu-seconds of the trace's span that was used."""
     jain_flat: float
     jain_tree: float
+    unserved_entitlement: float
+    """Part of the entitlement by groups that was not served within its day; 0 to 1."""
     worst_user_wait_hours: float
 
 
@@ -54,7 +57,7 @@ def measure(runs: Sequence[Run], *, gpus: int) -> Measures:
     for run in runs:
         by_user[run.job.user].append(run.wait_s / HOUR_SECONDS)
     means = [sum(own) / len(own) for own in by_user.values() if len(own) >= LEAST_JOBS]
-    flat, tree = fairness(runs, gpus=gpus, days=days)
+    fair = fairness(runs, gpus=gpus, days=days)
     return Measures(
         jobs=len(runs),
         wait_mean_hours=statistics.fmean(waits),
@@ -62,10 +65,42 @@ def measure(runs: Sequence[Run], *, gpus: int) -> Measures:
         wait_p99_hours=waits[min(len(waits) - 1, int(len(waits) * 0.99))],
         bounded_slowdown=statistics.fmean(_slowdown(run) for run in runs),
         utilization=_used(runs, days * DAY_SECONDS) / (gpus * days * DAY_SECONDS),
-        jain_flat=flat,
-        jain_tree=tree,
+        jain_flat=fair.flat,
+        jain_tree=fair.tree,
+        unserved_entitlement=fair.unserved_ratio,
         worst_user_wait_hours=max(means, default=0.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWaits:
+    """How long a group's jobs waited, and what they got."""
+
+    group: str
+    jobs: int
+    wait_mean_hours: float
+    wait_p99_hours: float
+    gpu_hours: float
+
+
+def waits_by_group(runs: Sequence[Run]) -> list[GroupWaits]:
+    """Sum up each group's Runs, by name."""
+    by_group: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_group[run.job.group].append(run)
+    found = []
+    for group, own in sorted(by_group.items()):
+        waits = sorted(run.wait_s / HOUR_SECONDS for run in own)
+        found.append(
+            GroupWaits(
+                group,
+                len(own),
+                statistics.fmean(waits),
+                waits[min(len(waits) - 1, int(len(waits) * 0.99))],
+                sum(run.job.gpus * run.job.duration_s for run in own) / HOUR_SECONDS,
+            )
+        )
+    return found
 
 
 def _slowdown(run: Run) -> float:
@@ -80,8 +115,25 @@ def _used(runs: Sequence[Run], span_s: int) -> int:
     )
 
 
-def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> tuple[float, float]:
-    """Jain's index, flat and tree, averaged over the days in which anybody asked."""
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """Jain's indexes of a day, or of many; and what was owed and not served."""
+
+    flat: float
+    tree: float
+    unserved_gpu_seconds: float
+    entitled_gpu_seconds: float
+
+    @property
+    def unserved_ratio(self) -> float:
+        """Part of the entitlement that was not served."""
+        if not self.entitled_gpu_seconds:
+            return 0.0
+        return self.unserved_gpu_seconds / self.entitled_gpu_seconds
+
+
+def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> Fairness:
+    """Jain's indexes averaged over the days in which anybody asked; the rest summed."""
     clock = _Clock(gpus)
     events = sorted(
         event
@@ -92,7 +144,8 @@ def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> tuple[float, float
             (run.end_s, 0, -run.job.gpus, -run.job.gpus, run.job.member),
         )
     )
-    indexes, place = [], 0
+    found: list[Fairness] = []
+    place = 0
     for day in range(days):
         end = (day + 1) * DAY_SECONDS
         while place < len(events) and events[place][0] < end:
@@ -101,14 +154,16 @@ def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> tuple[float, float
             clock.change(member, demand, service)
             place += 1
         clock.go_to(end)
-        index = clock.take()
-        if index is not None:
-            indexes.append(index)
-    if not indexes:
-        return 1.0, 1.0
-    return (
-        statistics.fmean(flat for flat, _tree in indexes),
-        statistics.fmean(tree for _flat, tree in indexes),
+        one = clock.take()
+        if one is not None:
+            found.append(one)
+    if not found:
+        return Fairness(1.0, 1.0, 0.0, 0.0)
+    return Fairness(
+        statistics.fmean(one.flat for one in found),
+        statistics.fmean(one.tree for one in found),
+        sum(one.unserved_gpu_seconds for one in found),
+        sum(one.entitled_gpu_seconds for one in found),
     )
 
 
@@ -149,12 +204,19 @@ class _Clock:
         for member, held in self.running.items():
             self.service[member] += held * seconds
 
-    def take(self) -> tuple[float, float] | None:
-        """The window's two indexes; None: nobody asked for anything."""
+    def take(self) -> Fairness | None:
+        """The window's fairness; None: nobody asked for anything worth an index."""
         flat, tree = (_jain(self.service, sums) for sums in (self.flat, self.tree))
+        unserved = sum(
+            max(0.0, owed - self.service.get(member, 0.0))
+            for member, owed in self.tree.items()
+        )
+        entitled = sum(self.tree.values())
         for sums in (self.service, self.flat, self.tree):
             sums.clear()
-        return None if flat is None or tree is None else (flat, tree)
+        if flat is None or tree is None:
+            return None
+        return Fairness(flat, tree, unserved, entitled)
 
 
 def _entitlements(

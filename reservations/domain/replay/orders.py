@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
 from reservations.domain.fairshare import (
@@ -14,15 +14,20 @@ from reservations.domain.fairshare import (
     weight_at,
 )
 from reservations.domain.policy import Policy
-from reservations.domain.quota import QuotaInfo, Spend, fits
+from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, fits
 from reservations.domain.replay.engine import Order
 from reservations.domain.replay.trace import TraceJob
-from reservations.domain.window import WEEK_SECONDS, Window, instant
+from reservations.domain.window import DAY_SECONDS, WEEK_SECONDS, Window, instant
 
 Name = Literal["firm-flex", "fair-tree", "max-min", "fifo", "easy"]
 NAMES: tuple[Name, ...] = get_args(Name)
-PLANNED = 5
-"""Waiting requests that hold a planned start (POLICY.md rule 5)."""
+FIRM_PART = 2
+"""By default one part in so many of what is there is quota: the rest is flex, which the
+rank deals out. Quotas for all of it would promise more than gangs can be packed to."""
+LEAST_HALF_LIFE_SECONDS = DAY_SECONDS
+HALF_LIVES = 7
+"""A trace knows nothing of the time before it: by default at least so many half-lives
+lie in its span."""
 START = 1_600_000_000
 """Unix second that a trace begins at: charges are weighed by their instant."""
 
@@ -34,13 +39,16 @@ def order_of(
     gpus: int,
     policy: Policy,
     quota_gpu_seconds: int | None = None,
+    keeps_plans: bool = False,
 ) -> Order:
     """Return an order by its name.
 
     Args:
-        policy: half-life, look-again time and the price of late returns.
-        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: what is
-            there in 7 days over all Memberships of the trace.
+        policy: half-life, look-again time, planned starts, the price of late returns;
+            with ``keeps_plans`` the freeze and the horizons too.
+        quota_gpu_seconds: firm cost of a Membership in any 7 days; None: its part of
+            half of what is there in 7 days (``FIRM_PART``).
+        keeps_plans: see ``FirmFlex``.
     """
     makers: dict[Name, Callable[[], Order]] = {
         "fifo": lambda: Fifo(planned=0),
@@ -50,15 +58,32 @@ def order_of(
         "firm-flex": lambda: FirmFlex(
             jobs,
             policy,
-            quota_gpu_seconds
-            or gpus * WEEK_SECONDS // len({job.member for job in jobs}),
+            default_quota_gpu_seconds(jobs, gpus)
+            if quota_gpu_seconds is None
+            else quota_gpu_seconds,
+            keeps_plans=keeps_plans,
         ),
     }
     return makers[name]()
 
 
+def default_quota_gpu_seconds(jobs: Sequence[TraceJob], gpus: int) -> int:
+    """Return the quota of a Membership where none is given."""
+    members = len({job.member for job in jobs})
+    return gpus * WEEK_SECONDS // FIRM_PART // max(1, members)
+
+
+def default_half_life_seconds(jobs: Sequence[TraceJob], policy: Policy) -> int:
+    """Return the site's half-life, or a shorter one that fits the trace's span."""
+    days = max((job.submit_s for job in jobs), default=0) // DAY_SECONDS + 1
+    fitting = max(LEAST_HALF_LIFE_SECONDS, days * DAY_SECONDS // HALF_LIVES)
+    return min(policy.half_life_seconds, fitting)
+
+
 class Fifo:
     """First come, first served."""
+
+    keeps_plans = False
 
     def __init__(self, *, planned: int) -> None:
         self.planned = planned
@@ -75,6 +100,10 @@ class Fifo:
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
         """As they came."""
         return jobs
+
+    def plans(self, job: TraceJob, at: int, now: int) -> bool:
+        """A start may be planned for any time."""
+        return True
 
 
 class MaxMin(Fifo):
@@ -121,11 +150,10 @@ class FairTree(Fifo):
     members of a group too. Ranks are worked out anew when the site looks again.
     """
 
-    look_again_seconds = 60
-
     def __init__(self, jobs: Sequence[TraceJob], policy: Policy) -> None:
         super().__init__(planned=1)
         self.policy = policy
+        self.look_again_seconds = max(1, policy.look_again_seconds)
         groups = sorted({job.group for job in jobs})
         members = sorted({job.member for job in jobs})
         self.group_pk = {group: pk for pk, group in enumerate(groups, start=1)}
@@ -194,13 +222,26 @@ class FirmFlex(FairTree):
     quota (POLICY.md rule 1). Nothing that runs is taken away. The first waiting jobs
     hold planned starts (rule 5). What is given back early costs ``late_return`` of the
     following day where nobody waits for it (rule 6).
+
+    ``keeps_plans``: flex whose planned start is nearer than the freeze is not pushed
+    back by firm any more (rule 3), and no start is planned beyond the horizon of its
+    kind (rules 1 and 2). Of a trace of jobs, which all want to start at once, nobody
+    knows whether they would have planned; of a calendar's bookings, it is known.
     """
 
     def __init__(
-        self, jobs: Sequence[TraceJob], policy: Policy, quota_gpu_seconds: int
+        self,
+        jobs: Sequence[TraceJob],
+        policy: Policy,
+        quota_gpu_seconds: int,
+        *,
+        keeps_plans: bool = False,
     ) -> None:
         super().__init__(jobs, policy)
-        self.planned = PLANNED
+        self.planned = policy.planned_requests
+        self.keeps_plans = keeps_plans
+        self.frozen: set[int] = set()
+        """Numbers of flex jobs whose planned start has come near."""
         self.quota_gpu_seconds = quota_gpu_seconds
         self.spends: dict[int, dict[int, Spend]] = defaultdict(dict)
         """By Membership, then job: firm cost that counts."""
@@ -212,11 +253,29 @@ class FirmFlex(FairTree):
         start = START + now
         for number in [n for n, s in spends.items() if s.end < start - WEEK_SECONDS]:
             del spends[number]
-        info = QuotaInfo(job.group, self.quota_gpu_seconds, tuple(spends.values()))
         window = Window(instant(start), instant(start + job.req_s))
-        if fits(info, window, rate=job.gpus):
+        if self._fits(job, spends.values(), window, start + job.req_s):
             self.firm.add(job.number)
             spends[job.number] = Spend.held(window, rate=job.gpus)
+
+    def _fits(
+        self, job: TraceJob, spends: Collection[Spend], window: Window, end: int
+    ) -> bool:
+        """Whether the quota allows it; the fullest 7 days are sought only in doubt."""
+        most = self.quota_gpu_seconds * PERMILLE
+        asked = job.gpus * job.req_s * PERMILLE
+        if asked + sum(s.rate_permille * (s.end - s.start) for s in spends) <= most:
+            return True
+        # The last 7 days with the request in them are one of the windows to look at.
+        since = end - WEEK_SECONDS
+        lately = sum(
+            s.rate_permille * max(0, min(s.end, end) - max(s.start, since))
+            for s in spends
+        )
+        if min(asked, job.gpus * WEEK_SECONDS * PERMILLE) + lately > most:
+            return False
+        info = QuotaInfo(job.group, self.quota_gpu_seconds, tuple(spends))
+        return fits(info, window, rate=job.gpus)
 
     def started(self, job: TraceJob, now: int) -> None:
         """Move its cost to where it is held."""
@@ -246,6 +305,19 @@ class FirmFlex(FairTree):
         return held + job.gpus * rest * self.policy.late_return_permille // 1000
 
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
-        """Firm before flex, each by rank, then age."""
+        """Firm (and frozen) before flex, each by rank, then age."""
         by_rank = super().queue(jobs, now)
-        return sorted(by_rank, key=lambda job: job.number not in self.firm)
+        first = self.firm | self.frozen if self.frozen else self.firm
+        return sorted(by_rank, key=lambda job: job.number not in first)
+
+    def plans(self, job: TraceJob, at: int, now: int) -> bool:
+        """Whether the start lies within the horizon of its kind; see the class."""
+        if not self.keeps_plans:
+            return True
+        policy, firm = self.policy, job.number in self.firm
+        ahead = policy.firm_horizon_seconds if firm else policy.flex_horizon_seconds
+        if at - now > ahead:
+            return False
+        if at - now <= policy.freeze_seconds:
+            self.frozen.add(job.number)
+        return True

@@ -14,7 +14,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from reservations.domain.policy import Policy, PolicyInvalid
 from reservations.domain.replay.engine import TooWide, replay
 from reservations.domain.replay.measures import Measures, measure
-from reservations.domain.replay.orders import NAMES, order_of
+from reservations.domain.replay.orders import (
+    NAMES,
+    default_half_life_seconds,
+    order_of,
+)
 from reservations.domain.replay.trace import TraceInvalid, TraceJob, read_trace
 
 BAD_INPUT = 2
@@ -31,6 +35,7 @@ LINES = (
     ("utilization", "utilization", ""),
     ("Jain's index, flat", "jain_flat", ""),
     ("Jain's index, tree", "jain_tree", ""),
+    ("unserved entitlement", "unserved_entitlement", ""),
 )
 
 
@@ -47,12 +52,13 @@ class Command(BaseCommand):
         parser.add_argument("--policy", choices=NAMES, default="firm-flex")
         parser.add_argument(
             "--half-life", type=float, default=None, metavar="H",
-            help="hours after which past use counts half (default: the site's 14 d)",
+            help="hours after which past use counts half (default: 14 d, or a seventh "
+            "of a shorter trace)",
         )  # fmt: skip
         parser.add_argument(
             "--quota", type=float, default=None, metavar="H",
             help="GPU-hours of firm time per member in any 7 days "
-            "(default: an equal part of what there is)",
+            "(default: an equal part of half of what there is)",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true")
 
@@ -92,6 +98,9 @@ class Command(BaseCommand):
         if options["half_life"] is not None:
             seconds = _seconds("--half-life", options["half_life"])
             policy = replace(policy, half_life_seconds=seconds)
+        else:
+            shorter = default_half_life_seconds(jobs, policy)
+            policy = replace(policy, half_life_seconds=shorter)
         if options["quota"] is not None:
             quota = _seconds("--quota", options["quota"])
         began = time.process_time()
