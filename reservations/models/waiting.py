@@ -107,6 +107,8 @@ class WaitingRequest(models.Model):
         indexes = [
             models.Index(fields=["state", "created_at"]),
             models.Index(fields=["user", "state"]),
+            # Who books flex asks for plans by their time, not for all that wait.
+            models.Index(fields=["expected_end"]),
         ]
         constraints = [
             models.CheckConstraint(

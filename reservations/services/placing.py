@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F, Max
 
 from reservations.domain.calendar import Plan
@@ -44,6 +44,7 @@ from reservations.models import (
 )
 from reservations.services import booking, displacing, locking, notices
 from reservations.services.auditing import audit_act
+from reservations.services.turns import turn as in_line
 from reservations.snapshots.waiting import Look, look
 
 MOST_LOOKS = 100
@@ -143,7 +144,7 @@ def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
             placed += 1
         except TurnLost:
             continue
-        except BookingError as refused:
+        except (BookingError, IntegrityError) as refused:
             # Taken in this moment, or a rule that only the locks show: the next look.
             log.info("waiting request %s is not placed: %s", choice.waiting.pk, refused)
             skip.add(choice.waiting.pk)
@@ -174,12 +175,14 @@ def place_one(
         Refusal: the rules say no now.
     """
     chosen = locking.choose_membership(row.user, row.membership)
-    with transaction.atomic(durable=True):
+    with in_line(), transaction.atomic(durable=True):
         first = WaitlistLook.objects.select_for_update(no_key=True).get_or_create(pk=1)
         if turn is not None and first[0].turn != turn:
             raise TurnLost
         locked = locking.lock(chosen, gpu_ids)
-        request = booking.request_of(locked.gpus, window.start, window.end, now=now)
+        request = booking.wish_of(
+            locked, window.start, window.end, now=now, policy=policy
+        )
         displacing.lock_flex(locked.gpus, request.window.start, request.window.end)
         decision = booking.judge(
             request, locked, policy=policy, names=policy.names_visible, taking=True
@@ -191,34 +194,54 @@ def place_one(
         made = booking.write_decision(
             request, decision, locked, purpose=row.purpose, actor=actor, policy=policy
         )
-        moved = WaitingRequest.objects.move(
-            row.pk,
-            old=WAITING,
-            new=PLACED,
-            reservation=made,
-            placed_at=now,
-            planned=choice is not None and choice.keeps_plan,
-            expected_start=made.start,
-            expected_end=made.end,
-            expected_gpu_ids=sorted(gpu_ids),
-            decision=why or {},
-        )
-        if not moved:
-            raise TurnLost
+        _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
         WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
-        _audit("placed", row, now, actor=actor, reservation=made.pk)
-        freeze = timedelta(seconds=policy.freeze_seconds)
-        _tell(
-            row,
-            "placed",
-            now,
-            reservation=made,
-            kind=made.kind,
-            decline_until=(made.start - freeze).isoformat()
-            if made.start - now > freeze
-            else None,
-        )
+        _tell_placed(row, made, actor, now=now, policy=policy)
     return made
+
+
+def _note_placed(
+    row: WaitingRequest,
+    made: Reservation,
+    gpu_ids: Sequence[int],
+    choice: Choice | None,
+    why: dict[str, object],
+    *,
+    now: datetime,
+) -> None:
+    """Move the request by compare-and-set.
+
+    Raises:
+        TurnLost: it waits no more; nothing may be written.
+    """
+    moved = WaitingRequest.objects.move(
+        row.pk,
+        old=WAITING,
+        new=PLACED,
+        reservation=made,
+        placed_at=now,
+        planned=choice is not None and choice.keeps_plan,
+        expected_start=made.start,
+        expected_end=made.end,
+        expected_gpu_ids=sorted(gpu_ids),
+        decision=why,
+    )
+    if not moved:
+        raise TurnLost
+
+
+def _tell_placed(
+    row: WaitingRequest,
+    made: Reservation,
+    actor: User | None,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    _audit("placed", row, now, actor=actor, reservation=made.pk)
+    freeze = timedelta(seconds=policy.freeze_seconds)
+    until = (made.start - freeze).isoformat() if made.start - now > freeze else None
+    _tell(row, "placed", now, reservation=made, kind=made.kind, decline_until=until)
 
 
 # --- offer and plan ------------------------------------------------------------------

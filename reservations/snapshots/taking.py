@@ -39,8 +39,7 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
     Those inside the freeze hold nothing: that time is anyone's (POLICY.md rule 3).
     """
     rows = (
-        WaitingRequest.objects.waiting()
-        .filter(
+        WaitingRequest.objects.filter(
             planned=True,
             expected_start__gt=taker.frozen_until,
             expected_start__lt=end,
@@ -49,13 +48,19 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
         .exclude(user_id=taker.user_pk)
         .order_by()
         .values_list(
-            "pk", "user_id", "expected_gpu_ids", "expected_start", "expected_end"
+            "pk",
+            "user_id",
+            "expected_gpu_ids",
+            "expected_start",
+            "expected_end",
+            "state",
         )
     )
     return tuple(
         Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
-        for pk, user_pk, gpu_ids, begin, over in rows
-        if begin is not None and over is not None
+        for pk, user_pk, gpu_ids, begin, over, state in rows
+        # Those that were placed are on the calendar.
+        if state == WaitingRequest.State.WAITING and begin and over
     )
 
 
