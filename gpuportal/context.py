@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from gpuportal.alerts import calling_alerts, told_to
 from reservations.models import Account, Membership, Notice, User
+from reservations.snapshots.closed import NearMaintenance, near_maintenance
 from reservations.snapshots.notices import NoticeInfo, notices_of
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
@@ -155,6 +156,13 @@ class Site:
             return []
         told = set(told_to(user).values_list("alert_id", flat=True))
         return [alert for alert in suspects if alert.pk in told]
+
+    @cached_property
+    def closing(self) -> list[NearMaintenance]:
+        """Maintenance and blackouts that run or are near."""
+        if not isinstance(self.request.user, User):
+            return []
+        return near_maintenance(timezone.now())
 
     @cached_property
     def late_seconds(self) -> float | None:

@@ -53,6 +53,8 @@ class ClosureInfo:
     account_pk: int | None = None
     account: str = ""
     """Whose teaching slot it is, on screen."""
+    account_name: str = ""
+    """The same for programs."""
 
     @property
     def window(self) -> Window:

@@ -45,6 +45,17 @@ class PolicyField:
         return self.value == self.default
 
     @property
+    def limits(self) -> str:
+        """Return the least and the most in words; empty where there are none."""
+        if self.least is None or self.most is None or self.kind == "switch":
+            return ""
+        least, most = (
+            words_of(self.name, int(end) if end == int(end) else end)
+            for end in (self.least, self.most)
+        )
+        return f"{least} to {most}"
+
+    @property
     def shown(self) -> str:
         """Return the value in words."""
         return words_of(self.name, self.value)
@@ -53,6 +64,17 @@ class PolicyField:
     def default_shown(self) -> str:
         """Return the default in words."""
         return words_of(self.name, self.default)
+
+
+def label_of(name: str) -> str:
+    """Return a field's name on screen, without the unit that stands beside it.
+
+    >>> label_of("flex_horizon_seconds"), label_of("least_samples")
+    ('flex horizon', 'least samples')
+    """
+    for end, _unit in _UNITS[:-1]:
+        name = name.removesuffix(end)
+    return name.replace("_", " ")
 
 
 def unit_of(name: str) -> str:

@@ -19,6 +19,7 @@ from reservations.domain.governing import (
     Changes,
     PolicyChanged,
     PolicyField,
+    label_of,
     unit_of,
     words_of,
 )
@@ -77,7 +78,7 @@ def _field(field: Any, value: object) -> PolicyField:
     }.get(field.get_internal_type(), "number")
     return PolicyField(
         name=field.name,
-        label=str(field.verbose_name),
+        label=label_of(field.name),
         meaning=str(field.help_text),
         unit=unit_of(field.name),
         kind=kind,
@@ -228,6 +229,6 @@ def _current(which: str) -> SitePolicy | TelemetryPolicy:
 def lines_of(changes: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (field, before, after) in words."""
     return [
-        (name.replace("_", " "), words_of(name, old), words_of(name, new))
+        (label_of(name), words_of(name, old), words_of(name, new))
         for name, (old, new) in changes.items()
     ]

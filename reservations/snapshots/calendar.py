@@ -9,6 +9,7 @@ from django.conf import settings
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
+from reservations.snapshots.closed import closures_page
 from reservations.snapshots.facts import calendar_gpus
 from reservations.snapshots.sharing import OwnExtras, own_extras
 
@@ -186,6 +187,7 @@ class CalendarPage:
 
     gpus: list[dict[str, object]]
     reservations: list[dict[str, object]]
+    closures: list[dict[str, object]]
     now: datetime
     grid_seconds: int
 
@@ -194,6 +196,7 @@ class CalendarPage:
         return {
             "gpus": self.gpus,
             "reservations": self.reservations,
+            "closures": self.closures,
             "now": iso(self.now),
             "grid_seconds": self.grid_seconds,
             "timezone": settings.TIME_ZONE,
@@ -204,6 +207,7 @@ def calendar_page(
     start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
 ) -> CalendarPage:
     """Read the calendar between two instants, in a handful of queries."""
+    known = calendar_gpus()
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -214,7 +218,7 @@ def calendar_page(
             "memory_total_bytes": gpu.memory_total_bytes,
             "bookable": gpu.bookable,
         }
-        for gpu in calendar_gpus()
+        for gpu in known
     ]
     longest = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
     rows = (
@@ -232,6 +236,7 @@ def calendar_page(
             _grouped(rows, reader=reader, policy=policy, now=now),
             own_extras(reader.user_pk, start, end),
         ),
+        closures=closures_page(start, end, known, user_pk=reader.user_pk),
         now=now,
         grid_seconds=policy.grid_seconds,
     )

@@ -58,6 +58,7 @@ def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
             pool_pk=pool or 0,
             account_pk=account,
             account=next((name for name in names if name), ""),
+            account_name=names[-1] or "",
         )
         for pk, (kind, reason, begin, over, scope, node, pool, account, names)
         in found.items()

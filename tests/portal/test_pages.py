@@ -205,9 +205,9 @@ def test_the_board_costs_the_same_queries_for_any_number_of_gpus(
     make_gpus(gpus, make_node("node-a"))
     client.force_login(alice)
     client.get("/")
-    # Session, user; Gpus per node, nodes; nodes, alerts, notices, headed groups of
-    # the top bar.
-    with django_assert_num_queries(8):
+    # Session, user; Gpus per node, nodes; nodes, alerts, notices, headed groups and
+    # near maintenance of the top bar.
+    with django_assert_num_queries(9):
         client.get("/")
 
 

@@ -109,8 +109,9 @@ def test_the_calendar_costs_the_same_queries_with_many_reservations(
         for number in range(many):
             start = hour + timedelta(hours=3 * (many + number))
             make_reservation(alice, gpus, start, start + timedelta(hours=2))
-        # session, user, policy, headed accounts, gpus, allocations, shared, series
-        with django_assert_num_queries(8):
+        # session, user, policy, headed accounts, gpus, allocations, shared, series,
+        # closures, and who waits
+        with django_assert_num_queries(11):
             answer = call("GET", span)
     assert len(answer.body["reservations"]) == 41
     assert answer.body["reservations"][0]["gpu_ids"] == [gpu.pk for gpu in gpus]

@@ -1,0 +1,98 @@
+"""Closed time as the calendar and every page's banner tell it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from reservations.domain.calendar import CalendarGpu
+from reservations.models import Account, Closure, Membership
+from reservations.snapshots.pools import closures_between
+
+NEAR = timedelta(hours=24)
+"""From so long before its start on every page says that maintenance is near."""
+
+
+def closures_page(
+    start: datetime, end: datetime, gpus: Sequence[CalendarGpu], *, user_pk: int
+) -> list[dict[str, object]]:
+    """Return the closures of a span as the calendar's API tells them.
+
+    ``open``: it is a teaching slot in which the reader may book.
+    """
+    found = closures_between(start, end)
+    if not found:
+        return []
+    own = _paths_of(user_pk) if any(one.account_pk for one in found) else frozenset()
+    return [
+        {
+            "id": one.pk,
+            "kind": one.kind,
+            "start": _iso(one.start),
+            "end": _iso(one.end),
+            "reason": one.reason,
+            "gpu_ids": [gpu.pk for gpu in gpus if one.closes(gpu)],
+            "account": one.account_name or None,
+            "open": one.admits(own),
+        }
+        for one in found
+    ]
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _paths_of(user_pk: int) -> frozenset[int]:
+    """Return the Accounts that a User books under, and all above them."""
+    parents = dict(Account.objects.order_by().values_list("pk", "parent_id"))
+    rows = Membership.objects.filter(user_id=user_pk, active=True).order_by()
+    found: set[int] = set()
+    for account in rows.values_list("account_id", flat=True):
+        above: int | None = account
+        while above is not None and above not in found:
+            found.add(above)
+            above = parents.get(above)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class NearMaintenance:
+    """Maintenance or a blackout that runs or begins within a day."""
+
+    kind: str
+    start: datetime
+    end: datetime
+    reason: str
+    where: str
+    runs: bool
+
+
+def near_maintenance(now: datetime) -> list[NearMaintenance]:
+    """Return what is or soon will be closed to everybody, in one query."""
+    rows = (
+        Closure.objects.standing(now, now + NEAR)
+        .exclude(kind=Closure.Kind.TEACHING)
+        .select_related("node", "pool")
+        .order_by("start", "pk")[:3]
+    )
+    return [
+        NearMaintenance(
+            kind=row.get_kind_display(),
+            start=row.start,
+            end=row.end,
+            reason=row.reason,
+            where=_where(row),
+            runs=row.start <= now,
+        )
+        for row in rows
+    ]
+
+
+def _where(row: Closure) -> str:
+    if row.scope == Closure.Scope.SITE:
+        return "all GPUs"
+    if row.scope == Closure.Scope.NODE:
+        return str(row.node)
+    if row.scope == Closure.Scope.POOL:
+        return f"every {row.pool}"
+    return "some GPUs"

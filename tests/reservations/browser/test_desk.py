@@ -1,0 +1,92 @@
+"""The operator's pages of machines, closed time and policies: axe, wide and narrow."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Browser, Page, expect
+
+from reservations.domain.lifecycle import State
+from reservations.models import Closure, Reservation
+from telemetry.models import Gpu
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.reservations.browser.ground import axe_findings, page_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def fits(page: Page) -> None:
+    """Nothing sticks out to the side of the window."""
+    excess = page.evaluate(
+        "() => document.documentElement.scrollWidth - window.innerWidth"
+    )
+    assert excess <= 0, page.url
+
+
+def checked(page: Page) -> None:
+    """Axe finds nothing, and nothing sticks out."""
+    assert axe_findings(page) == []
+    fits(page)
+
+
+def wall(hours: int) -> str:
+    at = timezone.localtime() + timedelta(hours=hours)
+    return at.strftime("%Y-%m-%dT%H:00")
+
+
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1280), ("dark", 360)], ids=["wide", "narrow"]
+)
+def test_the_desk_by_hand(
+    browser: Browser, live_asgi, alice, omar, theme, width
+) -> None:
+    gpus = make_gpus(4, make_node("node-a"))
+    soon = timezone.now().replace(minute=0, second=0, microsecond=0)
+    booked = make_reservation(
+        alice, gpus, soon + timedelta(hours=30), soon + timedelta(hours=32)
+    )
+    size = {"width": width, "height": 900}
+    with page_of(browser, live_asgi, omar, color_scheme=theme, viewport=size) as page:
+        close_and_reopen(page, booked)
+        drain(page)
+        for path in (
+            "pools/", f"pools/{gpus[0].pool_id}/", "gpus/replace/",
+            "policy/booking/", "policy/telemetry/",
+        ):  # fmt: skip
+            page.goto(f"/manage/{path}")
+            expect(page.get_by_role("navigation", name="Manage")).to_be_visible()
+            checked(page)
+
+
+def close_and_reopen(page: Page, booked: Reservation) -> None:
+    page.goto("/manage/closures/new/")
+    expect(page.get_by_label("Kept for (teaching)")).to_be_hidden()
+    page.get_by_label("Reason").fill("New fans, all night")
+    page.get_by_label("From").fill(wall(29))
+    page.get_by_label("To", exact=True).fill(wall(40))
+    page.get_by_label("Node", exact=True).select_option(label="node-a")
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_role("heading", name="1 booking in the way")).to_be_visible()
+    checked(page)
+    page.get_by_role("button", name="Save and tell them").click()
+    expect(page.get_by_text("Maintenance saved.")).to_be_visible()
+    booked.refresh_from_db()
+    assert booked.state == State.REFUNDED
+    checked(page)
+    page.get_by_role("button", name="Cancel maintenance New fans").click()
+    expect(page.get_by_text("the time can be booked again")).to_be_visible()
+    assert Closure.objects.get().cancelled_at is not None
+
+
+def drain(page: Page) -> None:
+    page.goto("/manage/gpus/")
+    page.get_by_label("All on this page").check()
+    page.get_by_label("Choose node-a:3").uncheck()
+    page.get_by_label("With the chosen ones").select_option(label="Drain")
+    checked(page)
+    page.get_by_role("button", name="Look").click()
+    page.get_by_label("Why", exact=True).fill("moving house")
+    checked(page)
+    page.get_by_role("button", name="Drain").click()
+    expect(page.get_by_text("Drain: 3 GPUs changed.")).to_be_visible()
+    assert Gpu.objects.filter(draining=True).count() == 3
