@@ -199,7 +199,7 @@ def _decline_offer(row: WaitingRequest, *, at: datetime) -> None:
     if row.offer_until is None or row.offer_until <= at:
         raise OfferLapsed
     with transaction.atomic(durable=True):
-        # The end of the offer is when it was answered: see ``placing.PAUSE_SECONDS``.
+        # The end of the offer is when it was answered: see ``expecting.PAUSE_SECONDS``.
         WaitingRequest.objects.waiting().filter(pk=row.pk).update(offer_until=at)
         _audit("offer-declined", row, actor=row.user, now=at)
 
