@@ -143,6 +143,14 @@ class PolicyReplay(models.Model):
         default="asked",
         help_text="A wait begins when it was asked, or to start.",
     )
+    pool = models.ForeignKey(
+        "telemetry.Pool",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        help_text="Empty: all Gpus as if they were of one class.",
+    )
     gpus = models.PositiveIntegerField()
     present = models.JSONField(default=dict, help_text="The rules as they were.")
     edited = models.JSONField(default=dict, help_text="The rules to compare with.")
