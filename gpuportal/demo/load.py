@@ -29,6 +29,7 @@ from gpuportal.demo.lab import (
 )
 from gpuportal.demo.minutes import write_minutes
 from gpuportal.demo.past_jobs import write_past_jobs
+from gpuportal.demo.waiting import write_waiting
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import (
     Account,
@@ -93,6 +94,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         first = (now - PAST).replace(minute=0)
         write_hours(booked, first=first, now=now, chance=chance)
         write_summaries(booked, jobs)
+        write_waiting(members, now=now)
         AuditEntry.objects.create(
             verb="demo.loaded", subject="site", reason="first run of the demo lab"
         )
