@@ -58,7 +58,8 @@ class Admitted(HttpResponse):
     """Django's word that a request may go on, and where to."""
 
     def __init__(self, target: Target, path: str) -> None:
-        super().__init__(b"Served models are answered by the ASGI door.", status=501)
+        # Seen only where Django is asked past the door; an error would be logged.
+        super().__init__(b"Served models are answered by the ASGI door.", status=202)
         self.target, self.path_there = target, path
 
 
@@ -133,6 +134,8 @@ def refusal(
     if fields:
         problem["fields"] = dict(fields)
     response: HttpResponse = problems.respond(problem)
+    # A model that is not ready is no error of the portal's: not for its log.
+    response._has_been_logged = True  # type: ignore[attr-defined]
     if status in (429, 503):
         response["Retry-After"] = "1" if code != "not-ready" else "5"
     if status == 401:

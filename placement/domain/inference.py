@@ -53,7 +53,7 @@ class Choice:
 def best_offer(
     offers: Sequence[GpuOffer], needs_bytes: int, *, without: Collection[str] = ()
 ) -> Choice:
-    """The least utilized Gpu that a model fits on; of equal ones the smallest.
+    """The least utilized Gpu that holds a model; of equal ones the smallest, emptiest.
 
     Args:
         offers: what the calendar and the live readings leave.
@@ -86,5 +86,6 @@ def _order(offer: GpuOffer) -> tuple[object, ...]:
         offer.compute_processes,
         offer.weight,
         offer.memory_total_bytes,
+        -offer.free_bytes,
         offer.label,
     )

@@ -88,6 +88,19 @@ class Kitchen:
             self.tell()
             job.refresh_from_db()
 
+    def stop(self, job: Job) -> None:
+        """Send the order that ends a Job, and wait for what comes of it."""
+        job.refresh_from_db()
+        payload = ordering.stop_order(job, now=timezone.now()).payload()
+        assert self.desk.take(payload, signing.sign(payload))
+        end = time.monotonic() + 15
+        while job.state == "stopping":
+            assert time.monotonic() < end, job.reason
+            time.sleep(0.05)
+            self.tell()
+            job.refresh_from_db()
+        assert job.state == "stopped", job.reason
+
     def close(self) -> None:
         """Stop the keeper; Jobs are ended by the node fixture."""
         self.keeper.stop()

@@ -1,7 +1,7 @@
 """A model from its file to its answers, through everything that is there in between."""
 
 import json
-import struct
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -11,12 +11,17 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
+from placement import services
+from placement.domain.errors import LaunchInvalid
+from placement.domain.serve_frames import MOST_REQUEST_BYTES
+from placement.domain.serving_refusals import FileServed
 from placement.services import model_store, serving
+from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from reservations.services.tokens import create_token
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
-from tests.placement.lab import send_frame
+from tests.placement.lab import send_frame, signed_in
 from tests.placement.serving.kitchen import Kitchen, expected, mlp_bytes, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,40 +73,238 @@ def kitchen(node, redis_client, live_asgi, alice, request):
     made.close()
 
 
-def test_a_model_is_uploaded_placed_and_asked_through_the_portal(
+def infer_body(rows, datatype="FP32", **more):
+    shape = [len(rows), len(rows[0])]
+    data = [one for row in rows for one in row]
+    one = {"name": "x", "datatype": datatype, "shape": shape, "data": data}
+    return {"inputs": [one], **more}
+
+
+def binary_body(rows):
+    """The binary form, with the answer wanted in it too."""
+    raw = np.asarray(rows, dtype="<f4").tobytes()
+    one = {
+        "name": "x", "datatype": "FP32", "shape": [len(rows), len(rows[0])],
+        "parameters": {"binary_data_size": len(raw)},
+    }  # fmt: skip
+    head = {"inputs": [one], "parameters": {"binary_data_output": True}}
+    text = json.dumps(head).encode()
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": str(len(text)),
+    }
+    return text + raw, headers
+
+
+def until_ready(url, shown, seconds=30):
+    end = time.monotonic() + seconds
+    while (answer := ask(f"{url}/ready", shown))[0] != 200:
+        assert time.monotonic() < end, answer[2]
+        time.sleep(0.1)
+
+
+def raw_request(address, text):
+    """Bytes as they are, to see what a crooked request gets: the status line."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as line:
+        line.sendall(text.encode())
+        return line.recv(4096).decode("latin-1").split("\r\n")[0]
+
+
+ROWS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.0, -1.0, 2.0]]
+
+
+def test_a_model_is_uploaded_placed_asked_shared_and_stopped(
     kitchen, live_asgi, alice, bob, carol
 ):
     data = mlp_bytes()
     file = upload(alice, data)
+    assert upload(alice, data).pk == file.pk, "the same bytes are kept once"
     reservation = make_reservation(alice, kitchen.gpus, state=State.ACTIVE)
     job = serving.deploy(
         user=alice, file_id=file.pk, said={"name": "mlp", "deadline_ms": "5000"},
         reservation_id=reservation.pk, now=timezone.now(),
     )  # fmt: skip
+    assert job.endpoint.gpu == kitchen.gpus[1], "the one that nothing runs on"
     mine = token(alice, f"serve:{job.pk}")
     base = f"{live_asgi}/serve/{job.pk}/v2"
     assert ask(f"{base}/health/ready", mine)[0] == 503, "not begun"
     kitchen.order(job)
     kitchen.until_running(job)
+    until_ready(f"{base}/models/mlp", mine)
 
-    end = time.monotonic() + 30
-    while (answer := ask(f"{base}/models/mlp/ready", mine))[0] != 200:
-        assert time.monotonic() < end, answer[2]
-        time.sleep(0.1)
-    status, _, body = ask(f"{base}/models/mlp", mine)
+    answered_in_both_forms(base, mine, expected(data, ROWS))
+    refused_by_deadline_and_by_field(base, mine)
+    closed_to_others(live_asgi, base, job, alice, bob, carol)
+    crooked_requests_go_nowhere(live_asgi, base, job, mine)
+    asked_from_the_page(live_asgi, base, job, alice)
+    shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol)
+
+    stats = json.loads(ask(f"{live_asgi}/serve/{job.pk}/stats", mine)[2])
+    mlp = next(one for one in stats["models"] if one["name"] == "mlp")
+    assert mlp["in_time"] >= 3
+    assert mlp["refused"] >= 1
+    assert mlp["wrong"] >= 1
+    assert mlp["points"]
+    assert mlp["batches"]
+    assert mlp["profile"][0]["runs"] >= 5
+
+    services.stop(job_id=job.pk, user=alice, now=timezone.now())
+    kitchen.stop(job)
+    assert ask(f"{base}/health/live", mine)[0] == 410
+
+
+def answered_in_both_forms(base, mine, right):
+    _, _, body = ask(f"{base}/models/mlp", mine)
     assert json.loads(body)["inputs"] == [
         {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
     ]
-
-    rows = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.0, -1.0, 2.0]]
-    asked = {"id": "q", "inputs": [
-        {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": rows}
-    ]}  # fmt: skip
-    status, headers, body = ask(f"{base}/models/mlp/infer", mine, asked)
-    assert status == 200, body
+    status, headers, body = ask(
+        f"{base}/models/mlp/infer", mine, infer_body(ROWS, id="q")
+    )
     said = json.loads(body)
-    assert said["id"] == "q"
-    assert said["outputs"][0]["shape"] == [2, 3]
-    right = expected(data, rows)
+    assert (status, said["id"], said["outputs"][0]["shape"]) == (200, "q", [2, 3])
     assert np.allclose(said["outputs"][0]["data"], right.ravel(), atol=1e-5)
     assert said["parameters"]["predicted_ms"] > 0
+    assert headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+    body, extra = binary_body(ROWS)
+    status, headers, body = ask(f"{base}/models/mlp/infer", mine, body, extra)
+    assert status == 200, body
+    length = int(headers["Inference-Header-Content-Length"])
+    assert json.loads(body[:length])["outputs"][0]["parameters"] == {
+        "binary_data_size": 24
+    }
+    assert np.allclose(np.frombuffer(body[length:], "<f4"), right.ravel(), atol=1e-5)
+
+
+def refused_by_deadline_and_by_field(base, mine):
+    url = f"{base}/models/mlp/infer"
+    hurry = {"X-Deadline-Ms": "0.01"}
+    status, headers, body = ask(url, mine, infer_body(ROWS), hurry)
+    assert (status, json.loads(body)["code"]) == (503, "deadline")
+    assert json.loads(body)["predicted_ms"] > 0.01
+    assert headers["Retry-After"]
+    named = infer_body(ROWS, parameters={"deadline_ms": 0.01})
+    assert ask(url, mine, named)[0] == 503
+
+    for wrong, field in (
+        (infer_body(ROWS, datatype="INT64"), "inputs[0].datatype"),
+        (infer_body([[1.0, 2.0]]), "inputs[0].shape"),
+        ({"inputs": []}, "inputs"),
+        (b"no json", "body"),
+        (infer_body(ROWS * 5), "inputs[0].shape"),
+    ):
+        status, _, body = ask(url, mine, wrong)
+        assert (status, list(json.loads(body)["fields"])) == (400, [field])
+    assert ask(url, mine, b"x", {"X-Deadline-Ms": "soon"})[0] == 400
+    assert ask(url, mine, b"x", {"Content-Type": "text/plain"})[0] == 415
+    assert ask(f"{base}/models/other/infer", mine, infer_body(ROWS))[0] == 404
+
+
+def closed_to_others(live_asgi, base, job, alice, bob, carol):
+    url = f"{base}/models/mlp/infer"
+    asked = infer_body(ROWS)
+    assert ask(url, "", asked)[0] == 401
+    assert ask(url, "gp_nothing", asked)[0] == 401
+    for other in (bob, carol):
+        shown = token(other, "serve")
+        assert ask(url, shown, asked)[0] == 404
+        assert ask(f"{base}/health/live", shown)[0] == 404
+        assert ask(f"{live_asgi}/serve/{job.pk}/stats", shown)[0] == 404
+    assert ask(url, token(alice, "read", "job"), asked)[0] == 403
+    assert ask(url, token(alice, f"serve:{job.pk + 1}"), asked)[0] == 403
+    assert ask(url, token(alice, "serve"), asked)[0] == 200
+    # The token is for models: the rest of the API does not know it.
+    only = token(alice, f"serve:{job.pk}")
+    assert ask(f"{live_asgi}/api/v1/jobs", only)[0] == 403
+
+
+def crooked_requests_go_nowhere(live_asgi, base, job, mine):
+    for path in (
+        "v2/../stats", "v2/repository/models/mlp/unload",
+        "v2/models/..%2f..%2frepository%2fmodels%2fmlp/unload",
+        "v2/models/mlp/infer/../../../../repository/models/mlp/unload",
+        "v2//models/mlp/infer", "v2/models/mlp/infer?x=/repository", "v2/models/%00",
+    ):  # fmt: skip
+        status, _, body = ask(
+            f"{live_asgi}/serve/{job.pk}/{path}", mine, infer_body([[1.0]])
+        )
+        assert status in (400, 404, 405), (path, body)
+    assert ask(f"{base}/models/mlp/ready", mine)[0] == 200, "it is still there"
+
+    head = (
+        f"POST /serve/{job.pk}/v2/models/mlp/infer HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: Bearer {mine}\r\nContent-Type: application/json\r\n"
+    )
+    long = f"Content-Length: {MOST_REQUEST_BYTES + 1}\r\n\r\n"
+    assert " 413 " in raw_request(live_asgi, head + long), "before it is sent"
+    twice = "Inference-Header-Content-Length: 2\r\n" * 2
+    for lines in (
+        f"{twice}Content-Length: 2\r\n\r\n{{}}",
+        "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "X-Deadline-Ms: 5\n X-Way-Ms: 0\r\nContent-Length: 2\r\n\r\n{}",
+    ):
+        assert " 400 " in raw_request(live_asgi, head + lines), lines
+    assert ask(f"{base}/models/mlp", mine, method="DELETE")[0] == 405
+
+
+def asked_from_the_page(live_asgi, base, job, alice):
+    client = signed_in(alice)
+    page = client.get(f"/serve/{job.pk}/")
+    assert page.status_code == 200
+    assert b"Try one inference" in page.content
+    cookies = f"sessionid={client.cookies['sessionid'].value}"
+    url = f"{base}/models/mlp/infer"
+    assert ask(url, "", infer_body(ROWS), {"Cookie": cookies})[0] == 403, "no CSRF"
+    secret = client.cookies["csrftoken"].value
+    headers = {"Cookie": f"{cookies}; csrftoken={secret}", "X-CSRFToken": secret}
+    assert ask(url, "", infer_body(ROWS), headers)[0] == 200
+    headers["Origin"] = "http://elsewhere.example"
+    assert ask(url, "", infer_body(ROWS), headers)[0] == 403
+    assert ask(f"{live_asgi}/serve/{job.pk}/stats", "", None, headers)[0] == 200
+
+
+def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
+    """Bob shares Alice's Account and brings a model; Carol may not, then may."""
+    other = mlp_bytes(inputs=2, batch=1)
+    theirs = upload(bob, other)
+    foreign = upload(carol, other)
+    now = timezone.now()
+    with pytest.raises(NotFound):
+        serving.bring(user=carol, job_id=job.pk, file_id=foreign.pk, said={}, now=now)
+    with pytest.raises(NotFound):
+        serving.bring(user=carol, job_id=job.pk, file_id=theirs.pk, said={}, now=now)
+    row = serving.bring(
+        user=bob, job_id=job.pk, file_id=theirs.pk, said={"name": "small"}, now=now
+    )
+    with pytest.raises(LaunchInvalid):
+        serving.bring(
+            user=alice, job_id=job.pk, file_id=job.endpoint.models.first().file_id,
+            said={"name": "small"}, now=now,
+        )  # fmt: skip
+    shown = token(bob, "serve")
+    until_ready(f"{base}/models/small", shown)
+    status, _, body = ask(f"{base}/models/small/infer", shown, infer_body([[1.0, 2.0]]))
+    assert status == 200, body
+    assert ask(f"{base}/models/mlp/infer", shown, infer_body(ROWS))[0] == 404
+    assert signed_in(bob).get(f"/serve/{job.pk}/").status_code == 200
+    with pytest.raises(FileServed):
+        model_store.drop_file(user=bob, file_id=theirs.pk, now=now)
+
+    serving.set_admits(user=alice, job_id=job.pk, admits="anybody", now=now)
+    serving.bring(
+        user=carol, job_id=job.pk, file_id=foreign.pk, said={"name": "hers"}, now=now
+    )
+    with pytest.raises(NotAllowed):
+        serving.take_out(user=bob, job_id=job.pk, name="hers", now=now)
+    serving.take_out(user=alice, job_id=job.pk, name="hers", now=now)
+    serving.take_out(user=bob, job_id=job.pk, name=row.name, now=now)
+    model_store.drop_file(user=bob, file_id=theirs.pk, now=now)
+    end = time.monotonic() + 20
+    mine = token(alice, "serve")
+    while ask(f"{base}/models/small", mine)[0] != 404:
+        assert time.monotonic() < end
+        time.sleep(0.1)
