@@ -347,6 +347,8 @@ def _member_wrong(
         return
     if row.expires_at is None:
         yield "expires", "a guest needs a last day"
+    if row.is_head:
+        yield "head", "a guest leads no account"
     if row.sponsor_pk == row.user_pk:
         yield "sponsor", "nobody answers for themselves"
     elif (row.sponsor_pk, row.account_pk) not in answering:

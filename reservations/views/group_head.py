@@ -1,22 +1,206 @@
-"""The page of a group head: own members, and nothing else."""
+"""The page of a group head: members, their shares, their use; and nothing else."""
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponseBase
-from django.shortcuts import redirect
-from django.views.decorators.http import require_safe
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
 
-from reservations.models import Account
+from reservations.domain.editing import Edit
+from reservations.domain.errors import BookingError
+from reservations.domain.lowuse import LOW_PCT, HeldUse
+from reservations.domain.outlook import Moved, compare
+from reservations.forms import read
+from reservations.models import Account, User
+from reservations.services import accounts, heading
+from reservations.snapshots import site_policy
+from reservations.snapshots.calendar import headed_accounts
+from reservations.snapshots.lowuse import by_member, held_uses
+from reservations.snapshots.usage import usage_by_membership
 from reservations.views.access import reader
+from reservations.views.group import MemberUse, group_of
+from reservations.views.tree_rows import Unreadable, read_shares
+
+MEMBERS_PER_PAGE = 50
+LOW_ROWS = 20
+NO_USE = HeldUse()
 
 
-@require_safe
+class GroupForm(forms.Form):
+    """Which group, how far back, and what counts as little used."""
+
+    account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    days = forms.IntegerField(required=False, min_value=1, max_value=365)
+    below = forms.IntegerField(required=False, min_value=1, max_value=100)
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+    low = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+@dataclass
+class HeadRow:
+    """One member as the head sees them."""
+
+    member: MemberUse
+    use: HeldUse
+    low: bool
+    shares: str
+    direct: bool
+    """In this very group, and not in one below it."""
+    error: str = ""
+    moved: Moved | None = None
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Lead to the books of the first Account that one heads."""
+    """Show a group to its head; take, preview and save its members' shares."""
     user = reader(request)
-    own = Account.objects.filter(
-        memberships__user=user, memberships__is_head=True, memberships__active=True
-    )
-    first = own.order_by("name").first()
-    if first is None:
+    steered = _steered(user)
+    if not steered:
         raise PermissionDenied
-    return redirect(f"/standing/?account={first.pk}")
+    asked = read(GroupForm, request.GET)
+    wanted = asked.values.get("account")
+    account = next((a for a in steered if a.pk == wanted), None)
+    if account is None and wanted:
+        raise PermissionDenied
+    account = account or steered[0]
+    now = timezone.now()
+    more: dict[str, Any] = {"asked": asked, "steered": steered, "account": account}
+    if request.method != "POST":
+        return _page(request, user, now, more)
+    if account.pk not in headed_accounts(user):
+        # The operator looks here, and edits under /manage/.
+        raise PermissionDenied
+    return _take(request, user, account, now, more)
+
+
+def _steered(user: User) -> list[Account]:
+    """Return the groups to choose from: those one heads come first."""
+    rows = Account.objects.filter(archived_at=None).select_related("parent")
+    if user.is_operator:
+        return list(rows)
+    found = list(rows.filter(pk__in=headed_accounts(user)))
+    mine = set(
+        user.memberships.filter(is_head=True, active=True).values_list(
+            "account_id", flat=True
+        )
+    )
+    return sorted(found, key=lambda account: (account.pk not in mine, account.name))
+
+
+def _take(
+    request: HttpRequest,
+    user: User,
+    account: Account,
+    now: datetime,
+    more: dict[str, Any],
+) -> HttpResponseBase:
+    typed, shares, errors = _typed(request)
+    if errors:
+        return _page(request, user, now, more, typed=typed, errors=errors, status=422)
+    if not shares:
+        messages.info(request, "No shares were changed.")
+        return redirect(request.get_full_path())
+    try:
+        if request.POST.get("act") != "save":
+            edits = heading.share_edits(user=user, account_id=account.pk, shares=shares)
+            moved = _moved(edits, now)
+            return _page(request, user, now, more, typed=typed, moved=moved)
+        heading.set_shares(user=user, account_id=account.pk, shares=shares, now=now)
+    except BookingError as error:
+        text = error.text(timezone.get_current_timezone())
+        return _page(request, user, now, more, typed=typed, refused=text, status=409)
+    messages.success(request, "Saved. The operator sees who changed what.")
+    return redirect(request.get_full_path())
+
+
+def _typed(
+    request: HttpRequest,
+) -> tuple[dict[int, str], dict[int, tuple[int, int]], dict[int, str]]:
+    """Return what was typed, what of it differs, and what cannot be read."""
+    typed: dict[int, str] = {}
+    shares: dict[int, tuple[int, int]] = {}
+    errors: dict[int, str] = {}
+    for name, text in request.POST.items():
+        number = name.removeprefix("shares-")
+        if number == name or not (number.isdecimal() and len(number) < 19):
+            continue
+        pk = int(number)
+        was, _, version = request.POST.get(f"was-{pk}", "").partition(":")
+        if text == was:
+            continue
+        typed[pk] = text
+        try:
+            shares[pk] = (read_shares(text), int(version) if version.isdecimal() else 0)
+        except Unreadable as error:
+            errors[pk] = str(error)
+    return typed, shares, errors
+
+
+def _moved(edits: list[Edit], now: datetime) -> dict[int, Moved]:
+    """Return members' places before and after."""
+    done = accounts.look(edits, now=now)
+    accounts.refuse(done)
+    usage = usage_by_membership(now, site_policy())
+    rows = compare(done.before, done.after, usage)
+    return {row.pk: row for row in rows if row.table == "member"}
+
+
+def _page(
+    request: HttpRequest,
+    user: User,
+    now: datetime,
+    more: dict[str, Any],
+    *,
+    typed: dict[int, str] | None = None,
+    errors: dict[int, str] | None = None,
+    moved: dict[int, Moved] | None = None,
+    refused: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    account: Account = more["account"]
+    values = more["asked"].values
+    days = values.get("days") or 30
+    below = values.get("below") or LOW_PCT
+    group = group_of(account)
+    held = held_uses(group.account_pks, since=now - timedelta(days=days), now=now)
+    uses = by_member(held)
+    page = Paginator(group.members, MEMBERS_PER_PAGE).get_page(values.get("page") or 1)
+    rows = [
+        HeadRow(
+            member=one,
+            use=uses.get(one.membership.pk, NO_USE),
+            low=uses.get(one.membership.pk, NO_USE).low(below),
+            shares=(typed or {}).get(one.membership.pk, str(one.membership.shares)),
+            direct=one.membership.account_id == account.pk,
+            error=(errors or {}).get(one.membership.pk, ""),
+            moved=(moved or {}).get(one.membership.pk),
+        )
+        for one in page.object_list
+    ]
+    low = sorted(
+        (one for one in held if one.use.low(below)),
+        key=lambda one: -one.use.held_gpu_seconds,
+    )
+    query = request.GET.copy()
+    for name in ("page", "low"):
+        query.pop(name, None)
+    found = more | {
+        "group": group,
+        "rows": rows,
+        "page": page,
+        "days": days,
+        "below": below,
+        "editable": account.pk in headed_accounts(user),
+        "previewed": moved is not None,
+        "refused": refused,
+        "low": Paginator(low, LOW_ROWS).get_page(values.get("low") or 1),
+        "query": query.urlencode(),
+    }
+    return render(request, "reservations/group_show.html", found, status=status)
