@@ -28,6 +28,7 @@ from reservations.models import (
     Allocation,
     ApiToken,
     AuditEntry,
+    Closure,
     LateReturn,
     LedgerEntry,
     Membership,
@@ -333,6 +334,14 @@ class TokenAdmin(ReadOnlyAdmin):
 
     list_display = ("given_at", "membership", "given_for", "used_for", "reason")
     list_filter = ("reason",)
+
+
+@admin.register(Closure)
+class ClosureAdmin(ReadOnlyAdmin):
+    """Closed time; made and ended under Manage, where who is in the way is seen."""
+
+    list_display = ("kind", "scope", "start", "end", "reason", "cancelled_at")
+    list_filter = ("kind", "scope")
 
 
 @admin.register(Notice)

@@ -127,9 +127,18 @@ class GpuAdmin(FactsAdmin):
         "present",
         "lost",
         "maintenance",
+        "draining",
         "retired",
     ]
-    list_filter = ["node", "pool", "present", "lost", "maintenance", "retired"]
+    list_filter = [
+        "node",
+        "pool",
+        "present",
+        "lost",
+        "maintenance",
+        "draining",
+        "retired",
+    ]
     list_select_related = ["node", "pool"]
     search_fields = ["uuid", "node__name", "serial", "pci_bus_id"]
     actions = [begin_maintenance, end_maintenance]
@@ -147,6 +156,7 @@ class GpuAdmin(FactsAdmin):
         "mig",
         "present",
         "lost",
+        "replaced_by",
     ]
 
 

@@ -27,6 +27,7 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
                 "gpus": node.present_gpus,
                 "simulated": node.simulated,
                 "maintenance": node.maintenance,
+                "draining": node.draining,
                 "isolation": node.isolation,
                 "driver_version": node.driver_version,
                 "cuda_version": node.cuda_version,

@@ -71,6 +71,8 @@ class RosterGpu(TypedDict):
     simulated: bool
     present: bool
     maintenance: bool
+    draining: bool
+    """Its own or its node's: no new bookings."""
     mig: bool
     last_xid: RosterXid | None
 
@@ -81,6 +83,7 @@ class RosterNode(TypedDict):
     name: str
     simulated: bool
     maintenance: bool
+    draining: bool
     driver_version: str
     cuda_version: str
     isolation: str

@@ -118,6 +118,7 @@ def _roster_gpu(gpu: Gpu, node: Node, xid: RosterXid | None) -> RosterGpu:
         "simulated": node.simulated,
         "present": gpu.present,
         "maintenance": gpu.maintenance or node.maintenance,
+        "draining": gpu.draining or node.draining,
         "mig": gpu.mig,
         "last_xid": xid,
     }
@@ -128,6 +129,7 @@ def _roster_node(node: Node) -> RosterNode:
         "name": node.name,
         "simulated": node.simulated,
         "maintenance": node.maintenance,
+        "draining": node.draining,
         "driver_version": node.driver_version,
         "cuda_version": node.cuda_version,
         "isolation": node.isolation,

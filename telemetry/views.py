@@ -20,7 +20,10 @@ ALERTS_SHOWN = 20
 @require_safe
 def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
     """Facts of one Gpu, its last day, and what runs on it now."""
-    gpu = get_object_or_404(Gpu.objects.select_related("node", "pool"), pk=pk)
+    rows = Gpu.objects.select_related(
+        "node", "pool", "replaced_by__node", "replaces__node"
+    )
+    gpu = get_object_or_404(rows, pk=pk)
     alerts = Alert.objects.filter(gpu=gpu).order_by("-opened_at")
     return render(
         request,

@@ -62,6 +62,7 @@ export class CardsView {
     if (node.driver_version) facts.push(`driver ${node.driver_version}`);
     if (node.load1 !== null && node.load1 !== undefined) facts.push(`load ${node.load1.toFixed(1)}`);
     if (node.maintenance) facts.push("under maintenance");
+    if (node.draining) facts.push("draining: no new bookings");
     setText(section.facts, facts.join("  ·  "));
     section.members = members;
   }

@@ -67,7 +67,7 @@ export function noteWords(cell) {
     case "maintenance": return "out of service";
     case "foreign": return "managed by another system";
     case "mig": return "split into instances, which are booked instead";
-    default: return [hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
+    default: return [cell.info.draining ? "draining: no new bookings" : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
   }
 }
 
@@ -91,4 +91,4 @@ export function missingWords(cell) {
 }
 
 /** Whether a reader can do something with it by booking. */
-export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false;
+export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining;
