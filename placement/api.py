@@ -4,49 +4,27 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils import timezone
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Query, Router, Status
 
 from placement import logs, services, snapshots
+from placement.api_arrays import router as arrays
 from placement.api_moves import router as moves
 from placement.api_plans import router as plans
 from placement.api_serve import router as serve
 from placement.domain.lifecycle import JobState
 from placement.models import Job
+from placement.schemas import NewJob, StopReason
 from placement.services.summaries import job_usage
 from reservations.domain.errors import NotFound
 from reservations.models import User
-from reservations.schemas import Line
 from telemetry.charts import usage_entry
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
+router.add_router("", arrays)
 router.add_router("", moves)
 router.add_router("", plans)
 router.add_router("", serve)
-
-
-class NewJob(Schema):
-    """A Job to launch into one's own Reservation."""
-
-    reservation: int
-    name: str
-    kind: str = Job.Kind.RECIPE.value
-    recipe: str = ""
-    recipe_settings: dict[str, Any] = {}
-    script: str = ""
-    arguments: list[str] = []
-    plan: int | None = None
-    node: str = ""
-    may_move: bool = False
-    """Look again whether it would run faster elsewhere."""
-    restart: str = ""
-    """How it may be started again: fresh or resumes; "": not at all."""
-
-
-class StopReason(Schema):
-    """Why a Job is stopped."""
-
-    reason: Line = Field("", max_length=400)
 
 
 @router.get("/jobs")
@@ -111,21 +89,7 @@ def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
 @router.post("/jobs", response={201: dict[str, Any]})
 def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
     """Launch a Job; it begins when its Reservation does."""
-    job = services.launch(
-        user=_user(request),
-        reservation_id=body.reservation,
-        name=body.name,
-        kind=body.kind,
-        recipe=body.recipe,
-        recipe_settings=body.recipe_settings,
-        script=body.script,
-        arguments=body.arguments,
-        plan_id=body.plan,
-        node=body.node,
-        may_move=body.may_move,
-        restart=body.restart,
-        now=timezone.now(),
-    )
+    job = services.launch(user=_user(request), now=timezone.now(), **body.wanted())
     return Status(201, snapshots.job_facts(_one(request, job.pk)))
 
 

@@ -14,12 +14,14 @@ from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
+from placement.domain.sweeps import Sweep, read_sweep
 from placement.domain.well_known import WELL_KNOWN
 from placement.domain.wishes import WISHES
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.workload import Workload
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
+MOST_RETRIES = 5
 SCRIPT = "script"
 Choices = Sequence[tuple[int, str]]
 """(number, words) of what a select offers."""
@@ -41,6 +43,7 @@ class JobFilterForm(forms.Form):
     )
     whose = forms.ChoiceField(required=False, choices=[("", "all"), ("mine", "mine")])
     reservation = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    array = forms.IntegerField(required=False, min_value=1, max_value=2**62)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class LaunchForm(forms.Form):
     arguments = forms.CharField(required=False, max_length=4000)
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    gpu_count = forms.IntegerField(required=False, min_value=1, max_value=1024)
+    sweep = forms.CharField(required=False, max_length=4000)
+    retries = forms.IntegerField(
+        required=False, min_value=0, max_value=MOST_RETRIES, initial=0
+    )
     may_move = forms.BooleanField(required=False)
     restart = forms.ChoiceField(
         required=False, choices=[(way.value, way.label) for way in Restart]
@@ -96,6 +104,17 @@ class LaunchForm(forms.Form):
         assert isinstance(node, forms.ChoiceField)
         field.choices = list(reservations)
         node.choices = [("", "the only one"), *((name, name) for name in nodes)]
+
+    def clean_sweep(self) -> Sweep:
+        """Read the sweep.
+
+        Raises:
+            ValidationError: with the line that is wrong.
+        """
+        try:
+            return read_sweep(self.cleaned_data["sweep"])
+        except LaunchInvalid as wrong:
+            raise forms.ValidationError(wrong.problems["sweep"]) from None
 
     def clean_arguments(self) -> list[str]:
         """Split as a shell would.

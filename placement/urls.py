@@ -18,6 +18,7 @@ urlpatterns = [
     path("plan/<int:pk>/files/<str:name>", kept.kept_file, name="plan-file"),
     path("jobs/", job_list.job_list, name="jobs"),
     path("jobs/new/", launch.job_new, name="job-new"),
+    path("jobs/arrays/<int:pk>/stop", job_list.array_stop, name="array-stop"),
     path("jobs/<int:pk>/", jobs.job_show, name="job"),
     path("jobs/<int:pk>/state", jobs.job_state, name="job-state"),
     path("jobs/<int:pk>/log", jobs.job_log, name="job-log"),

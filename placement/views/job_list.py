@@ -1,18 +1,23 @@
 """The list of Jobs: filtered, sorted, paged, and as CSV, all by the address."""
 
 import csv
+from collections import defaultdict
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
-from django.db.models import DurationField, Exists, ExpressionWrapper, F, OuterRef
+from django.db.models import DurationField, Exists, ExpressionWrapper, F, OuterRef, Q
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
 
+from placement import services
 from placement.domain.lifecycle import JobState
 from placement.forms import JobFilterForm
-from placement.models import Job, JobQuerySet, MoveDecision
+from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.views.access import reader
 from reservations.models import User
 from telemetry.domain.sheet import tame
@@ -42,7 +47,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     mark = "-" if sort.startswith("-") else ""
     user = reader(request)
     rows = _filtered(Job.objects.visible_to(user), asked, user)
-    rows = rows.select_related("owner", "node").annotate(
+    rows = rows.select_related("owner", "node", "array").annotate(
         ran=ExpressionWrapper(
             Coalesce("ended_at", Now()) - F("started_at"), output_field=DurationField()
         ),
@@ -53,8 +58,12 @@ def job_list(request: HttpRequest) -> HttpResponse:
         ),
     )
     rows = rows.order_by(f"{mark}{SORTS[key][1]}", "-pk")
+    folded = not asked.keys() & {"state", "reservation", "array"}
     if request.GET.get("format") == "csv":
         return _csv(rows[:CSV_ROWS])
+    if folded:
+        # An array is one row, that of its first Job; the row opens.
+        rows = rows.filter(Q(array=None) | Q(array_index=0))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
     return render(
         request,
@@ -62,7 +71,9 @@ def job_list(request: HttpRequest) -> HttpResponse:
         {
             "form": form,
             "page": page,
-            "rows": [(job, _seconds(job)) for job in page],
+            "rows": _rows(list(page), user, folded=folded),
+            "array": JobArray.objects.filter(pk=asked.get("array")).first(),
+            "array_live": bool(asked.get("array")) and rows.live().count(),
             "filtered": bool(asked),
             "states": [state.value for state in JobState],
             "columns": _columns(key, mark, asked),
@@ -70,6 +81,26 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "csv_query": urlencode(asked | {"sort": mark + key, "format": "csv"}),
         },
     )
+
+
+@require_POST
+def array_stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop what of an array has not ended."""
+    services.stop_array(array_id=pk, user=reader(request), now=timezone.now())
+    return redirect(f"{reverse('jobs')}?array={pk}")
+
+
+def _rows(
+    jobs: Sequence[Job], user: User, *, folded: bool
+) -> list[tuple[Job, float | None, list[Job]]]:
+    """Return each Job, how long it ran, and all of its array where that is folded."""
+    tasks: dict[int, list[Job]] = defaultdict(list)
+    arrays = [job.array_id for job in jobs if folded and job.array_id]
+    if arrays:
+        found = Job.objects.visible_to(user).filter(array_id__in=arrays).distinct()
+        for task in found.order_by("array_index"):
+            tasks[task.array_id].append(task)
+    return [(job, _seconds(job), tasks[job.array_id or 0]) for job in jobs]
 
 
 def _seconds(job: Job) -> float | None:
@@ -87,6 +118,8 @@ def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQueryS
         rows = rows.filter(owner=user)
     if "reservation" in asked:
         rows = rows.filter(reservation=int(asked["reservation"]))
+    if "array" in asked:
+        rows = rows.filter(array=int(asked["array"]))
     return rows
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -18,7 +19,7 @@ from placement.domain.recipes import (
     TINY_TRANSFORMER,
 )
 from placement.forms import SCRIPT, LaunchForm
-from placement.models import Job, StoredPlan
+from placement.models import Job, JobArray, StoredPlan
 from placement.views.access import OwnReservation, own_reservations, reader
 from reservations.domain.errors import BookingError
 
@@ -41,9 +42,11 @@ def job_new(request: HttpRequest) -> HttpResponse:
         first_settings=_settings_of(plan, mine),
     )
     if posted and form.is_valid():
-        job = _launch(request, form, plan, mine)
-        if job is not None:
-            return redirect("job", job.pk)
+        made = _launch(request, form, plan, mine)
+        if isinstance(made, JobArray):
+            return redirect(f"{reverse('jobs')}?array={made.pk}")
+        if made is not None:
+            return redirect("job", made.pk)
     context = {
         "form": form,
         "reservations": mine,
@@ -152,7 +155,7 @@ def _launch(
     form: LaunchForm,
     plan: StoredPlan | None,
     rows: Sequence[OwnReservation],
-) -> Job | None:
+) -> Job | JobArray | None:
     """Launch what a valid form says; refusals go back into the form."""
     data = form.cleaned_data
     script = data["what"] == SCRIPT
@@ -163,22 +166,27 @@ def _launch(
     if missing:
         form.add_error("reservation", missing)
         return None
+    wanted = {
+        "user": reader(request),
+        "reservation_id": data["reservation"],
+        "name": data["name"],
+        "kind": Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
+        "recipe": "" if script else data["what"],
+        "recipe_settings": {} if script else form.recipe_settings,
+        "script": data["script"].replace("\r\n", "\n") if script else "",
+        "arguments": data["arguments"] if script else [],
+        "plan_id": plan.pk if plan else None,
+        "node": data["node"],
+        "gpu_count": data["gpu_count"],
+        "retries": data["retries"] or 0,
+        "may_move": data["may_move"],
+        "restart": data["restart"],
+        "now": timezone.now(),
+    }
     try:
-        return services.launch(
-            user=reader(request),
-            reservation_id=data["reservation"],
-            name=data["name"],
-            kind=Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
-            recipe="" if script else data["what"],
-            recipe_settings={} if script else form.recipe_settings,
-            script=data["script"].replace("\r\n", "\n") if script else "",
-            arguments=data["arguments"] if script else [],
-            plan_id=plan.pk if plan else None,
-            node=data["node"],
-            may_move=data["may_move"],
-            restart=data["restart"],
-            now=timezone.now(),
-        )
+        if data["sweep"]:
+            return services.launch_array(sweep=data["sweep"], **wanted)
+        return services.launch(**wanted)
     except LaunchInvalid as error:
         for field, text in error.problems.items():
             form.add_error(field if field in form.fields else None, text)

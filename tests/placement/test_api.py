@@ -75,6 +75,22 @@ def test_wrong_fields_are_named(program, reservation):
     assert set(answer.json()["fields"]) == {"name", "recipe_settings.seconds"}
 
 
+def test_an_array_is_launched_looked_at_and_stopped(program, bob, reservation):
+    body = {"reservation": reservation.pk, "name": "all", "recipe": "burn-in",
+            "sweep": {"seconds": [1, 2]}, "retries": 1}  # fmt: skip
+    made = post(program, "/jobs/arrays", body)
+    assert made.status_code == 201, made.content
+    array = made.json()["array"]
+    assert [row["parameters"] for row in made.json()["jobs"]] == [
+        {"seconds": 1}, {"seconds": 2},
+    ]  # fmt: skip
+    assert program.get(f"/api/v1/jobs/arrays/{array}").json()["name"] == "all"
+    assert signed_in(bob).get(f"/api/v1/jobs/arrays/{array}").status_code == 404
+    assert post(program, f"/jobs/arrays/{array}/stop").json()["stopped"] == 2
+    wrong = post(program, "/jobs/arrays", body | {"sweep": {"seconds": [1, 1]}})
+    assert wrong.status_code == 422 and "sweep" in wrong.json()["fields"]
+
+
 def test_others_see_nothing_of_it(bob, carol, job, reservation):
     for other in (bob, carol):
         client = signed_in(other)

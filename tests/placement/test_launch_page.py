@@ -54,6 +54,28 @@ def test_a_recipe_is_launched_with_its_settings(student, reservation):
     )  # fmt: skip
 
 
+def test_a_sweep_is_one_row_that_opens_and_can_be_stopped(student, bob, reservation):
+    given = launching(reservation, sweep="seconds = 5, 10\nexit_code = 0, 1")
+    answer = student.post("/jobs/new/", given)
+    first, *_, last = Job.objects.order_by("array_index")
+    assert answer["Location"] == f"/jobs/?array={first.array_id}"
+    assert last.parameters == {"seconds": 10, "exit_code": 1}
+    rows = text_of(student, "/jobs/")
+    assert "4 jobs" in rows and f'href="/jobs/{last.pk}/"' in rows
+    assert rows.count("<tr>") == 2, "the head, and one row for the array"
+    assert "seconds=10 exit_code=1" in text_of(student, answer["Location"])
+    assert signed_in(bob).post(f"/jobs/arrays/{first.array_id}/stop").status_code == 404
+    student.post(f"/jobs/arrays/{first.array_id}/stop")
+    assert set(Job.objects.values_list("state", flat=True)) == {"stopped"}
+
+
+def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reservation):
+    answer = student.post("/jobs/new/", launching(reservation, sweep="seconds 5"))
+    page = answer.content.decode()
+    assert answer.status_code == 422 and "line 1 has no &#x27;=&#x27;" in page
+    assert "seconds 5</textarea>" in page and not Job.objects.exists()
+
+
 def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
     answer = student.post(
         "/jobs/new/",

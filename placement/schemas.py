@@ -1,0 +1,54 @@
+"""What programs send to launch and stop Jobs."""
+
+from typing import Any
+
+from ninja import Field, Schema
+
+from placement.models import Job
+from reservations.schemas import Line
+
+
+class NewJob(Schema):
+    """A Job to launch into one's own Reservation."""
+
+    reservation: int
+    name: str
+    kind: str = Job.Kind.RECIPE.value
+    recipe: str = ""
+    recipe_settings: dict[str, Any] = {}
+    script: str = ""
+    arguments: list[str] = []
+    plan: int | None = None
+    node: str = ""
+    gpus: int | None = None
+    """How many it needs; null: all that the reservation holds on its node."""
+    retries: int = 0
+    """How often it may start again when its node is lost."""
+    may_move: bool = False
+    """Look again whether it would run faster elsewhere."""
+    restart: str = ""
+    """How it may be started again: fresh or resumes; "": not at all."""
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the arguments of the service that launches it."""
+        return {
+            "reservation_id": self.reservation,
+            "name": self.name,
+            "kind": self.kind,
+            "recipe": self.recipe,
+            "recipe_settings": self.recipe_settings,
+            "script": self.script,
+            "arguments": self.arguments,
+            "plan_id": self.plan,
+            "node": self.node,
+            "gpu_count": self.gpus,
+            "retries": self.retries,
+            "may_move": self.may_move,
+            "restart": self.restart,
+        }
+
+
+class StopReason(Schema):
+    """Why a Job is stopped."""
+
+    reason: Line = Field("", max_length=400)
