@@ -14,7 +14,9 @@ from operator import attrgetter
 from typing import Any
 
 from placement.models import Job
+from reservations.domain.looming import Looming
 from reservations.models import Allocation, User
+from reservations.snapshots.presence import PRESENCE_FIELDS, looming_of
 from reservations.snapshots.sharing import co_user_pks
 from telemetry.domain.commands import short_command
 from telemetry.live import Detail, DetailProcess
@@ -70,6 +72,8 @@ class Booking:
     hue: int
     co_users: frozenset[int] = frozenset()
     """Whom the holder lets use it."""
+    looming: Looming | None = None
+    """What is about to release it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +124,19 @@ def load_board(now: datetime) -> BoardSnapshot:
             "reservation__membership__account__title",
             "reservation__membership__account__name",
             "reservation__membership__account__hue",
+            *PRESENCE_FIELDS,
         )
     )
     found = list(rows)
     shared = co_user_pks({row[3] for row in found})
+    looming = looming_of([(row[3], row[1], *row[10:]) for row in found], now)
     nobody = frozenset[int]()
     bookings = [
         Booking(
             gpu, start, end, number, user, display or login, title or name, hue,
-            shared.get(number, nobody),
+            shared.get(number, nobody), looming.get(number),
         )
-        for gpu, start, end, number, user, display, login, title, name, hue in found
+        for gpu, start, end, number, user, display, login, title, name, hue, *_ in found
     ]  # fmt: skip
     moments = [at for b in bookings for at in (b.start, b.end) if at > now]
     holdings = {
@@ -181,6 +187,10 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
         "mine": now is not None and now.user_pk == viewer.user_pk,
         "shared": now is not None and viewer.user_pk in now.co_users,
         "reservation": now.reservation if now else None,
+        # Only for whom it is: a release to come is nobody else's news.
+        "looming": now.looming.to_json()
+        if now and now.looming and now.user_pk == viewer.user_pk
+        else None,
         "next": {
             "user": _name(following, viewer),
             "account": following.account,

@@ -30,6 +30,7 @@ from reservations.history_api import router as history_router
 from reservations.models import Reservation, User
 from reservations.notices_api import router as notices_router
 from reservations.people_api import router as people_router
+from reservations.presence_api import router as presence_router
 from reservations.rules_api import rights_json
 from reservations.rules_api import router as rules_router
 from reservations.schemas import (
@@ -51,6 +52,7 @@ router = Router(tags=["calendar"])
 router.add_router("", history_router)
 router.add_router("", notices_router)
 router.add_router("", people_router)
+router.add_router("", presence_router)
 router.add_router("", rules_router)
 router.add_router("", series_router)
 router.add_router("", waiting_router)

@@ -17,7 +17,7 @@ from reservations.services.giving import (
 from reservations.services.moving import move_rest
 from reservations.services.notices import read_all, read_notice
 from reservations.services.overstaying import set_overstay
-from reservations.services.presence import check_in, keep
+from reservations.services.presence import check_in, check_in_by_click, keep
 from reservations.services.search import find_slots, next_equal
 from reservations.services.standing import Standing, standing
 from reservations.services.tick import tick
@@ -30,6 +30,7 @@ __all__ = [
     "cancel",
     "change",
     "check_in",
+    "check_in_by_click",
     "create_token",
     "find_slots",
     "keep",

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, transaction
 
+from reservations import live
 from reservations.domain.absence import MinuteInfo, idle_seconds, watched
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
@@ -125,6 +126,7 @@ def _idle(
         fresh = locking.load_reservation(row.pk)
         books.audit("idle-warned", fresh, actor=None, now=now, idle_seconds=idle)
         news.idle_warned(fresh, idle_seconds=idle, now=now, policy=policy)
+        live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
     return "idle_warned"
 
 

@@ -18,6 +18,7 @@ from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
 from reservations.snapshots.notices import notices_of
+from reservations.snapshots.presence import looming_for
 from reservations.views.access import reader, steered_accounts, visible_reservations
 from reservations.views.people import people_context
 from telemetry.charts import charts_page
@@ -112,6 +113,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "own": own,
             "named": named,
             "editable": can_edit(user, found),
+            "looming": looming_for(found, now) if own else None,
             "ledger": _ledger(found) if may_see_ledger else None,
             "words": decision_words(found, own=own) if may_see_ledger else [],
             "length_seconds": int((found.end - found.start).total_seconds()),

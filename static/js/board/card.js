@@ -5,6 +5,7 @@ import { UNKNOWN, bytes, ghz } from "../format.js";
 import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawMemory, makeMemory } from "./memory.js";
+import { drawMine, makeMine } from "./mine.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 
@@ -52,6 +53,7 @@ export class GpuCard {
     this.power = makeFigure("power", true);
     this.clock = makeFigure("clock", false);
     this.note = el("p", { class: "gpu-note truncate" });
+    this.mine = makeMine();
     this.processes = el("ul", { class: "gpu-procs" });
     this.holder = el("a", { class: "gpu-holder truncate" });
     this.next = el("span", { class: "gpu-next truncate" });
@@ -67,7 +69,7 @@ export class GpuCard {
       el("div", { class: "gpu-load" }, this.util, this.spark),
       this.memory.root,
       el("div", { class: "gpu-figs" }, this.temperature.root, this.power.root, this.clock.root),
-      this.note, this.processes,
+      this.note, this.processes, this.mine.root,
       el("footer", { class: "gpu-foot" },
         el("div", { class: "gpu-booking" }, this.holder, this.next, this.energy),
         this.details, this.book));
@@ -127,6 +129,7 @@ export class GpuCard {
     setText(this.next, until);
     setAttr(this.next, "title", until || null);
     setText(this.energy, energyWords(cell));
+    drawMine(this.mine, cell);
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
     setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);

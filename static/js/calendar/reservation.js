@@ -43,6 +43,10 @@ const acts = {
     await api("POST", `${path()}/release`);
     toast("Given back.");
   },
+  async checkin() {
+    await api("POST", `${path()}/check-in`);
+    toast("Checked in: it is yours until its end, as long as it is used.");
+  },
   async keep() {
     await api("POST", `${path()}/keep`);
     toast("Kept: idle time will not release this reservation again.");

@@ -1,0 +1,63 @@
+// What the holder can do on the card: say that they are there, keep, give back.
+import { api } from "../api.js";
+import { el, setText } from "../dom.js";
+import { icon } from "../icons.js";
+import { clock } from "../time.js";
+import { ask, toast, toastProblem } from "../toast.js";
+
+const acts = {
+  async checkin(number) {
+    await api("POST", `/reservations/${number}/check-in`);
+    toast("Checked in.");
+  },
+  async keep(number) {
+    await api("POST", `/reservations/${number}/keep`);
+    toast("Kept: idle time will not release this reservation again.");
+  },
+  async release(number, name) {
+    const sure = await ask({
+      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
+      text: `Reservation ${number} on ${name} ends. Jobs that run there are stopped, and others may book the time at once.`,
+    });
+    if (!sure) return;
+    await api("POST", `/reservations/${number}/release`);
+    toast("Given back.");
+  },
+};
+
+export function makeMine() {
+  const words = el("span", { class: "mine-words" });
+  const button = (act, sign, text) => el("button", { type: "button", class: "btn btn-s", "data-act": act }, icon(sign), text);
+  const mine = {
+    root: el("div", { class: "gpu-mine", hidden: true }, words), words, cell: null,
+    checkin: button("checkin", "check", "I am here"), keep: button("keep", "reserved", "Keep (once)"),
+    release: button("release", "released", "Give back"),
+  };
+  mine.root.append(mine.checkin, mine.keep, mine.release);
+  mine.root.addEventListener("click", async ({ target }) => {
+    const pressed = target.closest("[data-act]");
+    const number = mine.cell?.holder?.reservation;
+    if (!pressed || !number) return;
+    pressed.disabled = true;
+    try {
+      await acts[pressed.dataset.act](number, mine.cell.name);
+    } catch (error) {
+      toastProblem(error);
+    }
+    pressed.disabled = false;
+  });
+  return mine;
+}
+
+export function drawMine(mine, cell) {
+  mine.cell = cell;
+  const own = Boolean(cell.holder?.mine && cell.holder.reservation);
+  mine.root.hidden = !own;
+  if (!own) return;
+  const { looming } = cell.holder;
+  setText(mine.words, looming ? `${looming.text}: released at ${clock(looming.release_at)} ${looming.unless}.` : "");
+  mine.words.hidden = !looming;
+  mine.checkin.hidden = looming?.kind !== "no_show";
+  mine.keep.hidden = looming?.kind !== "idle" || !looming.keep;
+  mine.root.classList.toggle("is-looming", Boolean(looming));
+}
