@@ -119,7 +119,7 @@ def _membership(
     begin = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     begin = begin.astimezone(UTC)
     end = begin + timedelta(seconds=BAND_STEP_SECONDS * BAND_STEPS)
-    infos = quota_infos(row, path, begin, end, policy=policy)
+    infos = quota_infos(row, path, begin, end, policy=policy, pools=None)
     return MembershipStanding(
         membership=row,
         place=ranks.place(row.pk) if ranks else None,
@@ -132,8 +132,8 @@ def _membership(
 def _quota(info: QuotaInfo, now: datetime, begin: datetime) -> QuotaStanding:
     left = headroom_gpu_seconds(info, Window.of(now, seconds=1))
     return QuotaStanding(
-        account=info.account,
-        own=info.own,
+        account=f"{info.account} on {info.pool}" if info.pool_pk else info.account,
+        own=info.own and not info.pool_pk,
         quota_gpu_seconds=info.quota_gpu_seconds,
         held_gpu_seconds=info.quota_gpu_seconds - left,
         left_gpu_seconds=max(left, 0),
