@@ -11,8 +11,16 @@ class CoUserQuerySet(models.QuerySet["CoUser"]):
     """Reads of CoUsers."""
 
     def sharing(self) -> "CoUserQuerySet":
-        """Those who still may use what was shared with them."""
-        return self.filter(removed_at=None)
+        """Those who still may use what was shared with them.
+
+        Whoever left the owner's Account, or may not sign in, may not.
+        """
+        member = Membership.objects.filter(
+            user=models.OuterRef("user"),
+            account=models.OuterRef("reservation__membership__account"),
+            active=True,
+        )
+        return self.filter(models.Exists(member), removed_at=None, user__is_active=True)
 
 
 class CoUser(models.Model):

@@ -38,7 +38,9 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
     if other.pk == row.user_id:
         raise CannotShare(why="it is yours already")
     sharing = CoUser.objects.sharing().filter(reservation=row)
-    before = sharing.filter(user=other).first()
+    # Also one whose membership ended and was given back.
+    known = CoUser.objects.filter(reservation=row, user=other, removed_at=None)
+    before = known.first()
     if before is not None:
         return before
     if sharing.count() >= MOST_CO_USERS:
@@ -71,11 +73,8 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
     """
     at = whole_second(now)
     row = _own(reservation_id, user, act="unshare", besides=co_user_id)
-    removed = (
-        CoUser.objects.sharing()
-        .filter(reservation=row, user_id=co_user_id)
-        .update(removed_at=at)
-    )
+    known = CoUser.objects.filter(reservation=row, user_id=co_user_id)
+    removed = known.filter(removed_at=None).update(removed_at=at)
     if not removed:
         return False
     books.audit("unshared", row, actor=user, now=at, co_user=co_user_id)

@@ -118,6 +118,9 @@ def test_board_calendar_and_nodes_know_who_shares_a_running_one(
         reason="look again",
     )  # fmt: skip
     assert CoUser.objects.sharing().filter(reservation=moved, user=bob).exists()
+    bob.memberships.update(active=False)
+    assert not current_holdings(soon)[lab.gpus[1].pk].co_users, "he left the group"
+    bob.memberships.update(active=True)
     couse.unshare(reservation_id=moved.pk, user=alice, co_user_id=bob.pk, now=soon)
     assert not current_holdings(soon)[lab.gpus[1].pk].co_users
     texts = [one.text for one in notices_of(bob, most=5)]
