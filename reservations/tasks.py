@@ -4,7 +4,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import live, services
-from reservations.services import delivery, inviting, reports
+from reservations.services import delivery, inviting, replays, reports
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
@@ -43,3 +43,9 @@ def roll_months() -> int:
 def invite(user_ids: list[int], actor_id: int | None) -> int:
     """Invite people by mail; their links are made here and never queued."""
     return inviting.send(user_ids=user_ids, actor_id=actor_id, now=timezone.now())
+
+
+@shared_task(name="reservations.tasks.replay_past")  # type: ignore[untyped-decorator]
+def replay_past(pk: int) -> str:
+    """Compare two policies on the site's own past; gives up by itself."""
+    return replays.make_replay(pk=pk, clock=timezone.now)

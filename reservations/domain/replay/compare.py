@@ -1,0 +1,93 @@
+"""What would other rules have done to the same demand? Two replays, side by side.
+
+The bookings of a site become the jobs of a trace: who asked, when, for how many Gpus
+and how long, and how long they were really held. Both replays see the same trace, so
+what differs is the rules' doing; neither is what really happened, since people book
+ahead and a replay serves as soon as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from reservations.domain.policy import Policy
+from reservations.domain.replay.engine import replay
+from reservations.domain.replay.measures import GroupWaits, measure, waits_by_group
+from reservations.domain.replay.orders import FirmFlex
+from reservations.domain.replay.trace import NEEDED, TraceJob
+
+EDITABLE = (
+    "quota_gpu_seconds",
+    "half_life_seconds",
+    "freeze_seconds",
+    "firm_horizon_seconds",
+    "flex_horizon_seconds",
+)
+"""Fields of the policy that a replay can tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Measures of one replay, and its groups' waits."""
+
+    measures: dict[str, float]
+    groups: tuple[GroupWaits, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {
+            "measures": self.measures,
+            "groups": [asdict(group) for group in self.groups],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+        """Read it back."""
+        groups = tuple(GroupWaits(**group) for group in stored["groups"])
+        return cls(dict(stored["measures"]), groups)
+
+
+def edited(policy: Policy, fields: Mapping[str, int]) -> Policy:
+    """Return the policy with other values of ``EDITABLE`` fields.
+
+    Raises:
+        PolicyInvalid: a value is out of range, or contradicts another.
+    """
+    return replace(
+        policy,
+        quota_gpu_seconds=fields["quota_gpu_seconds"],
+        half_life_seconds=fields["half_life_seconds"],
+        freeze_seconds=fields["freeze_seconds"],
+        firm_horizon_seconds=fields["firm_horizon_seconds"],
+        flex_horizon_seconds=fields["flex_horizon_seconds"],
+    )
+
+
+def outcome(
+    jobs: Sequence[TraceJob],
+    policy: Policy,
+    *,
+    gpus: int,
+    weight: int,
+    progress: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Replay a trace under a policy, with its freeze and its horizons.
+
+    Args:
+        jobs: at least one, none wider than ``gpus``.
+        weight: of one Gpu: quotas are in weighted GPU-seconds, the trace is not.
+    """
+    order = FirmFlex(
+        jobs, policy, policy.quota_gpu_seconds // max(1, weight), keeps_plans=True
+    )
+    runs = replay(jobs, gpus=gpus, order=order, progress=progress)
+    return Outcome(asdict(measure(runs, gpus=gpus)), tuple(waits_by_group(runs)))
+
+
+def trace_rows(jobs: Sequence[TraceJob]) -> Iterator[list[str | int]]:
+    """Head and rows of a trace, as ``read_trace`` reads it back."""
+    yield list(NEEDED)
+    for job in jobs:
+        yield [getattr(job, name) for name in NEEDED]
