@@ -6,6 +6,7 @@ import { ask, toastProblem } from "../toast.js";
 
 const { zone } = pageData("waiting-config");
 const form = document.getElementById("wait-form");
+const [LOOKS, LOOK_MS] = [6, 400];
 const problem = document.getElementById("wait-problem");
 
 /** The request as the API takes it; empty times are left out. */
@@ -26,6 +27,18 @@ function wish() {
   return body;
 }
 
+const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
+
+/** Wait, a few seconds at most, until the portal has looked at a new request. */
+async function lookedAt(id) {
+  for (let turn = 0; turn < LOOKS; turn += 1) {
+    await pause(LOOK_MS);
+    const { requests } = await api("GET", "/waiting");
+    const own = requests.find((one) => one.id === id);
+    if (!own || own.state !== "waiting" || own.expected || own.offer) return;
+  }
+}
+
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = form.querySelector("button[type=submit]");
@@ -33,6 +46,7 @@ form.addEventListener("submit", async (event) => {
   problem.hidden = true;
   try {
     const made = await api("POST", "/waiting", wish());
+    await lookedAt(made.id);
     location.assign(`${location.pathname}#request-${made.id}`);
     location.reload();
   } catch (error) {
