@@ -142,7 +142,50 @@ def _search(
         latest = min(horizon, latest_end - timedelta(seconds=wish.duration_seconds))
     if latest < earliest:
         return []
-    last_end = latest_end or latest + timedelta(seconds=policy.longest_seconds)
+    facts = _facts(
+        membership,
+        wish,
+        gpus,
+        earliest,
+        latest_end or latest + timedelta(seconds=policy.longest_seconds),
+        now=now,
+        policy=policy,
+        ignoring=ignoring,
+        taking=taking,
+    )
+    search = Search(
+        earliest=_on_grid_or_now(earliest, now, policy),
+        latest=latest,
+        grid_seconds=policy.grid_seconds,
+        longest_seconds=policy.longest_seconds,
+    )
+    return first_slots(
+        facts.calendar,
+        wish,
+        search,
+        allowed=_allowed(facts, latest_end, now=now, taking=taking),
+        taking=_taking(facts, wish) if facts.tree is not None else None,
+        limit=limit,
+    )
+
+
+def _facts(
+    membership: Membership,
+    wish: Wish,
+    gpus: Sequence[CalendarGpu],
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    policy: Policy,
+    ignoring: int | None,
+    taking: bool,
+) -> Snapshot:
+    """Return all that a search is judged by; see ``_search``.
+
+    Raises:
+        PoolNotYours: (taking) all that is wished for is kept for others.
+    """
     path = account_path(membership)
     asking = {account.pk for account in path}
     barred = barred_pools(gpus, asking)
@@ -153,15 +196,15 @@ def _search(
     leave_at = notice_end(now, policy)
     taker = Taker(membership.user_id, now, policy.freeze_seconds) if taking else None
     calendar = calendar_of(
-        fitting, earliest, last_end,
+        fitting, start, end,
         ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
     )  # fmt: skip
     quotas = quota_infos(
-        membership, path, earliest, last_end, policy=policy, ignoring=ignoring,
+        membership, path, start, end, policy=policy, ignoring=ignoring,
         pools={gpu.pool_pk for gpu in fitting if gpu.limited},
     )  # fmt: skip
     own = own_holdings(membership.user_id, ignoring=ignoring)
-    facts = with_tree(
+    return with_tree(
         Snapshot(
             policy,
             calendar,
@@ -174,6 +217,11 @@ def _search(
         now=now,
     )
 
+
+def _allowed(
+    facts: Snapshot, latest_end: datetime | None, *, now: datetime, taking: bool
+) -> Callable[[Window, tuple[CalendarGpu, ...]], Kind | None]:
+    """Return what says which kind the rules grant; alike Gpus are asked for once."""
     refused: set[tuple[object, ...]] = set()
 
     def allowed(window: Window, chosen: tuple[CalendarGpu, ...]) -> Kind | None:
@@ -187,20 +235,7 @@ def _search(
             return None
         return decision.kind
 
-    search = Search(
-        earliest=_on_grid_or_now(earliest, now, policy),
-        latest=latest,
-        grid_seconds=policy.grid_seconds,
-        longest_seconds=policy.longest_seconds,
-    )
-    return first_slots(
-        calendar,
-        wish,
-        search,
-        allowed=allowed,
-        taking=_taking(facts, wish) if facts.tree is not None else None,
-        limit=limit,
-    )
+    return allowed
 
 
 def _taking(

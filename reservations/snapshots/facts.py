@@ -14,7 +14,7 @@ from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
 from reservations.domain.rights import Right, right_of
 from reservations.domain.strikes import Strike
-from reservations.domain.window import WEEK_SECONDS, Window, unix
+from reservations.domain.window import WEEK_SECONDS, Window, instant, unix
 from reservations.models import (
     Account,
     Allocation,
@@ -100,16 +100,27 @@ def calendar_of(
         )
         for gpu, begin, over, shown, login, pk, _kind, booked in rows
     ]
-    if closures := closures_between(start, end):
-        held: dict[int, list[Window]] = {}
-        for gpu, begin, over, *_, booked in rows:
-            over = stands_until(booked, over, leave_at=leave_at)
-            held.setdefault(gpu, []).append(Window(begin, over))
-        busy += closed_spans(closures, gpus, held, asking=asking)
-    if taker is None:
-        return Calendar(gpus, busy)
-    plans = plans_between(start, end, taker)
+    busy += _closed(gpus, start, end, busy, asking)
+    plans = plans_between(start, end, taker) if taker is not None else ()
     return Calendar(gpus, busy, plans)
+
+
+def _closed(
+    gpus: Sequence[CalendarGpu],
+    start: datetime,
+    end: datetime,
+    busy: Sequence[Busy],
+    asking: Collection[int],
+) -> list[Busy]:
+    """Return the closed spans beside what somebody holds."""
+    closures = closures_between(start, end)
+    if not closures:
+        return []
+    held: dict[int, list[Window]] = {}
+    for one in busy:
+        window = Window(instant(one.start), instant(one.end))
+        held.setdefault(one.gpu_pk, []).append(window)
+    return closed_spans(closures, gpus, held, asking=asking)
 
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
@@ -195,18 +206,9 @@ def quota_infos(
             account=str(membership.account),
             quota_gpu_seconds=policy.quota_gpu_seconds if quota is None else quota,
             spends=(*extra, *(spend for pk, _, spend in rows if pk == membership.pk)),
-        )
+        ),
+        *(_group_quota(one, below[one.pk], rows, extra) for one in limited),
     ]
-    for account in limited:
-        inside = below[account.pk]
-        infos.append(
-            QuotaInfo(
-                account=str(account),
-                quota_gpu_seconds=account.quota_gpu_seconds or 0,
-                spends=(*extra, *(spend for _, pk, spend in rows if pk in inside)),
-                own=False,
-            )
-        )
     if pools is None or pools:
         infos += pool_quota_infos(
             membership, path, start - WEEK, end + WEEK, pools=pools,
@@ -217,6 +219,20 @@ def quota_infos(
         ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
     )  # fmt: skip
     return (*infos, person) if person is not None else tuple(infos)
+
+
+def _group_quota(
+    account: Account,
+    inside: Collection[int],
+    rows: Sequence[tuple[int, int, Spend]],
+    extra: Sequence[Spend],
+) -> QuotaInfo:
+    return QuotaInfo(
+        account=str(account),
+        quota_gpu_seconds=account.quota_gpu_seconds or 0,
+        spends=(*extra, *(spend for _, pk, spend in rows if pk in inside)),
+        own=False,
+    )
 
 
 def members_below(account_pks: Sequence[int]) -> dict[int, list[int]]:
