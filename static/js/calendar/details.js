@@ -49,6 +49,7 @@ export class Details {
     const facts = [
       ["When", span(start, end, this.nowWall())], ["Length", duration(wallSeconds(start, end))],
       ["GPUs", gpuWords(gpus)], ["Charged to", r.account], ["For", r.purpose],
+      ["Repeats", r.series ? `series ${r.series}` : ""],
       ["Shared with", r.shared ? "you" : (r.co_users ?? []).map((one) => one.user).join(", ")],
     ].filter(([, value]) => value);
     return el("div", { class: "drawer-body stack" },
