@@ -4,7 +4,8 @@ After Clockwork (Gujarati et al., OSDI 2020): one action at a time, each predict
 measured runs; what cannot meet its deadline is turned away at once instead of making
 others late. A decision is a walk over the queue, earliest deadline first, with batches:
 
-    let in  <=>  in the walk with the newcomer nobody is late
+    let in  <=>  in the walk with the newcomer nobody is late,
+                 and the newcomer not even if its own run is a slow one
 
 Two ways to make batches are walked: as full as the first one's deadline allows, and
 only of neighbours in the order of deadlines. While runs take as long as predicted
@@ -179,12 +180,23 @@ class Scheduler:
         self._add(request)
         if not self.admits:
             return Admission(Verdict.IN, now)
+        # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
+        # nobody who is let in could disprove, would keep everybody out.
+        alone = self.waiting == 1 and self._running is None and self._free_at <= now
+        slower = 0.0 if alone else self._slower(request)
         for greedy in (True, False):
             steps = self._walk(now, greedy=greedy)
-            if self._holds(steps):
-                return Admission(Verdict.IN, _end_of(steps, request))
+            end = _end_of(steps, request)
+            if self._holds(steps) and self._in_time(request, end + slower):
+                return Admission(Verdict.IN, end)
         self._drop(request)
         return Admission(Verdict.TOO_LATE, self._done_at(request, now))
+
+    def _slower(self, request: Request) -> float:
+        """By how much a slow run is slower than a usual one."""
+        timing = self.placed[request.model].timing
+        rows = request.rows
+        return timing.predicted_seconds(rows) - timing.typical_seconds(rows)
 
     def withdraw(self, request: Request) -> bool:
         """Nobody waits for it any more; False: it runs or ran."""
@@ -256,7 +268,7 @@ class Scheduler:
             begin = at + (0.0 if model.name in loaded else model.timing.load_seconds)
             last = self._filled(rows, first, begin, bound)
             batch = tuple(rows[first:last])
-            seconds = model.timing.predicted_seconds(sum(one.rows for one in batch))
+            seconds = model.timing.typical_seconds(sum(one.rows for one in batch))
             steps.append(_Step(model.name, batch, begin, begin + seconds))
             at, ends[group] = begin + seconds, last
             self._use(loaded, model)
@@ -281,8 +293,8 @@ class Scheduler:
                 break
             if bound is not None and self._order(more) > bound:
                 break
-            end = begin + model.timing.predicted_seconds(total + more.rows)
-            if self.admits and end > head.deadline_at + ROUNDING_SECONDS:
+            end = begin + model.timing.typical_seconds(total + more.rows)
+            if self.admits and not self._in_time(head, end):
                 break
             total, last = total + more.rows, last + 1
         return last
@@ -298,10 +310,10 @@ class Scheduler:
         loaded.append(model.name)
 
     def _holds(self, steps: Sequence[_Step]) -> bool:
-        return all(
-            step.end <= min(one.deadline_at for one in step.batch) + ROUNDING_SECONDS
-            for step in steps
-        )
+        return all(self._in_time(one, step.end) for step in steps for one in step.batch)
+
+    def _in_time(self, request: Request, end: float) -> bool:
+        return end <= request.deadline_at + ROUNDING_SECONDS
 
     def _action(self, step: _Step, now: float) -> Action:
         model = self.placed[step.model]
@@ -342,20 +354,20 @@ class Scheduler:
     def _drop_late(self, now: float) -> None:
         """Take out who would be late even if they were next."""
         for request in [one for group in self._groups.values() for one in group]:
-            if self._alone_at(request, now) > request.deadline_at + ROUNDING_SECONDS:
+            if not self._in_time(request, self._alone_at(request, now)):
                 self._drop(request)
                 self.late.append(request)
 
     def _alone_at(self, request: Request, at: float) -> float:
         model = self.placed[request.model]
         load = 0.0 if model.name in self.loaded else model.timing.load_seconds
-        return at + load + model.timing.predicted_seconds(request.rows)
+        return at + load + model.timing.typical_seconds(request.rows)
 
     def _done_at(self, request: Request, now: float) -> float:
         """When a request would be done after everybody who waits."""
         steps = self._walk(now, greedy=True)
         at = steps[-1].end if steps else max(now, self._free_at)
-        return self._alone_at(request, at)
+        return self._alone_at(request, at) + self._slower(request)
 
     def _touch(self, name: str) -> None:
         if name in self.loaded:

@@ -1,7 +1,8 @@
 """How long a served model's runs take: measured at load, then as it goes.
 
-A prediction is what 19 of 20 runs of late did not exceed; times are seconds of one
-monotonic clock that the caller reads.
+Two figures: the mean of the runs of late, because the times of runs one after another
+add up to so many means; and what 19 of 20 runs did not exceed, for the one that is
+asked about. Times are seconds of one monotonic clock that the caller reads.
 """
 
 from collections import deque
@@ -49,7 +50,7 @@ class Timing:
         self._recent: dict[int, deque[tuple[float, float]]] = {
             size: deque(maxlen=RECENT) for size in self.profile
         }
-        self._known: dict[int, float] = {}
+        self._known: dict[int, tuple[float, float]] = {}
 
     @property
     def most_rows(self) -> int:
@@ -60,11 +61,18 @@ class Timing:
         """The measured batch size that stands for so many rows."""
         return next((size for size in self.profile if size >= rows), self.most_rows)
 
+    def typical_seconds(self, rows: int) -> float:
+        """What a run takes in the mean."""
+        return self._figures(rows)[0]
+
     def predicted_seconds(self, rows: int) -> float:
-        """What a run takes, 19 times of 20 not more."""
+        """What a run takes, 19 times of 20 not more; never under the mean."""
+        return self._figures(rows)[1]
+
+    def _figures(self, rows: int) -> tuple[float, float]:
         size = self.size_of(rows)
         if size not in self._known:
-            self._known[size] = quantile(self.profile[size], PREDICTED_QUANTILE)
+            self._known[size] = _figures(self.profile[size])
         return self._known[size]
 
     def ran(self, rows: int, seconds: float, now: float) -> None:
@@ -82,4 +90,9 @@ class Timing:
             runs = [seconds for _, seconds in recent]
             if len(runs) < FEWEST:
                 runs += self.profile[one]
-            self._known[one] = quantile(runs, PREDICTED_QUANTILE)
+            self._known[one] = _figures(runs)
+
+
+def _figures(runs: Sequence[float]) -> tuple[float, float]:
+    mean = sum(runs) / len(runs)
+    return mean, max(mean, quantile(runs, PREDICTED_QUANTILE))

@@ -13,6 +13,7 @@ from placement.domain.serving import (
     Verdict,
 )
 from placement.domain.serving_times import FEWEST, ServingError, Timing, quantile
+from tests.placement.serving.virtual import open_loop, uneven
 
 GIB = 2**30
 
@@ -52,6 +53,7 @@ def test_a_prediction_follows_the_runs_of_late_and_forgives_an_old_hiccup():
     for number in range(FEWEST):
         times.ran(1, 0.5, now=number * 0.1)
     assert times.predicted_seconds(1) == pytest.approx(0.5)
+    assert times.typical_seconds(1) == pytest.approx(0.5)
     times.forget(now=60.0)
     assert times.predicted_seconds(1) == pytest.approx(0.010)
 
@@ -161,6 +163,30 @@ def test_without_admission_it_is_first_come_first_served():
         asked = ask(number, within=within, like="")
         assert gpu.offer(asked, 0.0).verdict is Verdict.IN
     assert [one.id for one in gpu.next(5.0).requests] == [0]
+
+
+@pytest.mark.parametrize("most_batch", [1, 8])
+def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most_batch):
+    one, more = 0.010, 0.004
+    capacity = most_batch / (one + more * (most_batch - 1))
+
+    def fates(percent, admits):
+        gpu = Scheduler(room_bytes=GIB, admits=admits)
+        times = timing(one, more, most=most_batch)
+        gpu.place(Placed("a", GIB, times, most_rows=most_batch), loaded=True)
+        return open_loop(
+            gpu, model="a", per_second=capacity * percent / 100, seconds=10,
+            deadline_seconds=0.1, run_seconds=uneven(7, one, more), seed=3,
+        )  # fmt: skip
+
+    with_it = {percent: fates(percent, True) for percent in (50, 100, 150)}
+    assert with_it[50]["in time"] > 0.99 * sum(with_it[50].values())
+    assert with_it[150]["in time"] > 0.95 * with_it[100]["in time"]
+    for percent in (100, 150):
+        let_in = sum(with_it[percent].values()) - with_it[percent]["refused"]
+        assert with_it[percent]["in time"] > 0.95 * let_in
+    without = fates(150, False)
+    assert without["in time"] < 0.2 * with_it[150]["in time"]
 
 
 arrivals = st.lists(

@@ -22,7 +22,8 @@ from reservations.services.tokens import create_token
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame, signed_in
-from tests.placement.serving.kitchen import Kitchen, expected, mlp_bytes, token_of
+from tests.placement.serving.kitchen import Kitchen, token_of
+from tests.placement.serving.networks import expected, mlp_bytes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -1,0 +1,223 @@
+"""Serving under deadlines: open-loop load below and beyond what one server can do.
+
+    python -m bench.serving [--seconds 2] [--rounds 3] [--rows 1 8] [--deadline-ms 100]
+
+One station (the code of a Job of kind ``serve``: scheduler, ONNX Runtime on one
+thread) with a made-up network of two layers. First what it can do at most is measured:
+as many requests as it takes, none with a deadline. Then requests come at times of a
+Poisson process, at 50 to 150 % of that, each with a deadline, whatever happened to
+those before: once with admission and once without (first come, first served). Printed
+are the part of all requests that was answered inside the deadline, and the goodput:
+such answers a second.
+
+Load and server share one process, so the figures are of the scheduler and not of HTTP.
+Other programs on the machine make runs longer; so the same is done once more in virtual
+time, where a run takes what the scheduler measured, give or take a tenth, and one in a
+hundred three times as much.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from placement.domain.serving import Placed, Scheduler
+from placement.domain.serving_times import Timing
+from placement.serving.engine import Engine, monotonic
+from placement.serving.parts import Kept, TurnedAway
+from placement.serving.station import Station
+from placement.serving.tensors import Asked
+from tests.placement.serving.networks import mlp_bytes
+from tests.placement.serving.virtual import open_loop, uneven
+
+WIDTH = 1024
+HIDDEN = 8192
+LOADS = (50, 75, 90, 100, 110, 125, 150)
+VIRTUAL_SECONDS = (0.010, 0.004)
+"""Of a run of one row, and of each further one."""
+VIRTUAL_LENGTH = 30.0
+AT_ONCE = 64
+ROOM_BYTES = 2**30
+
+
+async def open_station(path: Path, rows: int, *, admits: bool) -> tuple[Station, Kept]:
+    """A running station with the model, ready."""
+    engine = Engine(cuda=False, threads=1, room_bytes=ROOM_BYTES)
+    station = Station(engine, room_bytes=ROOM_BYTES, admits=admits)
+    kept = Kept("mlp", path, memory_bytes=2**26, most_batch=rows, deadline_ms=60_000)
+    station.take(kept)
+    station.loop = asyncio.create_task(station.run())  # type: ignore[attr-defined]
+    while not kept.ready:
+        assert kept.state != "failed", kept.note
+        await asyncio.sleep(0.05)
+    return station, kept
+
+
+def one_row(deadline_ms: float | None) -> Asked:
+    """A request of one row."""
+    inputs = {"x": np.ones((1, WIDTH), dtype=np.float32)}
+    return Asked(inputs=inputs, outputs=("y",), deadline_ms=deadline_ms)
+
+
+async def capacity(path: Path, rows: int, seconds: float) -> float:
+    """Answers a second when there is always more to do."""
+    station, kept = await open_station(path, rows, admits=False)
+    done, end = 0, monotonic() + seconds
+
+    async def ask_on() -> None:
+        nonlocal done
+        while monotonic() < end:
+            await station.infer(kept, one_row(None), way_ms=0.0)
+            done += 1
+
+    await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
+    station.stop()
+    return done / seconds
+
+
+async def load(
+    path: Path,
+    rows: int,
+    *,
+    per_second: float,
+    seconds: float,
+    deadline_ms: float,
+    admits: bool,
+    seed: int,
+) -> Counter[str]:
+    """What came of the requests of one open-loop load."""
+    station, kept = await open_station(path, rows, admits=admits)
+    lots, fates = random.Random(seed), Counter[str]()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def ask_once(due: float) -> None:
+        # The deadline counts from when the request was due, not from when a busy
+        # generator came to it.
+        left_ms = deadline_ms - (monotonic() - due) * 1000
+        if left_ms <= 0:
+            fates["late"] += 1
+            return
+        try:
+            await station.infer(kept, one_row(left_ms), way_ms=0.0)
+        except TurnedAway as away:
+            fates["refused" if away.predicted_ms is not None else "dropped"] += 1
+            return
+        in_time = monotonic() - due <= deadline_ms / 1000
+        fates["in time" if in_time else "late"] += 1
+
+    begun = due = monotonic()
+    while due < begun + seconds:
+        due += lots.expovariate(per_second)
+        await asyncio.sleep(max(0.0, due - monotonic()))
+        task = asyncio.create_task(ask_once(due))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    # Who waits still at the end waits as long as a deadline, and is late after it.
+    await asyncio.wait(tasks, timeout=deadline_ms / 1000) if tasks else None
+    fates["late"] += len(tasks)
+    for task in list(tasks):
+        task.cancel()
+    station.stop()
+    return fates
+
+
+def row(name: str, fates: Counter[str], seconds: float) -> str:
+    """One line of the table."""
+    total = sum(fates.values())
+    parts = [
+        f"{100 * fates[what] / total:.1f} %"
+        for what in ("in time", "refused", "dropped", "late")
+    ]
+    goodput = f"{fates['in time'] / seconds:.0f}"
+    return f"| {name} | {total / seconds:.0f} | {goodput} | {' | '.join(parts)} |"
+
+
+async def measured(arguments: argparse.Namespace, path: Path, rows: int) -> float:
+    """Print the table for one size of batches; goodput at 150 % over that at 100 %."""
+    fates: dict[tuple[bool, int], Counter[str]] = defaultdict(Counter)
+    most: list[float] = []
+    for turn in range(arguments.rounds):
+        # Each round by what the machine can do just then: others use it too.
+        most.append(await capacity(path, rows, arguments.seconds))
+        for percent in LOADS:
+            for admits in (True, False):
+                fates[admits, percent] += await load(
+                    path,
+                    rows,
+                    per_second=most[-1] * percent / 100,
+                    seconds=arguments.seconds,
+                    deadline_ms=arguments.deadline_ms,
+                    admits=admits,
+                    seed=arguments.seed + turn,
+                )
+    told = ", ".join(f"{one:.0f}" for one in most)
+    print(f"\nBatches of up to {rows}: at most {told} answers a second;", end=" ")
+    print(f"deadline {arguments.deadline_ms:.0f} ms\n")
+    print("| load | asked /s | goodput /s | in time | refused | dropped | late |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    seconds = arguments.seconds * arguments.rounds
+    for admits in (True, False):
+        for percent in LOADS:
+            words = "with admission" if admits else "without"
+            print(row(f"{percent} % {words}", fates[admits, percent], seconds))
+    flat = fates[True, 150]["in time"] / max(1, fates[True, 100]["in time"])
+    print(f"\nGoodput at 150 % over that at 100 %, with admission: {flat:.2f}")
+    return flat
+
+
+def virtual(arguments: argparse.Namespace, rows: int) -> None:
+    """Print the table in virtual time."""
+    one, more = VIRTUAL_SECONDS
+    most = rows / (one + more * (rows - 1))
+    print(f"\nIn virtual time, batches of up to {rows}: {most:.0f} answers a second\n")
+    print("| load | asked /s | goodput /s | in time | refused | dropped | late |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= rows]
+    for admits in (True, False):
+        for percent in LOADS:
+            profile = {size: [one + more * (size - 1)] * 5 for size in sizes}
+            gpu = Scheduler(room_bytes=ROOM_BYTES, admits=admits)
+            placed = Placed("mlp", 1, Timing(profile, load_seconds=0.1), max(sizes))
+            gpu.place(placed, loaded=True)
+            fates = open_loop(
+                gpu,
+                model="mlp",
+                per_second=most * percent / 100,
+                seconds=VIRTUAL_LENGTH,
+                deadline_seconds=arguments.deadline_ms / 1000,
+                run_seconds=uneven(arguments.seed, one, more),
+                seed=arguments.seed,
+            )
+            words = "with admission" if admits else "without"
+            print(row(f"{percent} % {words}", fates, VIRTUAL_LENGTH))
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, print; 1 where goodput with admission falls past saturation."""
+    for rows in arguments.rows:
+        virtual(arguments, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mlp.onnx"
+        path.write_bytes(mlp_bytes(inputs=WIDTH, outputs=16, hidden=HIDDEN))
+        flat = [await measured(arguments, path, rows) for rows in arguments.rows]
+    return int(min(flat) < arguments.flat_ratio)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--deadline-ms", type=float, default=100.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--flat-ratio", type=float, default=0.85)
+    sys.exit(asyncio.run(main(parser.parse_args())))
