@@ -270,6 +270,9 @@ def shown(row: PolicyReplay) -> dict[str, Any]:
         for title, name, unit, better in MEASURES
     ]
     found["groups"] = _groups(before, after)
+    found["idle"] = all(
+        bar.before_hours == bar.after_hours == 0 for bar in found["groups"]
+    )
     return found
 
 
