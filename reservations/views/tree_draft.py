@@ -58,11 +58,21 @@ def _page(request: HttpRequest, form: ReasonForm, *, status: int = 200) -> HttpR
     page = {
         "tab": "accounts",
         "form": form,
-        "edits": list(enumerate(edits)),
+        "edits": list(enumerate(_called(edits))),
         "digest": draft.digest(edits),
         **preview(request, edits, now),
     }
     return render(request, "reservations/tree_draft.html", page, status=status)
+
+
+def _called(edits: Sequence[Edit]) -> list[str]:
+    """Return what each edit is about, in words."""
+    rows = [(edit.table, edit.pk) for edit in edits if edit.pk is not None]
+    names = Names.stored(rows, ())
+    return [
+        edit.called if edit.pk is None else names.of(edit.table, edit.pk)
+        for edit in edits
+    ]
 
 
 def preview(
