@@ -25,6 +25,7 @@ from reservations.models import (
     Token,
 )
 from tests.reservations.conftest import NOW, at, make_minutes
+from tests.reservations.worlds import world
 
 INSTANTS = [
     at(hour, minute)
@@ -162,7 +163,7 @@ def _pks(model) -> list[int]:
 
 def run(people, fate: Fate, *, late: bool = False) -> dict[str, object]:
     """Run one day in a world of its own, which is gone afterwards."""
-    with pytest.raises(Died), world():
+    with world():
         windows = day(*people)
         instants = [*INSTANTS, at(23, day=3)]
         if late:
@@ -174,18 +175,7 @@ def run(people, fate: Fate, *, late: bool = False) -> dict[str, object]:
             instants = sorted({*needed, instants[-1]})
         for now in instants:
             fate.tick(now)
-        found = outcome()
-        raise Died
-    return found
-
-
-@contextmanager
-def world():
-    """A transaction in which services may begin durable ones, like a test's own."""
-    block = transaction.atomic()
-    block._from_testcase = True
-    with block:
-        yield
+        return outcome()
 
 
 @pytest.fixture
