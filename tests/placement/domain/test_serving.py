@@ -184,7 +184,7 @@ def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most
     assert with_it[150]["in time"] > 0.95 * with_it[100]["in time"]
     for percent in (100, 150):
         let_in = sum(with_it[percent].values()) - with_it[percent]["refused"]
-        assert with_it[percent]["in time"] > 0.95 * let_in
+        assert with_it[percent]["in time"] > 0.9 * let_in
     without = fates(150, False)
     assert without["in time"] < 0.2 * with_it[150]["in time"]
 
