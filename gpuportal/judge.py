@@ -82,7 +82,7 @@ class Scene:
 
 
 def load_picture(now: datetime, logins: dict[str, int]) -> Picture:
-    """Read the calendar, the live Jobs and the policies: seven queries."""
+    """Read the calendar with its co-users, the live Jobs, the policies: ten queries."""
     recent = recent_holdings(now, within_seconds=RECENT_SECONDS)
     parts = (recent, current_holdings(now), next_holdings(now))
     gpu_ids = {gpu_id for part in parts for gpu_id in part}

@@ -136,7 +136,7 @@ class TestPicture:
         TelemetryPolicy.current()
         judge = CalendarJudge()
         judge.refresh(timezone.now())
-        with django_assert_max_num_queries(7):
+        with django_assert_max_num_queries(10):
             judge.refresh(timezone.now())
 
     def test_a_database_that_is_away_leaves_the_last_picture(
