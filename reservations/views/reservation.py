@@ -9,20 +9,18 @@ from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations import services
 from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
 from reservations.models import Allocation, LedgerEntry, Reservation, User
-from reservations.snapshots.calendar import Reader, iso
+from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
-from reservations.snapshots.notices import notices_of
 from reservations.snapshots.presence import looming_for
 from reservations.views.access import reader, steered_accounts, visible_reservations
+from reservations.views.displaced import displaced
 from reservations.views.people import people_context
 from telemetry.charts import charts_page
-from telemetry.models import Gpu
 
 
 def _instant(text: object) -> datetime | None:
@@ -121,7 +119,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
             **_past(found, allocations, now),
             **people_context(found, user, now),
-            **_gone(found, allocations, user, now),
+            **displaced(found, allocations, user, now),
             "config": {
                 "id": found.pk,
                 "version": found.version,
@@ -133,33 +131,6 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             },
         },
     )
-
-
-def _gone(
-    found: Reservation, allocations: list[Allocation], user: User, now: datetime
-) -> dict[str, Any]:
-    """Return what the owner of one that was displaced is told and offered."""
-    if found.state != State.DISPLACED or found.user_id != user.pk:
-        return {}
-    told = notices_of(user, reservation_pk=found.pk, most=1)
-    slot = services.next_equal(found, [a.gpu_id for a in allocations], now=now)
-    if slot is None:
-        return {"told": told}
-    gpus = Gpu.objects.filter(pk__in=slot.gpu_ids).select_related("node")
-    return {
-        "told": told,
-        "next": {
-            "slot": slot,
-            "gpus": [str(gpu) for gpu in gpus.order_by("node__name", "index")],
-            "body": {
-                "gpu_ids": list(slot.gpu_ids),
-                "start": iso(slot.start),
-                "end": iso(slot.end),
-                "membership": found.membership_id,
-                "purpose": found.purpose,
-            },
-        },
-    }
 
 
 def _past(

@@ -79,27 +79,33 @@ def group_sentence(group: Group | None) -> str:
     return f"{group.account}{told}; {len(group.members)} members."
 
 
-def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
-    """Return the path's bars: from the middle to the right for under-served.
+def bar_of(level_fs: float | None) -> tuple[float, float, bool]:
+    """Return (left, width, behind) of a bar: from the middle to the right if ahead.
 
     One unit of log2(level_fs) is a quarter of the width; 4 and 1/4 fill it.
+
+    >>> bar_of(0.5), bar_of(None)
+    ((25.0, 25.0, True), (50, 50.0, False))
     """
+    ratio = used_ratio(level_fs)
+    way = 2.0 if ratio == 0 else -2.0 if math.isinf(ratio) else -math.log2(ratio)
+    length = min(abs(way), 2.0) * 25
+    return round(50 - length if way < 0 else 50, 2), round(length, 2), way < 0
+
+
+def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
+    """Return the path's bars: from the middle to the right for under-served."""
     bars = []
     for number, level in enumerate(path):
         if number == 0:
             bars.append(LevelBar(level, "the whole", 50, 0, behind=False))
             continue
-        ratio = used_ratio(level.level_fs)
-        way = 2.0 if ratio == 0 else -2.0 if math.isinf(ratio) else -math.log2(ratio)
-        length = min(abs(way), 2.0) * 25
+        left, width, behind = bar_of(level.level_fs)
         words = (
             f"share {level.norm_shares:.0%}, used {level.effective_usage:.0%}: "
             f"{times(level)} of its share"
         )
-        left = 50 - length if way < 0 else 50
-        bars.append(
-            LevelBar(level, words, round(left, 2), round(length, 2), behind=way < 0)
-        )
+        bars.append(LevelBar(level, words, left, width, behind=behind))
     return bars
 
 
