@@ -5,22 +5,19 @@ Who changed what, and what it was before, is in the audit log.
 
 from datetime import datetime
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
 
 from reservations.models.accounts import Account, Membership, User
 
-WORKDAYS = 0b0011111
-EVERY_DAY = 0b1111111
-
 
 class PoolRule(models.Model):
-    """Who may book a Pool, and what its peak hours cost.
+    """Who may book a Pool, and whether it has quotas of its own.
 
-    A Pool without a rule is anybody's, at its plain weight. ``restricted`` and
-    ``limited`` repeat what other tables say, so that a booking that no rule
-    concerns costs no query more; ``services/pools.py`` keeps them true.
+    A Pool without a rule is anybody's, within the quotas that hold everywhere.
+    ``restricted`` and ``limited`` repeat what other tables say, so that a booking
+    that no rule concerns costs no query more; ``services/pools.py`` keeps them true.
     """
 
     pool = models.OneToOneField(
@@ -34,26 +31,6 @@ class PoolRule(models.Model):
     )
     restricted = models.BooleanField(default=False, editable=False)
     limited = models.BooleanField(default=False, editable=False)
-    peak_permille = models.PositiveSmallIntegerField(
-        default=1000,
-        validators=[MinValueValidator(1000), MaxValueValidator(10_000)],
-        help_text="Price of a peak hour in thousandths of the plain one.",
-    )
-    peak_weekdays = models.PositiveSmallIntegerField(
-        default=WORKDAYS,
-        validators=[MaxValueValidator(EVERY_DAY)],
-        help_text="Bit 0 is Monday, in the site's zone.",
-    )
-    peak_from_hour = models.PositiveSmallIntegerField(
-        default=9,
-        validators=[MaxValueValidator(23)],
-        help_text="First peak hour of the day, in the site's zone.",
-    )
-    peak_until_hour = models.PositiveSmallIntegerField(
-        default=18,
-        validators=[MinValueValidator(1), MaxValueValidator(24)],
-        help_text="Hour at which the peak is over, in the site's zone.",
-    )
 
     class Meta:
         ordering = ["pool__gpu_class"]

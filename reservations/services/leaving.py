@@ -19,7 +19,7 @@ from reservations.domain.relief import Booked, Fate, Relief, Room
 from reservations.domain.window import Window
 from reservations.models import Account, Allocation, Notice, Reservation, User
 from reservations.services import books, news, notices, refunding
-from reservations.services.giving import _release, rate_of
+from reservations.services.giving import _release
 from reservations.snapshots.facts import calendar_gpus
 from reservations.snapshots.pools import closures_between
 from telemetry.models import Gpu
@@ -97,7 +97,7 @@ def read(
                 running=row.state == State.ACTIVE,
                 firm=row.kind == Kind.FIRM,
                 gpus=tuple(gpus),
-                rate=rate_of(row),
+                rate=books.rate_of(row),
                 accounts=path,
             )
         )
@@ -217,7 +217,7 @@ def move(
 def _cut(row: Reservation, until: datetime, why: Why) -> None:
     """End a Reservation earlier: what lies before stays as it was booked."""
     was = row.end
-    rate = rate_of(row)
+    rate = books.rate_of(row)
     books.release_hold(row, now=why.now, reason=f"cut: {why.reason}"[:200])
     row.end = until
     row.cost_gpu_seconds = cost_gpu_seconds(Window(row.start, until), rate=rate)

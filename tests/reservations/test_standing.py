@@ -73,7 +73,7 @@ def test_a_standing_costs_the_same_queries_for_any_history(
 ) -> None:
     for hour in range(10, 20, 2):
         lab.book(alice, lab.gpus[:1], at(hour), 1)
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(15):
         services.standing(user=alice, now=NOW)
 
 
@@ -105,6 +105,22 @@ def find(user, *, count=1, hours=1.0, **fields):
         }
         | fields
     )  # fmt: skip
+
+
+def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeypatch):
+    monkeypatch.setattr(usage, "UNSETTLED_ROWS", 1)
+    policy = snapshots.site_policy()
+    for day, user in enumerate((alice, bob, alice, bob), start=2):
+        row = lab.book(user, lab.gpus[:1], at(10, day=day), 2, now=at(9, day=day))
+        services.check_in(reservation_id=row.pk, now=at(10, day=day), by="click")
+        services.tick(at(12, day=day))
+        later = at(13, day=day)
+        with monkeypatch.context() as large:
+            large.setattr(usage, "SMALL_LEDGER_ROWS", 0)
+            kept = usage.usage_by_membership(later, policy)
+        assert kept == usage.usage_by_membership(later, policy)
+    assert len(kept) == 2
+    usage._kept.clear()
 
 
 def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
