@@ -1,13 +1,17 @@
 """Edits of the tree: all or none, versions, history, undo, what they move."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from reservations.domain.editing import Edit, EditsRefused, TreeStale
 from reservations.domain.errors import NotFound
 from reservations.models import Account, AuditEntry, Membership, TreeChange, User
 from reservations.services import accounts
+from tests.factories import make_account, make_user
 from tests.reservations.conftest import NOW, at
 
 pytestmark = pytest.mark.django_db
@@ -202,3 +206,27 @@ def test_the_parts_of_a_big_edit_do_not_cost_a_query_a_row(
     with django_assert_max_num_queries(25):
         save(omar, *edits)
     assert Membership.history.count() == 300
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_moves_at_once_make_no_ring() -> None:
+    omar = make_user("omar")
+    root = make_account("institute")
+    pair = [make_account(name, parent=root) for name in ("left", "right")]
+    start = threading.Barrier(2)
+
+    def move(one: Account, below: Account) -> bool:
+        start.wait(5)
+        try:
+            save(omar, change(one, parent=below.name))
+        except EditsRefused:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        moves = [pool.submit(move, one, other) for one, other in (pair, pair[::-1])]
+        assert sorted(each.result(20) for each in moves) == [False, True]
+    for one in Account.objects.all():
+        one.clean()
