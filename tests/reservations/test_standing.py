@@ -112,6 +112,7 @@ def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeyp
     policy = snapshots.site_policy()
     for day, user in enumerate((alice, bob, alice, bob), start=2):
         row = lab.book(user, lab.gpus[:1], at(10, day=day), 2, now=at(9, day=day))
+        services.tick(at(10, day=day))
         services.check_in(reservation_id=row.pk, now=at(10, day=day), by="click")
         services.tick(at(12, day=day))
         later = at(13, day=day)
