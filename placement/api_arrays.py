@@ -29,7 +29,7 @@ def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]
         user=_user(request),
         sweep=checked_sweep(body.sweep),
         now=timezone.now(),
-        **body.wanted(),
+        **(body.wanted() | {"resume_from": None}),
     )
     return Status(201, _facts(array, _user(request)))
 

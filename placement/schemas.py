@@ -24,6 +24,8 @@ class NewJob(Schema):
     """How many it needs; null: all that the reservation holds on its node."""
     retries: int = 0
     """How often it may start again when its node is lost."""
+    resume_from: int | None = None
+    """An own job that has ended on that node, whose checkpoint it begins with."""
     may_move: bool = False
     """Look again whether it would run faster elsewhere."""
     restart: str = ""
@@ -43,6 +45,7 @@ class NewJob(Schema):
             "node": self.node,
             "gpu_count": self.gpus,
             "retries": self.retries,
+            "resume_from": self.resume_from,
             "may_move": self.may_move,
             "restart": self.restart,
         }

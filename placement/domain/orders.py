@@ -90,6 +90,9 @@ class Order:
     plan: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     """Why to stop, for the Job's page."""
+    resume_job: int = 0
+    """The Job whose ``checkpoint`` folder it begins with; 0: none."""
+    resume_attempt: int = 0
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:
@@ -119,7 +122,13 @@ def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float
 
 _NUMBERS = ("issued_at", "expires_at", "deadline_at", "grace_seconds", "claim_util_pct")
 _TEXTS = ("node", "nonce", "user", "unix_user", "script_sha256", "reason")
-_COUNTS = ("job", "attempt", "claim_bytes_per_gpu")
+_COUNTS = (
+    "job",
+    "attempt",
+    "claim_bytes_per_gpu",
+    "resume_job",
+    "resume_attempt",
+)
 
 
 def parse_order(payload: str) -> Order:

@@ -140,6 +140,12 @@ class Job(models.Model):
         blank=True,
         help_text="Whether it may be stopped and started again on other GPUs.",
     )
+    warned_end = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The end it was warned of."
+    )
+    warned_seconds = models.PositiveSmallIntegerField(
+        null=True, blank=True, editable=False, help_text="Before it, the last time."
+    )
     looked_at = models.DateTimeField(null=True, blank=True, editable=False)
     seen_step = models.BigIntegerField(
         null=True, blank=True, editable=False, help_text="The last its log told."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +25,8 @@ CODE_DIR = Path(__file__).resolve().parents[2]
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 CANNOT_START = 126
 RUN_VARIABLE = "GPUPORTAL_RUN"
+CHECKPOINT = "checkpoint"
+"""The folder in a Job's own one that is taken over by the Job that goes on."""
 LISTENER = 3
 """The descriptor of the socket that served models are asked through."""
 
@@ -71,6 +74,7 @@ def environment(
         "GPUPORTAL_GPU_COUNT": str(len(order.gpu_uuids)),
         "GPUPORTAL_SIMULATED": "1" if order.simulated else "0",
         "GPUPORTAL_ENDS_AT": str(int(order.deadline_at)),
+        "GPUPORTAL_RESUMES_JOB": str(order.resume_job or ""),
         run_name: run_value,
         **_visible(order),
     }
@@ -106,12 +110,14 @@ def become_job(
     gate: socket.socket,
     shim_pid: int,
     listener: socket.socket | None = None,
+    resume: Path | None = None,
 ) -> None:
     """Turn the forked child into the Job. Never returns.
 
     Waits at the gate until the shim has registered it and claimed its Gpus; a
     gate that closes without a word means that the shim is gone or says no.
     ``listener``: what a Job that serves models accepts on, and nothing else.
+    ``resume``: the checkpoint that it begins with, read as its own user.
     """
     try:
         os.setsid()
@@ -134,12 +140,29 @@ def become_job(
         accounts.become(identity)
         processes.die_with_parent(shim_pid)
         _check_reach(work, argv, identity)
+        if resume is not None:
+            _take_over(resume, work / CHECKPOINT, order.resume_job)
         os.execve(argv[0], argv, dict(env))
     except OSError as error:
         _say(f"gpuportal: {argv[0]} cannot start: {error}\n")
     except BaseException:
         _say("gpuportal: the Job cannot start\n" + traceback.format_exc())
     os._exit(CANNOT_START)
+
+
+def _take_over(source: Path, target: Path, job: int) -> None:
+    """Copy a checkpoint; without it the Job begins anew, and its log says so.
+
+    Links stay links: this runs as the Job's own user, and reads what that may read.
+    """
+    try:
+        shutil.copytree(source, target, symlinks=True)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        why = "it left none on this node" if not source.exists() else str(error)[:200]
+        _say(f"gpuportal: no checkpoint of job {job}: {why}; begins anew\n")
+        return
+    _say(f"gpuportal: goes on from the checkpoint of job {job}\n")
 
 
 def _check_reach(work: Path, argv: list[str], identity: Identity | None) -> None:

@@ -26,16 +26,17 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from placement.domain.endings import WARN_SECONDS, due_warning, left_words
 from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, parse_order, remaining_seconds
 from placement.domain.recipes import SERVE
 from placement.runners import accounts, leader, processes, sockets
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
+from placement.runners.ending import Ending, supervisor
 from telemetry.domain.errors import TelemetryError
 
 LOG_LOOK_SECONDS = 1.0
@@ -43,18 +44,6 @@ ORPHAN_GRACE_SECONDS = 2.0
 WINDOW_OVER = "the reservation's end"
 SUPERVISOR_GONE = "the portal on this machine was stopped"
 SUPERVISOR_TERM_SECONDS = 0.2
-
-
-@dataclass
-class Ending:
-    """Why and until when a Job is being ended."""
-
-    reason: str
-    kill_at: float
-    """Monotonic time at which the rest is killed."""
-    stopped: bool = True
-    """Whether somebody or the clock ended it, and not a fault of the Job."""
-    lost: bool = False
 
 
 class Shim:
@@ -67,12 +56,13 @@ class Shim:
         self.deadline_read_ns = 0
         self._set_deadline(order.deadline_at, order.issued_at)
         self.ending: Ending | None = None
+        self.warned_seconds: int | None = None
         # An order to stop may have come before this process.
         self.asked = bool(folder.read("stop"))
         self.leader_pid = 0
         self.leader_status: int | None = None
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.supervisor = _supervisor()
+        self.supervisor = supervisor()
 
     def run(self) -> None:
         """Start the Job, see it through, write how it ended."""
@@ -165,6 +155,16 @@ class Shim:
     def _serves(self) -> bool:
         return self.order.recipe == SERVE.name
 
+    def _before(self) -> Path | None:
+        """The checkpoint of the Job that this one goes on from, wherever it lies."""
+        order = self.order
+        if not order.resume_job:
+            return None
+        before = JobFolder.of(
+            self.folder.path.parent, order.resume_job, order.resume_attempt
+        )
+        return before.work / leader.CHECKPOINT
+
     def _fork(
         self, argv: list[str], identity: Identity | None, log: int
     ) -> socket.socket:
@@ -187,6 +187,7 @@ class Shim:
                 gate=inner,
                 shim_pid=me,
                 listener=listener,
+                resume=self._before(),
             )
         inner.close()
         if listener is not None:
@@ -265,6 +266,7 @@ class Shim:
             )
         elif now >= self.deadline:
             self._end(WINDOW_OVER, grace_seconds=self.order.grace_seconds)
+        self._warn(self.deadline - now, log)
         most = self.order.limits.log_bytes
         if most and os.fstat(log).st_size > most:
             self._end(
@@ -272,6 +274,20 @@ class Shim:
                 grace_seconds=self.order.grace_seconds,
                 stopped=False,
             )
+
+    def _warn(self, left_seconds: float, log: int) -> None:
+        """Say in the log that the Reservation's end is near."""
+        if left_seconds > max(WARN_SECONDS):
+            self.warned_seconds = None  # also where the end has moved away
+        due = due_warning(left_seconds, self.warned_seconds)
+        if due is None or self.ending is not None:
+            return
+        self.warned_seconds = due
+        line = (
+            f"gpuportal: the reservation ends in {left_words(left_seconds)}: SIGTERM "
+            f"then, SIGKILL {self.order.grace_seconds:.0f} s later\n"
+        )
+        os.write(log, line.encode())
 
     def _end(
         self,
@@ -343,20 +359,6 @@ class Shim:
         self.folder.write(
             "status", {"pid": self.leader_pid or None, "reason": "", **facts}
         )
-
-
-def _supervisor() -> int | None:
-    """Return a descriptor that becomes readable when the supervisor ends."""
-    text = os.environ.get("GPUPORTAL_SUPERVISOR_PID", "")
-    if not text:
-        return None
-    try:
-        return os.pidfd_open(int(text))
-    except ProcessLookupError:
-        # Gone already: a pipe whose other end is closed says the same.
-        read, write = os.pipe2(os.O_CLOEXEC)
-        os.close(write)
-        return read
 
 
 def main(argv: list[str]) -> int:

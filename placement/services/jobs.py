@@ -22,16 +22,13 @@ from placement.domain.execution import (
     why_not,
 )
 from placement.domain.lifecycle import JobState
-from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.domain.recipes import (
     BY_TORCHRUN,
     OWN_MODEL,
     RECIPES,
     RUNNABLE_STRATEGIES,
-    SERVE,
     check_needs_no_plan,
-    checked_settings,
     runs_by_plan,
 )
 from placement.domain.refusals import (
@@ -44,6 +41,7 @@ from placement.domain.refusals import (
     TooManyJobs,
 )
 from placement.models import Job, JobEvent, StoredPlan
+from placement.services.checking import checked_form
 from placement.services.moves import move
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
@@ -51,9 +49,6 @@ from reservations.models import Reservation, User
 from reservations.snapshots.sharing import usable_by
 from telemetry.models import Node
 
-MOST_SCRIPT_BYTES = 256 * 1024
-MOST_ARGUMENTS = 64
-MOST_ARGUMENT_CHARACTERS = 1024
 MOST_PLAN_CHARACTERS = 40 * 1024
 """Of a Plan that goes to its node with the order."""
 MOST_LIVE_JOBS = 100
@@ -77,6 +72,7 @@ def launch_in(
     restart: str = "",
     gpu_count: int | None = None,
     retries: int = 0,
+    resume_from: int | None = None,
     now: datetime,
     **marks: Any,
 ) -> Job:
@@ -90,6 +86,7 @@ def launch_in(
         restart: how it may be started again (``domain.look.Restart``); "": not.
         gpu_count: how many Gpus it needs; None: all that are held on its node.
         retries: how often it may start again when its node is lost.
+        resume_from: an own Job that has ended on that node, whose checkpoint it takes.
         marks: further fields of the row, from whoever launches for somebody.
 
     Raises:
@@ -97,7 +94,7 @@ def launch_in(
         NotFound: no such Reservation or Plan of this User.
         JobRefusal: the rules say no.
     """
-    checked = _checked_form(
+    checked = checked_form(
         name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
     reservation = locked_reservation(user, reservation_id, now)
@@ -123,6 +120,7 @@ def launch_in(
         may_move=may_move,
         gpu_count=None if plan is not None else gpu_count,
         retries=retries,
+        resume_from=_before(user, resume_from, where),
         created_at=now,
         **marks,
         **checked,
@@ -207,67 +205,6 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     return reservation
 
 
-def _checked_form(
-    name: str,
-    kind: str,
-    recipe: str,
-    recipe_settings: Mapping[str, object],
-    script: str,
-    arguments: Sequence[str],
-    restart: str,
-) -> dict[str, Any]:
-    """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
-    problems: dict[str, str] = {}
-    name = name.strip()
-    if not 1 <= len(name) <= 120 or not name.isprintable():
-        problems["name"] = "must be 1 to 120 printable characters"
-    if restart not in list(Restart):
-        ways = ", ".join(repr(way.value) for way in Restart)
-        problems["restart"] = f"must be one of {ways}"
-    checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
-    if kind == Job.Kind.RECIPE:
-        if recipe == SERVE.name:
-            problems["recipe"] = "models are served from /serve/"
-        if script:
-            problems["script"] = "a ready recipe takes no script"
-        try:
-            settings_given = checked_settings(recipe, recipe_settings)
-            checked |= {"recipe": recipe, "recipe_settings": settings_given}
-        except LaunchInvalid as error:
-            problems |= error.problems
-    elif kind == Job.Kind.SCRIPT:
-        problems |= _script_problems(script, arguments)
-        checked |= {"script": script, "arguments": list(arguments)}
-    else:
-        there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
-        problems["kind"] = f"must be one of {', '.join(there)}"
-    if problems:
-        raise LaunchInvalid(problems)
-    return checked
-
-
-def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
-    problems = {}
-    if not script.strip():
-        problems["script"] = "is empty"
-    elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
-        problems["script"] = (
-            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put more "
-            "into your own folder and call it from here"
-        )
-    if len(arguments) > MOST_ARGUMENTS or not all(
-        isinstance(word, str)
-        and len(word) <= MOST_ARGUMENT_CHARACTERS
-        and "\0" not in word
-        for word in arguments
-    ):
-        problems["arguments"] = (
-            f"must be at most {MOST_ARGUMENTS} words of at most "
-            f"{MOST_ARGUMENT_CHARACTERS} characters"
-        )
-    return problems
-
-
 def _node_of(reservation: Reservation, asked: str) -> Node:
     """Return the one node that the Job runs on."""
     held = reservation.allocations.filter(live=True).select_related("gpu__node")
@@ -296,6 +233,32 @@ def _check_counts(
         problems["retries"] = f"must be 0 to {MOST_RETRIES}"
     if problems:
         raise LaunchInvalid(problems)
+
+
+def _before(user: User, pk: int | None, node: Node) -> Job | None:
+    """Return the Job that a new one goes on from.
+
+    Raises:
+        LaunchInvalid: it is none of this User's, runs, ran elsewhere, or another Job
+            has gone on from it.
+    """
+    if pk is None:
+        return None
+    before: Job | None = (
+        Job.objects.filter(pk=pk, owner=user).select_related("node").first()
+    )
+    why = ""
+    if before is None:
+        why = f"there is no job #{pk} of yours"
+    elif before.state in JobState.live():
+        why = f"job #{pk} has not ended"
+    elif before.node_id != node.pk:
+        why = f"its checkpoint lies on {before.node.name}, this job runs on {node.name}"
+    elif Job.objects.filter(resume_from=before).exists():
+        why = f"job #{before.continued_by.pk} went on from it already"
+    if why:
+        raise LaunchInvalid({"resume_from": why})
+    return before
 
 
 def _check_isolation(node: Node, user: User) -> None:

@@ -65,6 +65,8 @@ def start_order(job: Job, *, now: datetime) -> Order:
         if job.array_index is None
         else variables(job.parameters, job.array_index),
         plan=_plan_of(job),
+        resume_job=job.resume_from_id or 0,
+        resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         **_claim(job),
     )
 

@@ -7,7 +7,9 @@
 4. stop what has no running Reservation any more, or no right to run in it
 5. order the stop, and again each 5 s, until the node says that it ended; the
    same for a Job that has ended here and still runs there
-6. give up Jobs whose node is silent a minute after the Reservation's end: the
+6. warn owners ten minutes and one minute before the Reservation's end
+7. start Jobs again that went down with their node, as often as they may
+8. give up Jobs whose node is silent a minute after the Reservation's end: the
    shim has stopped them by itself long before
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
@@ -24,7 +26,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobQuerySet
-from placement.services import filling, ordering
+from placement.services import filling, looming, ordering, retrying
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
 from reservations.models import CoUser, SitePolicy
@@ -54,6 +56,8 @@ def tick(now: datetime) -> dict[str, int]:
         "told": _each(_end_moved(), _tell_end, now),
         "stopped": _each(_without_reservation(), _stop, now),
         "stops_sent": _each(_to_stop(now), _send_stop, now),
+        "warned": _each(looming.due(now), looming.warn, now),
+        "retried": _each(retrying.due(now), retrying.start_again, now),
         "given_up": _each(_hopeless(now), _give_up, now),
     }
 
@@ -77,7 +81,9 @@ def _each(
 
 
 def _jobs() -> JobQuerySet:
-    return Job.objects.select_related("node", "owner", "plan", "reservation")
+    return Job.objects.select_related(
+        "node", "owner", "plan", "reservation", "resume_from"
+    )
 
 
 # --- 1 and 2: order ---
@@ -242,7 +248,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
     return ordering.send(ordering.stop_order(job, now=now), now=now)
 
 
-# --- 6: give up ---
+# --- 8: give up ---
 
 
 def _hopeless(now: datetime) -> Iterable[Job]:

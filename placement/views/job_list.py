@@ -63,7 +63,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         return _csv(rows[:CSV_ROWS])
     if folded:
         # An array is one row, that of its first Job; the row opens.
-        rows = rows.filter(Q(array=None) | Q(array_index=0))
+        rows = rows.filter(Q(array=None) | Q(array_index=0, resume_from=None))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
     return render(
         request,
@@ -72,7 +72,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "form": form,
             "page": page,
             "rows": _rows(list(page), user, folded=folded),
-            "array": JobArray.objects.filter(pk=asked.get("array")).first(),
+            "array": JobArray.objects.filter(pk=asked.get("array") or 0).first(),
             "array_live": bool(asked.get("array")) and rows.live().count(),
             "filtered": bool(asked),
             "states": [state.value for state in JobState],
@@ -99,7 +99,7 @@ def _rows(
     if arrays:
         found = Job.objects.visible_to(user).filter(array_id__in=arrays).distinct()
         for task in found.order_by("array_index"):
-            tasks[task.array_id].append(task)
+            tasks[task.array_id or 0].append(task)
     return [(job, _seconds(job), tasks[job.array_id or 0]) for job in jobs]
 
 

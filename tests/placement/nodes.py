@@ -53,7 +53,7 @@ def make_order(**changes: Any) -> Order:
         "nonce": os.urandom(8).hex(),
         "issued_at": now,
         "expires_at": now + 30,
-        "deadline_at": now + 60,
+        "deadline_at": now + 3600,
         "grace_seconds": 1.0,
         "gpu_uuids": ("GPU-node1-0",),
         "gpu_indexes": (0,),

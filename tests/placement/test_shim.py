@@ -99,7 +99,7 @@ def test_the_environment_holds_nothing_of_ours(node, serve, monkeypatch):
     assert ours == {
         "GPUPORTAL_JOB", "GPUPORTAL_ATTEMPT", "GPUPORTAL_NODE", "GPUPORTAL_USER",
         "GPUPORTAL_GPUS", "GPUPORTAL_GPU_COUNT", "GPUPORTAL_SIMULATED",
-        "GPUPORTAL_ENDS_AT", "GPUPORTAL_RUN",
+        "GPUPORTAL_ENDS_AT", "GPUPORTAL_RUN", "GPUPORTAL_RESUMES_JOB",
     }  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_an_order_that_is_moved_moves_the_deadline(node):
     now = time.time()
     order = nodes.make_order(deadline_at=now + 1.5, expires_at=now + 1.5)
     folder = start(node, order)
-    folder.write("deadline", {"deadline_at": now + 60, "issued_at": now + 0.1})
+    folder.write("deadline", {"deadline_at": now + 3600, "issued_at": now + 0.1})
     time.sleep(2.5)
     assert folder.read("status")["event"] == "started"
     folder.write("deadline", {"deadline_at": now + 1, "issued_at": now + 0.2})
@@ -339,3 +339,29 @@ def test_a_simulated_gpu_without_room_fails_the_job_as_cuda_would(node):
     assert (status["event"], status["exit_code"]) == ("exited", 1)
     assert "out of memory" in folder.log.read_text()
     assert "burn-in" not in folder.log.read_text()
+
+
+def test_the_log_hears_that_the_end_is_near_and_that_it_has_moved(node):
+    now = time.time()
+    order = nodes.make_order(deadline_at=now + 500, expires_at=now + 60)
+    folder = start(node, order)
+    until(lambda: "ends in 8 min" in folder.log.read_text())
+    folder.write("deadline", {"deadline_at": now + 30, "issued_at": now + 0.1})
+    until(lambda: folder.log.read_text().count("the reservation ends in") == 2)
+    assert "SIGTERM then, SIGKILL 1 s later" in folder.log.read_text()
+    LocalRunner(node).stop(folder, "enough")
+    ended(folder)
+
+
+def test_a_job_goes_on_from_the_checkpoint_of_another(node, serve):
+    ended(run(node, serve("mkdir checkpoint; echo 17 > checkpoint/step\n")))
+    script = 'echo "at $(cat checkpoint/step) of $GPUPORTAL_RESUMES_JOB"\n'
+    second = run(node, serve(script), job=2, resume_job=7, resume_attempt=1)
+    ended(second)
+    lines = second.log.read_text().splitlines()
+    assert lines == ["gpuportal: goes on from the checkpoint of job 7", "at 17 of 7"]
+    third = run(node, serve("ls\n"), job=3, resume_job=9, resume_attempt=1)
+    ended(third)
+    told, *listed = third.log.read_text().splitlines()
+    assert told.endswith("job 9: it left none on this node; begins anew")
+    assert "checkpoint" not in listed

@@ -9,7 +9,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
 from placement.models import Job
 from reservations.domain.lifecycle import State
-from reservations.models import Reservation
+from reservations.models import Notice, Reservation
 from tests.factories import make_reservation
 from tests.placement.services.stage import NOW, after, belief, fact, now_is, record
 
@@ -186,3 +186,33 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     services.tick(NOW)
     (wide,) = orders()
     assert wide.job == jobs[1].pk and len(wide.gpu_uuids) == 2
+
+
+def test_the_owner_is_warned_ten_minutes_and_one_minute_before_the_end(
+    running, reservation
+):
+    end = reservation.end
+    for seconds, count in ((601, 0), (599, 1), (400, 1), (59, 2), (20, 2)):
+        services.tick(end - timedelta(seconds=seconds))
+        assert Notice.objects.filter(kind="job_warning").count() == count, seconds
+    first, last = Notice.objects.order_by("told_at")
+    assert "is stopped in 10 min" in first.detail["text"]
+    assert "is stopped in 59 s" in last.detail["text"]
+
+
+def test_a_job_lost_with_its_node_starts_again_as_often_as_it_may(
+    job, orders, reservation
+):
+    Job.objects.filter(pk=job.pk).update(retries=1, state=JobState.LOST, attempt=2)
+    silent = NOW + timedelta(seconds=40)
+    services.tick(silent)
+    assert Job.objects.count() == 1, "its node is not there yet"
+    services.tick(NOW)
+    services.tick(NOW)
+    again = Job.objects.get(resume_from=job)
+    assert (again.retries, again.recipe_settings) == (0, job.recipe_settings)
+    (order,) = orders()
+    assert (order.job, order.resume_job, order.resume_attempt) == (again.pk, job.pk, 2)
+    Job.objects.filter(pk=again.pk).update(state=JobState.LOST)
+    services.tick(NOW)
+    assert Job.objects.count() == 2

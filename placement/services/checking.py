@@ -1,0 +1,74 @@
+"""What a Job to launch is made of, checked field by field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement.domain.errors import LaunchInvalid
+from placement.domain.look import Restart
+from placement.domain.recipes import SERVE, checked_settings
+from placement.models import Job
+
+MOST_SCRIPT_BYTES = 256 * 1024
+MOST_ARGUMENTS = 64
+MOST_ARGUMENT_CHARACTERS = 1024
+
+
+def checked_form(
+    name: str,
+    kind: str,
+    recipe: str,
+    recipe_settings: Mapping[str, object],
+    script: str,
+    arguments: Sequence[str],
+    restart: str,
+) -> dict[str, Any]:
+    """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
+    problems: dict[str, str] = {}
+    name = name.strip()
+    if not 1 <= len(name) <= 120 or not name.isprintable():
+        problems["name"] = "must be 1 to 120 printable characters"
+    if restart not in list(Restart):
+        ways = ", ".join(repr(way.value) for way in Restart)
+        problems["restart"] = f"must be one of {ways}"
+    checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
+    if kind == Job.Kind.RECIPE:
+        if recipe == SERVE.name:
+            problems["recipe"] = "models are served from /serve/"
+        if script:
+            problems["script"] = "a ready recipe takes no script"
+        try:
+            settings_given = checked_settings(recipe, recipe_settings)
+            checked |= {"recipe": recipe, "recipe_settings": settings_given}
+        except LaunchInvalid as error:
+            problems |= error.problems
+    elif kind == Job.Kind.SCRIPT:
+        problems |= _script_problems(script, arguments)
+        checked |= {"script": script, "arguments": list(arguments)}
+    else:
+        there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
+        problems["kind"] = f"must be one of {', '.join(there)}"
+    if problems:
+        raise LaunchInvalid(problems)
+    return checked
+
+
+def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
+    problems = {}
+    if not script.strip():
+        problems["script"] = "is empty"
+    elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
+        problems["script"] = (
+            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put more "
+            "into your own folder and call it from here"
+        )
+    if len(arguments) > MOST_ARGUMENTS or not all(
+        isinstance(word, str)
+        and len(word) <= MOST_ARGUMENT_CHARACTERS
+        and "\0" not in word
+        for word in arguments
+    ):
+        problems["arguments"] = (
+            f"must be at most {MOST_ARGUMENTS} words of at most "
+            f"{MOST_ARGUMENT_CHARACTERS} characters"
+        )
+    return problems

@@ -1,0 +1,58 @@
+"""Jobs that went down with their node start again, from their last checkpoint.
+
+As a Job of its own that says what it goes on from: the lost one stays as it ended.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+
+from placement import live
+from placement.domain.lifecycle import JobState
+from placement.models import Job, JobEvent
+from reservations.domain.lifecycle import State
+
+MOST_ROWS = 100
+HEARD_SECONDS = 30.0
+"""A node that was heard within these is there again."""
+SAME = (
+    "reservation", "owner", "plan", "name", "kind", "recipe", "script", "arguments",
+    "recipe_settings", "node", "gpu_count", "array", "array_index", "parameters",
+    "may_move", "restart",
+)  # fmt: skip
+"""What the next one takes over."""
+
+
+def due(now: datetime) -> Iterable[Job]:
+    """Return lost Jobs that may start again, whose node and Reservation are there."""
+    rows = Job.objects.select_related("node", "owner", "reservation")
+    return rows.filter(
+        state=JobState.LOST,
+        retries__gt=0,
+        continued_by=None,
+        node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
+        reservation__state=State.ACTIVE,
+        reservation__end__gt=now,
+    ).exclude(kind=Job.Kind.SERVE)[:MOST_ROWS]
+
+
+def start_again(job: Job, now: datetime) -> bool:
+    """Queue the next one; False: another worker did."""
+    left = job.retries - 1
+    try:
+        with transaction.atomic():
+            again = Job.objects.create(
+                **{name: getattr(job, name) for name in SAME},
+                retries=left,
+                resume_from=job,
+                created_at=now,
+            )
+    except IntegrityError:  # one Job goes on from each
+        return False
+    reason = f"job #{job.pk} was lost with {job.node.name}; {left} more retries"
+    JobEvent.objects.create(
+        job=again, at=now, old="", new=JobState.QUEUED, actor="portal", reason=reason
+    )
+    live.publish_job(again.pk)
+    return True
