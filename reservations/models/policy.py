@@ -1,5 +1,6 @@
 """The site's booking rules, as the admin edits them, with history."""
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -237,6 +238,8 @@ class SitePolicy(models.Model):
         Raises:
             ValidationError: on the field that is wrong.
         """
+        if not math.isfinite(self.late_return_ratio):
+            raise ValidationError({"late_return_ratio": "is not a number"})
         try:
             self.to_policy()
         except PolicyInvalid as invalid:

@@ -14,6 +14,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.domain.quota import QuotaInfo
 from reservations.domain.recheck import broken_rules
+from reservations.domain.stored import inputs_of, recompute, without_places
 from reservations.domain.window import Window, unix
 
 NOW = datetime(2026, 3, 28, 1, tzinfo=UTC)
@@ -85,6 +86,8 @@ class World:
         )
         request = Request(tuple(gpus[pk] for pk in ask.gpus), ask.window, now)
         decision = decide(request, snapshot)
+        again = recompute(inputs_of(request, snapshot), policy)
+        assert again == without_places(decision.to_json()) or decision.kind is None
         if decision.kind is None:
             return None
         assert broken_rules(decision.to_json()) == []

@@ -174,3 +174,30 @@ class Plain:
             merged = [pk for value, pk in below if value == fs]
             if merged:
                 self.descend(merged)
+
+
+@given(trees(parents=False), st.integers(2, 4), st.data())
+def test_many_identities_have_the_groups_place_together(tree, puppets, data) -> None:
+    """I11: however a member is split, the others rank among themselves as before."""
+    accounts, members = tree
+    if not members:
+        return
+    own = data.draw(st.sampled_from(members))
+    inside = {own.account_pk}
+    for account in accounts:
+        # Parents come before their children in these trees.
+        if account.parent_pk in inside:
+            inside.add(account.pk)
+    if own.account_pk == 1:
+        # Directly below the root there is no group whose place could be shared.
+        return
+    split = [
+        replace(own, pk=1000 + n, usage=own.usage // puppets) for n in range(puppets)
+    ]
+    split[0] = replace(split[0], usage=own.usage - own.usage // puppets * (puppets - 1))
+    before = ranks(accounts, members)
+    after = ranks(accounts, [m for m in members if m.pk != own.pk] + split)
+    others = [m.pk for m in members if m.account_pk not in inside]
+    for one in others:
+        for two in others:
+            assert (before[one] > before[two]) == (after[one] > after[two])

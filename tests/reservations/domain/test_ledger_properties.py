@@ -16,7 +16,7 @@ from reservations.domain.window import Window, unix
 from tests.reservations.domain.strategies import windows
 
 
-def price(window: Window, at, *, permille: int, taken=()) -> int:
+def price(window: Window, at, *, permille: int, taken=(), displaced=()) -> int:
     """Cost of holding until ``at`` and giving the rest back then (weight 1000)."""
     used = (
         window.cut(Window(window.start - timedelta(days=99), max(at, window.start)))
@@ -27,21 +27,24 @@ def price(window: Window, at, *, permille: int, taken=()) -> int:
     if at >= window.end:
         return held
     rest = Window(max(at, window.start), window.end)
-    parts = [p for late in late_windows(rest, at=at) for p in unheld(late, taken=taken)]
+    lates = late_windows(rest, at=at, never_free=displaced)
+    parts = [p for late in lates for p in unheld(late, taken=taken)]
     return held + late_charge_gpu_seconds(parts, weight=1000, permille=permille)
 
 
 @given(
     windows(), st.integers(-72 * 60, 48 * 60), st.integers(0, 24 * 60),
     st.sampled_from((0, 250, 500, 1000)), st.lists(windows(), max_size=3),
+    st.lists(windows(), max_size=2),
 )  # fmt: skip
 def test_giving_back_earlier_never_costs_more(
-    window, minute, earlier, permille, taken
+    window, minute, earlier, permille, taken, displaced
 ) -> None:
+    """I9, also for hours that somebody else's flex had to go for."""
     late = window.start + timedelta(minutes=minute)
     early = late - timedelta(minutes=earlier)
-    cost_late = price(window, late, permille=permille, taken=taken)
-    cost_early = price(window, early, permille=permille, taken=taken)
+    how = {"permille": permille, "taken": taken, "displaced": displaced}
+    cost_late, cost_early = price(window, late, **how), price(window, early, **how)
     keeping = cost_gpu_seconds(window, rate=1000)
     assert 0 <= cost_early <= cost_late <= keeping
 
@@ -56,6 +59,19 @@ def test_cutting_in_two_costs_the_same_to_give_back(window, minute, cut) -> None
     whole = sum(late.seconds for late in late_windows(window, at=at))
     pieces = sum(late.seconds for p in parts for late in late_windows(p, at=at))
     assert whole == pieces
+
+
+@given(windows(), windows(), st.sampled_from((-200, -30, -3)))
+def test_hours_that_displaced_flex_are_never_free(window, displaced, hours) -> None:
+    at = window.start + timedelta(hours=hours)
+    late = late_windows(window, at=at, never_free=[displaced])
+    gone = window.cut(displaced)
+    assert gone is None or any(
+        one.start <= gone.start and gone.end <= one.end for one in late
+    )
+    plain = sum(one.seconds for one in late_windows(window, at=at))
+    both = sum(one.seconds for one in late)
+    assert plain <= both <= plain + (gone.seconds if gone else 0)
 
 
 @given(windows(), st.lists(windows(), max_size=5))
