@@ -138,8 +138,9 @@ def _serve(user: User, form: ServeForm) -> int | None:
         )
     except BadInput as error:
         for field, text in error.problems.items():
-            known = field if field in form.fields else "upload"
-            form.add_error(known, text)
+            # What the parser calls the file is the upload here.
+            named = field in form.fields and field != "file"
+            form.add_error(field if named else "upload", text)
         return None
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
