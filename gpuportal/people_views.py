@@ -46,7 +46,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
     asked = read(PeopleForm, request.GET)
     values = asked.values
     active = Membership.objects.filter(active=True).select_related("account")
-    rows = User.objects.annotate(
+    rows: QuerySet[User] = User.objects.annotate(
         live=Count(
             "reservations",
             filter=Q(reservations__state__in=winding.LIVE),

@@ -8,6 +8,7 @@ series end. Each row in its own transaction and compare-and-set: safe to run twi
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
@@ -52,7 +53,7 @@ def wind_down(
     rows = list(held.order_by("pk").values_list("pk", "state")[:MOST_ROWS])
     for pk, state in rows:
         act = _release if state == State.ACTIVE else _cancel
-        _safely(pk, lambda pk=pk, act=act: act(pk, at, policy, reason))
+        _safely(pk, partial(act, pk, at, policy, reason))
     _end_wishes(of, at=at, reason=reason)
     return not held.exists()
 

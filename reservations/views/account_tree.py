@@ -1,5 +1,6 @@
 """The tree of Accounts, one at a time: edited in place, collected, saved later."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -68,7 +69,9 @@ def _page(
 ) -> HttpResponse:
     collected = draft.drafted(request)
     below, members = _rows(asked, account)
-    by_row = {(e.table, e.pk): e.fields for e in collected if e.pk is not None}
+    by_row: dict[tuple[str, int], Mapping[str, Any]] = {
+        (e.table, e.pk): e.fields for e in collected if e.pk is not None
+    }
     views = {
         "own": views_of([account] if account else [], by_row),
         "below": views_of(below.object_list, by_row),

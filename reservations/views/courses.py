@@ -143,7 +143,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
     if done.problems:
         return _page(request, form, status=422, errors=accounts.words_of(done))
     digest = hashlib.sha256(repr((form.course(), found.students)).encode()).hexdigest()
-    more = {"text": text, "found": found, "digest": digest}
+    more: dict[str, Any] = {"text": text, "found": found, "digest": digest}
     if form.cleaned_data["digest"] != digest:
         seen = preview_of(request, done, timezone.now())
         return _page(request, form, **more, **seen)

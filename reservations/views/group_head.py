@@ -127,7 +127,8 @@ def _typed(
     typed: dict[int, str] = {}
     shares: dict[int, tuple[int, int]] = {}
     errors: dict[int, str] = {}
-    for name, text in request.POST.items():
+    for name in request.POST:
+        text = request.POST.get(name, "")
         number = name.removeprefix("shares-")
         if number == name or not (number.isdecimal() and len(number) < 19):
             continue

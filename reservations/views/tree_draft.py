@@ -130,10 +130,11 @@ def _moved_page(request: HttpRequest, done: Edited, seen: Outlook) -> Any:
     number = request.GET.get("page", "1")
     page = Paginator(rows, ROWS_PER_PAGE).get_page(number)
     names = Names(done, [(row.table, row.pk) for row in page.object_list])
-    page.object_list = [
+    shown: list[Any] = [
         MovedRow(names.of(row.table, row.pk), row.table == "account", row)
         for row in page.object_list
     ]
+    page.object_list = shown
     return page
 
 
