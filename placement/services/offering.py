@@ -22,6 +22,7 @@ from placement.models import PlacementPolicy
 from reservations.domain.calendar import window_from
 from reservations.domain.window import Window, grid_ceil
 from reservations.models import Allocation, Reservation, SitePolicy, User
+from reservations.snapshots.closed import shut_to
 from reservations.snapshots.sharing import usable_by
 from telemetry import live
 from telemetry.domain.state import GpuState
@@ -99,6 +100,7 @@ def offered(
     )
     pk = None if user is None else user.pk
     names = bool(user and user.is_operator) or SitePolicy.current().names_visible
+    shut = {} if held else shut_to(pk, gpus, window.start, window.end)
     offers, own = [], {}
     for gpu in gpus:
         mine = [a for a in booked[gpu.pk] if a.reservation.user_id == pk]
@@ -107,7 +109,8 @@ def offered(
         words = _booked_words(
             booked[gpu.pk], pk, window, names=names, held=gpu.uuid in own
         )
-        offers.append(_offer(gpu, looked, words))
+        closed = "" if gpu.uuid in own else shut.get(gpu.pk, "")
+        offers.append(_offer(gpu, looked, closed or words))
     ids = {gpu.uuid: gpu.pk for gpu in gpus}
     return Offered(tuple(offers), own, ids, window.start, window.end, later)
 
@@ -148,7 +151,7 @@ def _gpus(held: Reservation | None) -> Iterable[Gpu]:
     rows = Gpu.objects.filter(present=True, retired=False)
     if held is not None:
         rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
-    return rows.select_related("node", "pool").order_by("node__name", "index")
+    return rows.select_related("node", "pool__rule").order_by("node__name", "index")
 
 
 @dataclass(frozen=True)

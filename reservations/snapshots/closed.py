@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.models import Account, Closure, Membership
-from reservations.snapshots.pools import closures_between
+from reservations.snapshots.pools import barred_pools, closures_between
+from telemetry.models import Gpu
 
 NEAR = timedelta(hours=24)
 """From so long before its start on every page says that maintenance is near."""
@@ -96,3 +97,49 @@ def _where(row: Closure) -> str:
     if row.scope == Closure.Scope.POOL:
         return f"every {row.pool}"
     return "some GPUs"
+
+
+def shut_to(
+    user_pk: int | None, gpus: Sequence[Gpu], start: datetime, end: datetime
+) -> dict[int, str]:
+    """Return why a User could not book some of these Gpus then, in words, by Gpu.
+
+    Args:
+        gpus: rows with their Node and Pool loaded.
+    """
+    found = {
+        gpu.pk: "draining: no new bookings"
+        for gpu in gpus
+        if gpu.draining or gpu.node.draining
+    }
+    closures = closures_between(start, end)
+    kept = [gpu for gpu in gpus if _is_restricted(gpu)]
+    if not closures and not kept:
+        return found
+    own = frozenset[int]() if user_pk is None else _paths_of(user_pk)
+    barred = barred_pools([_known(gpu) for gpu in kept], own)
+    for gpu in gpus:
+        if gpu.pool_id in barred:
+            found[gpu.pk] = f"kept for {' and '.join(barred[gpu.pool_id])}"
+        for one in closures:
+            if one.closes(_known(gpu)) and not one.admits(own):
+                found.setdefault(gpu.pk, f"closed then: {one.reason}")
+    return found
+
+
+def _is_restricted(gpu: Gpu) -> bool:
+    rule = getattr(gpu.pool, "rule", None)
+    return rule is not None and rule.restricted
+
+
+def _known(gpu: Gpu) -> CalendarGpu:
+    return CalendarGpu(
+        pk=gpu.pk,
+        node=gpu.node.name,
+        index=gpu.index,
+        gpu_class=gpu.pool.gpu_class,
+        memory_total_bytes=gpu.memory_total_bytes,
+        weight=gpu.pool.weight,
+        pool_pk=gpu.pool_id,
+        restricted=_is_restricted(gpu),
+    )

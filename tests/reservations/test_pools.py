@@ -12,8 +12,9 @@ from reservations.domain.errors import GpuNotBookable
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.replacing import CannotReplace, Carry
 from reservations.models import AuditEntry, Notice
-from reservations.services import pools, replacing
+from reservations.services import closures, pools, replacing
 from reservations.services.pools import PoolEdit
+from reservations.snapshots.closed import shut_to
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, balance
@@ -60,6 +61,32 @@ def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
     edit = PoolEdit(weight=18, account_ids=(lab.root.pk,))
     pools.change_pool(pool_id=special.pk, edit=edit, **desk)
     lab.book(carol, [gpu], at(13), 1)
+
+
+def test_what_could_not_be_booked_is_said_before_a_plan_is_made(
+    lab, alice, carol, omar, desk
+) -> None:
+    first, second, *_ = lab.gpus
+    other = make_pool("NVIDIA H200", weight=18)
+    other_gpu = make_gpus(1, make_node("node-h"), pool=other)[0]
+    edit = PoolEdit(weight=18, account_ids=(account_of(alice).pk,))
+    pools.change_pool(pool_id=other.pk, edit=edit, **desk)
+    pools.act_on_gpus(act="drain", gpu_ids=[first.pk], **desk)
+    closed = closures.ClosureDraft(
+        kind="teaching", scope="gpus", start=at(12), end=at(14), reason="lab course",
+        gpu_ids=(second.pk,), account_id=account_of(carol).pk,
+    )  # fmt: skip
+    seen = closures.preview(draft=closed, now=NOW).seen
+    closures.save(draft=closed, actor=omar, now=NOW, seen=seen)
+    rows = list(Gpu.objects.select_related("node", "pool__rule"))
+    drained = {first.pk: "draining: no new bookings"}
+    assert shut_to(alice.pk, rows, at(13), at(15)) == drained | {
+        second.pk: "closed then: lab course"
+    }
+    assert shut_to(alice.pk, rows, at(14), at(15)) == drained
+    assert shut_to(carol.pk, rows, at(13), at(15)) == drained | {
+        other_gpu.pk: "kept for Vision"
+    }
 
 
 def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
