@@ -372,7 +372,7 @@ def test_the_calendar_costs_a_fixed_number_of_queries(
 ):
     for _ in range(20):
         make_reservation(alice)
-    queries_of(as_user(alice), "/calendar/", django_assert_max_num_queries, 10)
+    queries_of(as_user(alice), "/calendar/", django_assert_max_num_queries, 11)
 
 
 def test_a_reservations_page_costs_a_fixed_number_of_queries(
