@@ -13,6 +13,7 @@ from reservations.schemas import GpuIds, Key, Line, _Strict
 from reservations.services import couse, offers, parting
 from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.sharing import taker_name
 
 router = Router(tags=["people"])
 MOST_OFFERS = 100
@@ -132,7 +133,7 @@ def _offer(row: Offer, user: User) -> dict[str, object]:
         "swap": row.wanted_id is not None,
         "to_me": to_me,
         "from": str(row.made_by) if to_me or reader.names else None,
-        "to": str(row.taker.user),
+        "to": taker_name(row, reader),
         "account": row.taker.account.name,
         "reservation": row.reservation_id,
         "wanted": row.wanted_id,

@@ -293,12 +293,15 @@ def _tell_taker(made: Offer, at: datetime) -> None:
 
 
 def _answered(found: Offer, answer: str, *, to: User, by: User, at: datetime) -> None:
+    # Whom somebody asked for a swap did not name themselves by being asked.
+    named = by.pk == found.made_by_id or found.wanted_id is None
+    named = named or site_policy().names_visible
     tell(
         user=to,
         kind=Notice.Kind.OFFER_ANSWERED,
         reservation=found.reservation,
         detail={
-            "person": by.pk,
+            **({"person": by.pk} if named else {}),
             "answer": str(answer),
             "swap": found.wanted_id is not None,
             "url": "/offers/",

@@ -83,7 +83,8 @@ def give_back_part(
     """Give back some Gpus, the last part of the time, or both; return what is left.
 
     Raises:
-        NotChangeable, StaleVersion, Refusal: and nothing is changed.
+        NotChangeable, StaleVersion, Refusal: nothing is changed, or, of what runs,
+            only the Gpus have gone because somebody changed the end meanwhile.
         NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)
@@ -130,6 +131,8 @@ def _kept(
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
         raise NotChangeable(state=state, act="given back")
+    # Staying on past it is given back by leaving.
+    row.end = min(row.end, row.booked_end)
     held = _held(row)
     strange = set(gpu_ids) - set(held)
     if strange:

@@ -1,12 +1,18 @@
 """Who shares what: co-users of Reservations, and what is part of a Series."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
-from reservations.models import CoUser, Occurrence, User
+from reservations.models import CoUser, Occurrence, Offer, User
+
+if TYPE_CHECKING:
+    from reservations.snapshots.calendar import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,17 @@ class OwnExtras:
     co_users: tuple[tuple[int, str], ...] = ()
     """With whom the reader shares it: (User, name)."""
     series_pk: int | None = None
+
+
+def taker_name(row: Offer, eyes: Reader) -> str:
+    """Return to whom an Offer goes, as a reader may see them.
+
+    Who gives something away named the other; who proposes a swap may know only
+    the group that holds what they want.
+    """
+    taker = row.taker
+    known = row.wanted_id is None or eyes.sees_name(taker.user_id, taker.account_id)
+    return str(taker.user if known else taker.account)
 
 
 def usable_by(user: User) -> Q:

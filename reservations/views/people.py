@@ -35,6 +35,7 @@ from reservations.people_forms import (
 from reservations.services import couse, offers, parting
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.sharing import taker_name
 from reservations.views.access import reader
 
 AHEAD = timedelta(days=14)
@@ -120,7 +121,8 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
         message=data["message"],
         now=now,
     )
-    messages.success(request, f"Offered to {made.taker.user}, who was told.")
+    name = taker_name(made, Reader.of(user, site_policy()))
+    messages.success(request, f"Offered to {name}, who was told.")
     return redirect("reservation", pk)
 
 
@@ -184,12 +186,18 @@ def people_context(row: Reservation, user: User, now: datetime) -> dict[str, Any
         found |= {
             "may_share": True,
             **_near(row, co_users),
-            "offer": row.offers.filter(state=Offer.State.OPEN)
-            .select_related("taker__user", "taker__account")
-            .first(),
+            **_open_offer(row, user, policy),
             "swappable": _swappable(row, user, policy, now),
         }
     return {"people": found}
+
+
+def _open_offer(row: Reservation, user: User, policy: Policy) -> dict[str, Any]:
+    rows = row.offers.filter(state=Offer.State.OPEN)
+    found = rows.select_related("taker__user", "taker__account").first()
+    if found is None:
+        return {}
+    return {"offer": found, "offered_to": taker_name(found, Reader.of(user, policy))}
 
 
 def _was_handed_on(row: Reservation) -> bool:
@@ -292,6 +300,7 @@ def _offer_row(row: Offer, user: User, eyes: Reader) -> dict[str, Any]:
     return {
         "offer": row,
         "to_me": to_me,
+        "taker": taker_name(row, eyes),
         "what": reservation_line(row.reservation, eyes),
         "wanted": reservation_line(row.wanted, eyes) if row.wanted else "",
         "mine_now": (row.given if to_me else row.given_back),

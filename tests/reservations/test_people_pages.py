@@ -8,7 +8,14 @@ from django.utils import timezone
 
 from reservations import services
 from reservations.domain.ical import MOST_OCTETS, Event, calendar_text, folded
-from reservations.models import CalendarFeed, CoUser, Offer, Reservation, Series
+from reservations.models import (
+    CalendarFeed,
+    CoUser,
+    Offer,
+    Reservation,
+    Series,
+    SitePolicy,
+)
 from tests.factories import make_reservation
 from tests.reservations.calling import Caller, iso, wish
 
@@ -65,6 +72,24 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     assert "Taken off" in said(post(own, f"unshare/{bob.pk}/"))
     assert not CoUser.objects.sharing().exists()
     assert own.get(f"{path}share/").status_code == 405
+
+
+def test_hidden_names_stay_hidden_in_a_swap(gpus, alice, carol, hour) -> None:
+    policy = SitePolicy.current()
+    policy.names_visible = False
+    policy.save()
+    own, theirs = book(alice, gpus[:1], hour), book(carol, gpus[1:2], hour)
+    path = f"/reservations/{own.pk}/"
+    body = {"wanted": theirs.pk}
+    shown = page(alice).post(f"{path}offer/", body, follow=True).content.decode()
+    listed = page(alice).get("/offers/").content.decode()
+    told = Caller(alice)("GET", "/offers").body["offers"][0]
+    pk = told["id"]
+    page(carol).post(f"/offers/{pk}/decline/")
+    notices = page(alice).get("/notices/").content.decode()
+    for text in (shown, listed, str(told), notices):
+        assert "Carol" not in text and "carol" not in text
+    assert "Offered to Nlp" in shown and "The other side declined" in notices
 
 
 def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> None:

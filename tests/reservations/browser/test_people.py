@@ -69,6 +69,9 @@ def test_a_series_a_part_and_an_offer_by_hand(browser, live_asgi, lab):
         fits(page, "offers")
         page.click('button:has-text("Accept")')
         expect(page.locator("main")).to_contain_text("Yours now, firm")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(d => d.open = true)"
+        )
         fits(page, "given")
         page.goto("/series/new/")
         fits(page, "series-new-phone")
