@@ -1,6 +1,6 @@
 """How fast is booking over HTTP, is the week view light, does a race ever double?
 
-    PYTHONPATH=. .venv/bin/python bench/booking.py [--quick]
+    python -m bench.booking [--quick] [--sizes 1000,1000000] [--rounds 1000]
 
 Starts its own broker, database (SQLite in a temporary folder, or a scratch
 database of the server that DATABASE_URL names) and web processes, and prints
@@ -191,7 +191,7 @@ def overlaps() -> int:
         return int(cursor.fetchone()[0])
 
 
-def run(quick: bool) -> list[Row]:
+def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
     """Measure everything; the table's rows."""
     from django.db import connection
 
@@ -199,18 +199,18 @@ def run(quick: bool) -> list[Row]:
     connection.close()
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     rows, each, days = [], 20 if quick else 100, 2
-    sizes = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
     stored = 0
+    found: dict[int, tuple[float, float, float]] = {}
     for size in sizes:
         add_history(size - stored, before=hour)
         stored = size
-        plans = [(2, 8)] if size != 1_000 else [(1, 1), (1, 8), (2, 1), (2, 8)]
+        plans = [(2, 8)] if size != sizes[0] else [(1, 1), (1, 8), (2, 1), (2, 8)]
         for webs, clients in plans:
             rate, cpu = measure_booking(
                 tokens, webs=webs, clients=clients, each=each,
                 first=hour + timedelta(days=days),
             )  # fmt: skip
-            days += 30
+            days += 6
             low, high = (rate / peer for peer in TENSORHIVE_PER_SECOND)
             rows.append(
                 Row(
@@ -220,11 +220,34 @@ def run(quick: bool) -> list[Row]:
                     f"{high:.1f} to {low:.1f} x",
                 )
             )
+        # The same week at every size: five days of it are packed on every Gpu.
+        times = 30 if quick else 200
+        week = measure_week(tokens, times, hour - timedelta(days=5))
+        found[size] = (rate, cpu, week["p50"])
         if size == 10_000:
-            rows.append(week_row(tokens, 30 if quick else 200, hour))
+            rows.append(week_row(tokens, times, hour))
         connection.close()
-    rows.append(contest_row(tokens, 50 if quick else 1000, hour + timedelta(days=900)))
+    rows += growth_rows(found)
+    if rounds:
+        rows.append(contest_row(tokens, rounds, hour + timedelta(days=90)))
     return rows
+
+
+def growth_rows(found: dict[int, tuple[float, float, float]]) -> list[Row]:
+    """Compare every size with the smallest: what grows with the past is wrong."""
+    least = min(found)
+    rate, cpu, week = found[least]
+    return [
+        Row(
+            f"{size:,} past rows over {least:,}",
+            f"booking {of[1]:.1f} ms CPU, {of[0]:.0f}/s; week view {of[2]:.0f} ms",
+            "as fast as with few",
+            f"CPU {of[1] / cpu:.2f} x, rate {of[0] / rate:.2f} x, "
+            f"week {of[2] / week:.2f} x",
+        )
+        for size, of in sorted(found.items())
+        if size != least
+    ]
 
 
 def week_row(tokens: list[str], times: int, hour: datetime) -> Row:
@@ -272,14 +295,22 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--sizes", default="1000,10000,100000,1000000", help="past reservations"
+    )
+    parser.add_argument("--rounds", type=int, help="contested rounds; 0: none")
+    asked = parser.parse_args()
+    sizes = tuple(sorted(int(size) for size in asked.sizes.split(",")))
+    rounds = asked.rounds
+    if rounds is None:
+        rounds = 50 if asked.quick else 1000
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, VAR, ignore_errors=True)
         broker = start_broker()
         stack.callback(broker.wait, 10)
         stack.callback(broker.terminate)
         before = machine()
-        rows = run(quick)
+        rows = run(asked.quick, sizes, rounds)
         from django.db import connection
 
         print(f"\nbench/booking.py on {before}; {connection.vendor}")
