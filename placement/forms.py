@@ -75,6 +75,7 @@ class LaunchForm(forms.Form):
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpu_count = forms.IntegerField(required=False, min_value=1, max_value=1024)
     sweep = forms.CharField(required=False, max_length=4000)
+    resume_from = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     retries = forms.IntegerField(
         required=False, min_value=0, max_value=MOST_RETRIES, initial=0
     )

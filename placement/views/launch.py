@@ -1,5 +1,6 @@
 """The form that launches a Job into one of one's own Reservations."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,14 +33,15 @@ def job_new(request: HttpRequest) -> HttpResponse:
     """Show the form, or launch what it says."""
     mine = own_reservations(reader(request), timezone.now())
     plan = _own_plan(request)
+    again = _own_job(request)
     nodes = _nodes_to_choose(mine)
     posted = request.method == "POST"
     form = LaunchForm(
         request.POST if posted else None,
-        initial=_first_words(request, mine, plan),
+        initial=_first_words(request, mine, plan) | _words_of(again),
         reservations=[(row.pk, row.label) for row in mine],
         nodes=nodes,
-        first_settings=_settings_of(plan, mine),
+        first_settings=again.recipe_settings if again else _settings_of(plan, mine),
     )
     if posted and form.is_valid():
         made = _launch(request, form, plan, mine)
@@ -52,6 +54,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         "reservations": mine,
         "nodes": nodes,
         "plan": plan,
+        "again": again,
         "why_no_recipe": why_not(plan.plan) if plan else "",
         "recipes": _recipes(form),
         "scripts_allowed": _scripts_allowed(mine),
@@ -91,6 +94,29 @@ def _own_plan(request: HttpRequest) -> StoredPlan | None:
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         return None
     return StoredPlan.objects.filter(owner=reader(request), pk=int(text)).first()
+
+
+def _own_job(request: HttpRequest) -> Job | None:
+    """Return the Job that is launched once more: what it was fills the form."""
+    text = request.GET.get("again", "")
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        return None
+    own = Job.objects.filter(owner=reader(request)).exclude(kind=Job.Kind.SERVE)
+    return own.select_related("node").filter(pk=int(text)).first()
+
+
+def _words_of(job: Job | None) -> dict[str, object]:
+    if job is None:
+        return {}
+    return {
+        "name": job.name,
+        "what": job.recipe or SCRIPT,
+        "script": job.script,
+        "arguments": shlex.join(job.arguments),
+        "gpu_count": job.gpu_count,
+        "retries": job.retries,
+        "resume_from": job.pk,
+    }
 
 
 def _settings_of(
@@ -179,12 +205,14 @@ def _launch(
         "node": data["node"],
         "gpu_count": data["gpu_count"],
         "retries": data["retries"] or 0,
+        "resume_from": data["resume_from"],
         "may_move": data["may_move"],
         "restart": data["restart"],
         "now": timezone.now(),
     }
     try:
         if data["sweep"]:
+            wanted.pop("resume_from")
             return services.launch_array(sweep=data["sweep"], **wanted)
         return services.launch(**wanted)
     except LaunchInvalid as error:

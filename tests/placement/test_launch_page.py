@@ -69,6 +69,22 @@ def test_a_sweep_is_one_row_that_opens_and_can_be_stopped(student, bob, reservat
     assert set(Job.objects.values_list("state", flat=True)) == {"stopped"}
 
 
+def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reservation):
+    student.post("/jobs/new/", launching(reservation, gpu_count="1", retries="2"))
+    first = Job.objects.get()
+    Job.objects.update(state="done", ended_at=timezone.now())
+    assert f"/jobs/new/?again={first.pk}" in text_of(student, f"/jobs/{first.pk}/")
+    page = text_of(student, f"/jobs/new/?again={first.pk}")
+    assert 'name="burn-in.seconds" id="id_burn-in.seconds"' in page
+    assert 'value="30.0"' in page and "Go on from the checkpoint of job" in page
+    again = launching(reservation, resume_from=first.pk)
+    student.post("/jobs/new/", again)
+    assert Job.objects.get(resume_from=first).retries == 0
+    answer = student.post("/jobs/new/", again)
+    assert answer.status_code == 422 and b"went on from it already" in answer.content
+    assert student.get("/jobs/new/?again=999999").status_code == 200
+
+
 def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reservation):
     answer = student.post("/jobs/new/", launching(reservation, sweep="seconds 5"))
     page = answer.content.decode()
