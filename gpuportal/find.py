@@ -20,6 +20,7 @@ MORE_PAGES = (
     ("free-hours", "When is it free?"),
     ("offers", "Offers"),
     ("series", "Repeated bookings"),
+    ("serves", "Served models"),
 )
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
@@ -30,6 +31,7 @@ PAGE_WORDS = {
     "free-hours": "heat map week history busy free hours",
     "offers": "give away swap hand on exchange booking",
     "series": "repeat recurring every week daily weekdays again",
+    "serves": "serve onnx inference model deploy endpoint infer",
     "alerts": "intruder squatter idle broken xid findings warnings",
     "me": "settings theme api tokens password account",
 }

@@ -115,7 +115,10 @@ def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
 
 
 def planned_uuids(job: Job) -> list[str]:
-    """Return the Gpus of the Plan that a recipe runs by, by rank; else nothing."""
+    """Return the Gpus of the Plan that a recipe runs by, by rank, or the one of an
+    endpoint; else nothing."""
+    if job.kind == Job.Kind.SERVE:
+        return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         return [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
     return []

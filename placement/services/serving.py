@@ -167,6 +167,7 @@ def _launch(
         name=f"serve {asked.name}"[:120],
         kind=Job.Kind.SERVE,
         recipe=SERVE.name,
+        gpu_count=1,
         recipe_settings=checked_settings(SERVE.name, settings),
         node=gpu.node,
         created_at=now,

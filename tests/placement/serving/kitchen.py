@@ -30,6 +30,7 @@ class Kitchen:
         ticking.tick(timezone.now())
         job.refresh_from_db()
         made = ordering.start_order(job, now=timezone.now())
+        assert made.gpu_uuids == (job.endpoint.gpu.uuid,), "one Gpu, its endpoint's"
         payload = made.payload()
         assert self.desk.take(payload, signing.sign(payload)), made
 
