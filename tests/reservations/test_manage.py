@@ -82,6 +82,22 @@ def test_edits_of_two_pages_are_collected_previewed_saved_and_undone(
     where = f"{reverse('manage-add')}?account={lab.root.pk}"
     new = {"act": "account", "add-name": "robots", "add-shares": "2"}
     assert client.post(where, new).status_code == 302
+    change = preview_and_save(client)
+    vision.refresh_from_db()
+    own.refresh_from_db()
+    assert (vision.shares, vision.quota_gpu_seconds) == (3, 5400)
+    assert (own.is_head, own.shares) == (True, 4)
+    assert Account.objects.get(name="robots").parent == lab.root
+    undone = client.post(reverse("manage-undo", args=[change.pk]), follow=True)
+    assert f"Change #{change.pk} is undone".encode() in undone.content
+    vision.refresh_from_db()
+    assert (vision.shares, vision.quota_gpu_seconds) == (1, None)
+    one = client.get(reverse("manage-change", args=[change.pk]))
+    assert b"undone by" in one.content
+
+
+def preview_and_save(client) -> TreeChange:
+    """Look at what is collected, and save it."""
     preview = client.get(reverse("manage-draft"))
     text = preview.content.decode()
     assert "Alice in Vision" in text
@@ -95,19 +111,8 @@ def test_edits_of_two_pages_are_collected_previewed_saved_and_undone(
     assert other.status_code == 409
     done = client.post(save, {"digest": digest[1], "reason": "term"}, follow=True)
     assert done.status_code == 200
-    vision.refresh_from_db()
-    own.refresh_from_db()
-    assert (vision.shares, vision.quota_gpu_seconds) == (3, 5400)
-    assert (own.is_head, own.shares) == (True, 4)
-    assert Account.objects.get(name="robots").parent == lab.root
-    change = TreeChange.objects.get()
     assert b"Alice in Vision" in done.content
-    undone = client.post(reverse("manage-undo", args=[change.pk]), follow=True)
-    assert f"Change #{change.pk} is undone".encode() in undone.content
-    vision.refresh_from_db()
-    assert (vision.shares, vision.quota_gpu_seconds) == (1, None)
-    one = client.get(reverse("manage-change", args=[change.pk]))
-    assert b"undone by" in one.content
+    return TreeChange.objects.get()
 
 
 def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
