@@ -15,6 +15,7 @@ from django.db import transaction
 
 from gpuportal import paths
 from gpuportal.demo import cast, nodes
+from gpuportal.demo.closed import write_closures
 from gpuportal.demo.history import Book, DemoGpu, Draft, draw
 from gpuportal.demo.hours import write_hours, write_summaries
 from gpuportal.demo.lab import (
@@ -95,6 +96,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         write_hours(booked, first=first, now=now, chance=chance)
         write_summaries(booked, jobs)
         write_waiting(members, now=now)
+        write_closures(members, now=now)
         AuditEntry.objects.create(
             verb="demo.loaded", subject="site", reason="first run of the demo lab"
         )
