@@ -314,6 +314,9 @@ def _fewest(
     for group in groups_of(takeable, wish.count):
         group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))
         group.sort(key=lambda g: _burden(ways[g.pk], ranks))
+        if _apart(group, ways, wish.count):
+            found.append(tuple(group[: wish.count]))
+            continue
         tried = combinations(group[: max(MOST_GPUS, wish.count)], wish.count)
         found.append(
             min(tried, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks))
@@ -321,6 +324,19 @@ def _fewest(
     return sorted(
         found, key=lambda s: _burden((f for g in s for f in ways[g.pk]), ranks)
     )
+
+
+def _apart(
+    group: Sequence[CalendarGpu], ways: Mapping[int, tuple[FlexInfo, ...]], count: int
+) -> bool:
+    """Say whether the first of a sorted group are the best set, without trying.
+
+    They are where no Reservation is in the way on two Gpus of the group, and none of
+    them has more than one in the way.
+    """
+    victims = [one.reservation_pk for gpu in group for one in ways[gpu.pk]]
+    few = all(len(ways[gpu.pk]) <= 1 for gpu in group[:count])
+    return few and len(victims) == len(set(victims))
 
 
 def _burden(

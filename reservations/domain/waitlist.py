@@ -40,6 +40,8 @@ from reservations.domain.window import HOUR_SECONDS, Window, instant, unix
 
 MOST_ASKED = 400
 """How often the rules are asked for one request before it keeps waiting."""
+MOST_TAKEN = 48
+"""For how many Windows of one request displacing is thought of: the earliest."""
 OFFER_SECONDS = 30 * 60
 """How long an offer stands; in quiet hours, so long after they end."""
 
@@ -111,14 +113,22 @@ def first_placed(
     *,
     now: datetime,
     skip: Collection[int] = (),
+    vain: set[int] | None = None,
 ) -> Choice | None:
-    """Return the first in order that can be placed without asking; None: nobody."""
+    """Return the first in order that can be placed without asking; None: nobody.
+
+    Args:
+        skip: those that are not looked at.
+        vain: gets those that were looked at in vain.
+    """
     for one in queue:
         if one.pk in skip:
             continue
         found = choose(one, facts_of(one), now=now)
         if found is not None and not found.ask:
             return found
+        if vain is not None:
+            vain.add(one.pk)
     return None
 
 
@@ -129,13 +139,14 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
     """
     asked = 0
     to_ask: Choice | None = None
+    taking = Taking(one, facts)
     for window in windows(one, facts, now=now):
         if one.plan is not None and window.start > one.plan.window.start:
             break
         ask = needs_answer(one, window.start, now=now, policy=facts.policy)
         if ask and to_ask is not None:
             continue
-        for gpus in _sets(one, facts, window):
+        for gpus in facts.calendar.sets(window, one.wish) or taking.sets(window):
             asked += 1
             decision = decide(Request(gpus, window, now), facts)
             if not _good(one, decision):
@@ -184,14 +195,25 @@ def offer_until(one: Waiting, slot: Slot, *, now: datetime) -> datetime:
     return min(woken + timedelta(seconds=OFFER_SECONDS), slot.end)
 
 
-def _sets(
-    one: Waiting, facts: Snapshot, window: Window
-) -> list[tuple[CalendarGpu, ...]]:
-    free = facts.calendar.sets(window, one.wish)
-    if free or facts.tree is None:
-        return free
-    ranks = {pk: rank.rank for pk, rank in facts.tree.ranked().ranks.items()}
-    return fewest_displaced(facts.calendar, window, one.wish, ranks=ranks)
+class Taking:
+    """Sets of Gpus that come free by displacing, for some Windows of one request."""
+
+    def __init__(self, one: Waiting, facts: Snapshot) -> None:
+        self._one, self._facts = one, facts
+        self._left = MOST_TAKEN
+        self._ranks: dict[int, int] | None = None
+
+    def sets(self, window: Window) -> list[tuple[CalendarGpu, ...]]:
+        """Return them; nothing for a Window too many, or where none yields."""
+        if self._facts.tree is None or self._left == 0:
+            return []
+        self._left -= 1
+        if self._ranks is None:
+            ranks = self._facts.tree.ranked().ranks
+            self._ranks = {pk: rank.rank for pk, rank in ranks.items()}
+        return fewest_displaced(
+            self._facts.calendar, window, self._one.wish, ranks=self._ranks
+        )
 
 
 # --- when there is room -------------------------------------------------------------

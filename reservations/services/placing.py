@@ -111,15 +111,26 @@ def _longest(policy: Policy) -> timedelta:
 
 
 def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
-    """Place the first that fits until nobody does; how many, and the last look."""
+    """Place the first that fits until nobody does; how many, and the last look.
+
+    Who was looked at in vain is not looked at again until something was displaced,
+    but once more at the end: a placement takes time away, it may only move ranks.
+    """
     placed = 0
-    skip: set[int] = set()
+    refused: set[int] = set()
+    vain: set[int] = set()
     for _ in range(MOST_LOOKS):
         turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
         found = look(at, policy)
-        choice = first_placed(found.queue, found.facts, now=at, skip=skip)
+        before = set(vain)
+        choice = first_placed(
+            found.queue, found.facts, now=at, skip=refused | vain, vain=vain
+        )
         if choice is None:
-            break
+            if not before:
+                break
+            vain.clear()
+            continue
         try:
             place_one(
                 found.rows[choice.waiting.pk],
@@ -133,11 +144,14 @@ def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
             )
             placed += 1
         except TurnLost:
+            vain.clear()
             continue
-        except (BookingError, IntegrityError) as refused:
+        except (BookingError, IntegrityError) as refusal:
             # Taken in this moment, or a rule that only the locks show: the next look.
-            log.info("waiting request %s is not placed: %s", choice.waiting.pk, refused)
-            skip.add(choice.waiting.pk)
+            log.info("waiting request %s is not placed: %s", choice.waiting.pk, refusal)
+            refused.add(choice.waiting.pk)
+        if choice.decision.displaced:
+            vain.clear()
     return placed, found
 
 

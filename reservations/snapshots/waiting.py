@@ -97,10 +97,16 @@ class Look:
     _own: dict[int, tuple[Holding, ...]] = field(default_factory=dict)
     _paths: dict[int, list[Account]] = field(default_factory=dict)
     _strikes: dict[int, Strike | None] = field(default_factory=dict)
+    _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
 
     def facts(self, one: Waiting) -> Snapshot:
         """Return what a request is judged by, on the whole calendar ahead."""
+        if one.pk not in self._facts:
+            self._facts[one.pk] = self._read(one)
+        return self._facts[one.pk]
+
+    def _read(self, one: Waiting) -> Snapshot:
         path = self._path(one)
         asking = frozenset(account.pk for account in path)
         calendar = self._calendar(asking).seen_by(one.user_pk)
