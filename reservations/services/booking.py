@@ -52,11 +52,9 @@ def book(
 
     Args:
         membership: who pays; None where the User has exactly one.
-        start: at or before ``now`` means: begin at once, or when who stays on with
-            a Gpu past the end has had notice.
+        start: at or before ``now`` means: at once, or after an overstay's notice.
         actor: who does it for the User; default: the User.
-        token_id: a Token to spend where the start is beyond a horizon: quota and
-            every other rule hold all the same (``domain.spending``).
+        token_id: of a Token, for a start beyond a horizon (``domain.spending``).
         overstay: stay on past the end while nobody claims the Gpus.
 
     Raises:
