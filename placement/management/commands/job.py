@@ -1,0 +1,205 @@
+"""``manage.py job submit|list|log|stop``: Jobs from the operator's terminal.
+
+The same services as the pages call, so the same rules hold. Whoever may run manage.py
+may read the database: there is no sign-in, but every act names a User and is audited.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.utils import timezone
+
+from placement import logs, services, snapshots
+from placement.domain.errors import BadInput, LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.domain.recipes import RECIPES
+from placement.domain.sweeps import read_sweep
+from placement.management.options import one_line
+from placement.models import Job
+from placement.services.checking import MOST_SCRIPT_BYTES
+from reservations.domain.errors import BookingError
+from reservations.models import User
+
+FOLLOW_SECONDS = 0.5
+ROWS = 50
+
+
+class Wrong(Exception):
+    """What was asked cannot be done; the text says why."""
+
+
+class Command(BaseCommand):
+    """One line and exit status 2 for what cannot be done."""
+
+    help = "Submit, list, read and stop jobs."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the four words and their options."""
+        # Django's own parser class would ask the subparsers for its arguments.
+        words = parser.add_subparsers(
+            dest="word", required=True, parser_class=argparse.ArgumentParser
+        )
+        _add_submit(words.add_parser("submit", help="launch into a reservation"))
+        listed = words.add_parser("list", help="newest first")
+        listed.add_argument("--state", choices=[state.value for state in JobState])
+        listed.add_argument("--user", help="a login name")
+        listed.add_argument("--limit", type=int, default=ROWS)
+        listed.add_argument("--json", action="store_true")
+        log = words.add_parser("log", help="what a job printed")
+        log.add_argument("job", type=int)
+        log.add_argument("--follow", action="store_true", help="until it has ended")
+        stop = words.add_parser("stop", help="TERM, the grace, KILL")
+        stop.add_argument("job", type=int)
+        stop.add_argument("--as", dest="user", required=True, help="an operator")
+        stop.add_argument("--reason", default="")
+
+    def handle(self, *args: object, **options: Any) -> None:
+        """Do what the word says."""
+        word = options["word"]
+        act = {
+            "submit": self._submit,
+            "list": self._list,
+            "log": self._log,
+            "stop": self._stop,
+        }[word]
+        try:
+            act(options)
+        except LaunchInvalid as error:
+            parts = [f"{field}: {why}" for field, why in error.problems.items()]
+            self._refuse(f"job {word}: {'; '.join(parts)}")
+        except BookingError as error:
+            self._refuse(f"job {word}: {error.text(timezone.get_current_timezone())}")
+        except (Wrong, BadInput, OSError) as error:
+            self._refuse(f"job {word}: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def _refuse(self, text: str) -> None:
+        self.stderr.write(one_line(text))
+        sys.exit(2)
+
+    def _submit(self, options: dict[str, Any]) -> None:
+        script = options["script"]
+        launch = {
+            "user": _user(options["user"]),
+            "reservation_id": options["reservation"],
+            "name": options["name"],
+            "kind": Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
+            "recipe": "" if script else options["recipe"],
+            "recipe_settings": dict(map(_setting, options["set"])),
+            "script": _script(script) if script else "",
+            "arguments": options["argument"],
+            "node": options["node"],
+            "gpu_count": options["gpus"],
+            "retries": options["retries"],
+            "now": timezone.now(),
+        }
+        if not options["sweep"]:
+            self.stdout.write(str(services.launch(**launch).pk))
+            return
+        sweep = read_sweep("\n".join(options["sweep"]))
+        array = services.launch_array(sweep=sweep, **launch)
+        for pk in array.tasks.order_by("pk").values_list("pk", flat=True):
+            self.stdout.write(str(pk))
+
+    def _list(self, options: dict[str, Any]) -> None:
+        rows = Job.objects.select_related("owner", "node", "reservation")
+        if options["state"]:
+            rows = rows.filter(state=options["state"])
+        if options["user"]:
+            rows = rows.filter(owner=_user(options["user"]))
+        if options["limit"] < 1:
+            raise Wrong("--limit must be at least 1")
+        found = rows.prefetch_related("events").order_by("-pk")[: options["limit"]]
+        if options["json"]:
+            self.stdout.write(json.dumps([snapshots.job_facts(job) for job in found]))
+            return
+        self.stdout.write(f"{'JOB':>6}  {'STATE':9}  {'USER':12}  {'NODE':12}  NAME")
+        for job in found:
+            self.stdout.write(
+                f"{job.pk:>6}  {job.state:9}  {job.owner.username:12.12}  "
+                f"{job.node.name:12.12}  {one_line(job.name)}"
+            )
+
+    def _log(self, options: dict[str, Any]) -> None:
+        job = _job(options["job"])
+        offset = 0
+        while True:
+            job.refresh_from_db(fields=["state", "attempt", "log_bytes"])
+            ended = job.state not in JobState.live()
+            while (piece := logs.read(job, offset=offset)).bytes:
+                self.stdout.write(piece.data, ending="")
+                self.stdout.flush()
+                offset = piece.offset + piece.bytes
+            if not options["follow"] or (ended and offset >= job.log_bytes):
+                return
+            time.sleep(FOLLOW_SECONDS)
+
+    def _stop(self, options: dict[str, Any]) -> None:
+        job = services.stop(
+            job_id=options["job"],
+            user=_user(options["user"]),
+            reason=options["reason"],
+            now=timezone.now(),
+        )
+        self.stdout.write(job.state)
+
+
+def _add_submit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user", required=True, help="a login name")
+    parser.add_argument("--reservation", type=int, required=True)
+    parser.add_argument("--name", required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--recipe", choices=sorted(RECIPES))
+    what.add_argument("--script", metavar="FILE")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="of the recipe"
+    )
+    parser.add_argument("--argument", action="append", default=[], help="of the script")
+    parser.add_argument("--node", default="")
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--retries", type=int, default=0)
+    parser.add_argument(
+        "--sweep", action="append", default=[], metavar="NAME=VALUE,VALUE"
+    )
+
+
+def _user(name: str) -> User:
+    user = User.objects.filter(username=name).first()
+    if user is None:
+        raise Wrong(f"there is no user {name}")
+    return user
+
+
+def _job(pk: int) -> Job:
+    job = Job.objects.filter(pk=pk).first()
+    if job is None:
+        raise Wrong(f"there is no job {pk}")
+    return job
+
+
+def _script(name: str) -> str:
+    path = Path(name)
+    if path.stat().st_size > MOST_SCRIPT_BYTES:
+        raise Wrong(f"{name} is larger than {MOST_SCRIPT_BYTES // 1024} KiB")
+    try:
+        return path.read_text()
+    except UnicodeDecodeError as error:
+        raise Wrong(f"{name} is no text") from error
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Wrong(f"--set {text}: write NAME=VALUE")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
