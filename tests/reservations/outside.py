@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from email import message_from_bytes
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from aiosmtpd.controller import Controller
 
@@ -14,8 +15,8 @@ class Postman:
     """Takes mails, or answers what ``answers`` says first."""
 
     def __init__(self) -> None:
-        self.mails = []
-        self.answers = []
+        self.mails: list[tuple[list[str], Any]] = []
+        self.answers: list[str] = []
 
     async def handle_DATA(self, server, session, envelope):
         if self.answers:
@@ -48,7 +49,19 @@ def smtp(settings):
         server.stop()
 
 
+class Receiver(ThreadingHTTPServer):
+    """``heard`` is what it was sent; ``answers`` the statuses it gives first."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hook)
+        self.heard: list[tuple[str, dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook?x=1"
+
+
 class Hook(BaseHTTPRequestHandler):
+    server: Receiver
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.heard.append((self.path, dict(self.headers), body))
@@ -64,12 +77,10 @@ class Hook(BaseHTTPRequestHandler):
 
 @contextmanager
 def receiver():
-    """Run an HTTP server; ``heard`` is what it was sent, ``answers`` its statuses."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-    server.heard, server.answers = [], []
+    """Run an HTTP server that a webhook can call."""
+    server = Receiver()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    server.url = f"http://127.0.0.1:{server.server_address[1]}/hook?x=1"
     try:
         yield server
     finally:

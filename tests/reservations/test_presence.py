@@ -1,6 +1,7 @@
 """Checking in by a click, Keep with its time, early release: said where it helps."""
 
 from datetime import timedelta
+from typing import Any
 
 from django.test import Client
 from django.utils import timezone
@@ -17,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def test_a_release_looms_by_the_rules_that_are_on():
-    known = {
+    known: dict[str, Any] = {
         "start": NOW, "checked_in_at": None, "blind_seconds": 120,
         "idle_warned_at": None, "keep_used": False, "now": NOW + MINUTE,
     }  # fmt: skip
