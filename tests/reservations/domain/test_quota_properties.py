@@ -3,7 +3,7 @@
 from datetime import timedelta
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservations.domain.quota import (
@@ -68,6 +68,28 @@ def test_the_part_said_to_fit_does_fit_and_one_grid_step_more_does_not(
     if seconds < window.seconds:
         longer = Window.of(window.start, seconds=seconds + grid)
         assert not fits(info, longer, rate=rate)
+
+
+@given(
+    st.lists(st.lists(spends(), max_size=4), min_size=1, max_size=3),
+    windows(most_hours=24), st.integers(1, 8),
+)  # fmt: skip
+@settings(max_examples=30)
+def test_brute_force_finds_no_longer_beginning_that_fits(found, window, rate) -> None:
+    grid, steps = 3600, -(-window.seconds // 3600)
+    window = Window.of(window.start, seconds=steps * grid)
+    infos = [QuotaInfo("q", 30 * 3600, tuple(one)) for one in found]
+    longest = max(
+        (
+            step
+            for step in range(1, steps + 1)
+            for part in [Window.of(window.start, seconds=step * grid)]
+            if all(fits(info, part, rate=rate) for info in infos)
+        ),
+        default=0,
+    )
+    cost = fitting_gpu_seconds(infos, window, rate=rate, grid_seconds=grid)
+    assert cost == longest * grid * rate
 
 
 @given(st.lists(spends(), max_size=8), windows(most_hours=24), st.integers(1, 8))
