@@ -113,12 +113,13 @@ def elsewhere(
     """Return which equal Gpu takes the place of which; None: there are too few."""
     nodes = {gpu.node for gpu in one.gpus}
     leaving = [gpu for gpu in one.gpus if gpu.pk in shut]
-    if (found := _match(leaving, one, room, own_node=True)) is not None:
+    out = {gpu.pk for gpu in one.gpus} | set(shut)
+    if (found := _match(leaving, one, room, out, own_node=True)) is not None:
         return found
     if len(nodes) > 1 or len(one.gpus) == 1:
-        return _match(leaving, one, room)
+        return _match(leaving, one, room, out)
     for node in sorted({gpu.node for gpu in room.gpus} - nodes):
-        if (found := _match(one.gpus, one, room, node=node)) is not None:
+        if (found := _match(one.gpus, one, room, out, node=node)) is not None:
             return found
     return None
 
@@ -127,11 +128,13 @@ def _match(
     leaving: Sequence[CalendarGpu],
     one: Booked,
     room: Room,
+    out: Collection[int],
     *,
     node: str = "",
     own_node: bool = False,
 ) -> tuple[tuple[int, int], ...] | None:
-    taken = {gpu.pk for gpu in one.gpus}
+    """Return an equal free Gpu for each; ``out``: Gpus that cannot be one."""
+    taken = set(out)
     pairs = []
     for old in leaving:
         on = old.node if own_node else node

@@ -152,7 +152,9 @@ def _room(
     )
     for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
         held.setdefault(gpu, []).append(Window(start, end))
-    return Room(known.values(), held, [*closures_between(low, high), *closures])
+    changed = {one.pk for one in closures}
+    standing = [c for c in closures_between(low, high) if c.pk not in changed]
+    return Room(known.values(), held, [*standing, *closures])
 
 
 def carry_out(relief: Relief, leaving: Leaving, why: Why) -> None:

@@ -187,16 +187,18 @@ def act_on_gpus(
     at = whole_second(now)
     fields = _fields(act, gpu_ids, pool_id)
     policy = site_policy()
+    moving = act == Act.DRAIN and move_booked
     with transaction.atomic(durable=True):
+        # First: it locks every Gpu of the Pools, in pk order.
+        found = leaving.read(gpu_ids, at, None, lock=True) if moving else None
         changed = telemetry.set_gpus(gpu_ids=gpu_ids, fields=fields)
         for pk, values in changed.items():
             audit_act(
                 verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
                 reason=reason, changed={k: list(v) for k, v in values.items()},
             )  # fmt: skip
-        if act != Act.DRAIN or not move_booked:
+        if found is None:
             return Done(len(changed))
-        found = leaving.read(gpu_ids, at, None, lock=True)
         reliefs = list(vacate(found.booked, gpu_ids, found.room))
         why = leaving.Why(reason=reason, detail={}, actor=actor, now=at, policy=policy)
         for relief in reliefs:
