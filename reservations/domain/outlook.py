@@ -1,24 +1,25 @@
 """What does an edit of the tree do to everybody's place, and to what was promised?
 
-Places are Fair Tree's (``fairshare``). The promise is POLICY.md section 4, I4: where
-the quotas that may be spent in a Pool add up to no more than it has, whoever has
-headroom finds the time. Of an Account with a quota of its own no more can be spent
-than that, however many members it has.
-
-Cost: O(n log n) of n Accounts and Memberships, plus O(n) a Pool.
+Places are Fair Tree's (``fairshare``), the promise is ``promise``'s: POLICY.md section
+4, I4. Cost: O(n log n) of n Accounts and Memberships, besides the promise.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import AccountShares, MemberShares
-from reservations.domain.tree import AccountInfo, MemberInfo, Tree
+from reservations.domain.promise import (
+    Claim,
+    PoolCapacity,
+    PoolPromise,
+    pool_promises,
+)
+from reservations.domain.tree import AccountInfo, Tree
 
 TOP = 0
 """Stands above several Accounts without a parent."""
@@ -122,66 +123,58 @@ def compare(before: Tree, after: Tree, usage: Mapping[int, int]) -> list[Moved]:
 class PoolInfo:
     """A Pool with the rules that bound what may be spent in it."""
 
-    pk: int
-    gpu_class: str
-    capacity_gpu_seconds: int
-    """Weighted, of all its bookable Gpus in 7 days."""
+    capacity: PoolCapacity
     accounts: frozenset[int] | None = None
     """Who may book, with everything below them; None: everybody."""
     member_quotas: Mapping[int, int] = field(default_factory=dict)
     account_quotas: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """I4's condition for one Pool."""
-
-    pool: PoolInfo
-    promised_gpu_seconds: int
-    """The most that all quotas together let anybody spend in any 7 days."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether everybody with headroom finds the time."""
-        return self.promised_gpu_seconds <= self.pool.capacity_gpu_seconds
-
-    @property
-    def ratio(self) -> float:
-        """Promised over capacity; 0 where the Pool has nothing."""
-        capacity = self.pool.capacity_gpu_seconds
-        return self.promised_gpu_seconds / capacity if capacity else 0.0
-
-
-def promise(tree: Tree, pool: PoolInfo, *, quota_gpu_seconds: int) -> Promise:
-    """Add up what may be spent in a Pool.
+def promises_of(
+    tree: Tree, pools: Sequence[PoolInfo], *, quota_gpu_seconds: int
+) -> tuple[PoolPromise, ...]:
+    """Return I4's condition for each Pool, as the tree's quotas are.
 
     Args:
         quota_gpu_seconds: the site's, of a Membership without one of its own.
     """
-    members: dict[int, list[MemberInfo]] = defaultdict(list)
-    for member in tree.members.values():
-        if member.active:
-            members[member.account_pk].append(member)
-    children: dict[int | None, list[AccountInfo]] = defaultdict(list)
-    for account in tree.accounts.values():
-        children[account.parent_pk].append(account)
-    allowed = _allowed(tree, pool)
-    spent: dict[int, int] = {}
-    todo = [(account, False) for account in children[None]]
-    while todo:
-        account, ready = todo.pop()
-        if not ready:
-            todo.append((account, True))
-            todo += [(child, False) for child in children[account.pk]]
-            continue
-        total = sum(spent[child.pk] for child in children[account.pk])
-        if allowed is None or account.pk in allowed:
-            total += sum(
-                _of_member(m, pool, quota_gpu_seconds) for m in members[account.pk]
-            )
-        bounds = (account.quota_gpu_seconds, pool.account_quotas.get(account.pk))
-        spent[account.pk] = min([total, *(b for b in bounds if b is not None)])
-    return Promise(pool, sum(spent[account.pk] for account in children[None]))
+    allowed = {pool.capacity.pk: _allowed(tree, pool) for pool in pools}
+    claims = [
+        Claim(
+            membership_pk=member.pk,
+            quota_gpu_seconds=quota_gpu_seconds
+            if member.quota_gpu_seconds is None
+            else member.quota_gpu_seconds,
+            account_pks=(member.account_pk,),
+            pool_quotas={
+                pool.capacity.pk: pool.member_quotas[member.pk]
+                for pool in pools
+                if member.pk in pool.member_quotas
+            },
+            pools=frozenset(
+                pk
+                for pk, inside in allowed.items()
+                if inside is None or member.account_pk in inside
+            ),
+        )
+        for member in tree.members.values()
+        if member.active
+    ]
+    return pool_promises(
+        [pool.capacity for pool in pools],
+        claims,
+        account_quotas={
+            account.pk: account.quota_gpu_seconds
+            for account in tree.accounts.values()
+            if account.quota_gpu_seconds is not None
+        },
+        account_pool_quotas={
+            (account, pool.capacity.pk): quota
+            for pool in pools
+            for account, quota in pool.account_quotas.items()
+        },
+        parents={account.pk: account.parent_pk for account in tree.accounts.values()},
+    )
 
 
 def _allowed(tree: Tree, pool: PoolInfo) -> set[int] | None:
@@ -192,8 +185,3 @@ def _allowed(tree: Tree, pool: PoolInfo) -> set[int] | None:
         if pk in tree.accounts:
             found |= tree.below(pk)
     return found
-
-
-def _of_member(member: MemberInfo, pool: PoolInfo, site: int) -> int:
-    own = site if member.quota_gpu_seconds is None else member.quota_gpu_seconds
-    return min(own, pool.member_quotas.get(member.pk, own))

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Sum
+from django.db.models import Count
 
 from reservations.domain.editing import Edited
-from reservations.domain.outlook import Moved, PoolInfo, Promise, compare, promise
+from reservations.domain.outlook import Moved, PoolInfo, compare, promises_of
 from reservations.domain.policy import Policy
-from reservations.domain.tree import Tree
-from reservations.domain.window import WEEK_SECONDS
+from reservations.domain.promise import PoolCapacity, PoolPromise
 from reservations.models import PoolQuota, PoolRule
 from reservations.snapshots.usage import usage_by_membership
 from telemetry.models import Gpu
@@ -23,7 +22,7 @@ class Outlook:
 
     moved: list[Moved]
     """Those that change come first."""
-    promises: list[tuple[Promise, Promise]]
+    promises: list[tuple[PoolPromise, PoolPromise]]
 
     @property
     def changed(self) -> int:
@@ -34,26 +33,15 @@ class Outlook:
 def outlook(done: Edited, *, now: datetime, policy: Policy) -> Outlook:
     """Work out what edits would do."""
     usage = usage_by_membership(now, policy)
+    pools, quota = pool_infos(), policy.quota_gpu_seconds
+    before, after = (
+        promises_of(tree, pools, quota_gpu_seconds=quota)
+        for tree in (done.before, done.after)
+    )
     return Outlook(
         moved=compare(done.before, done.after, usage),
-        promises=[
-            (before, after)
-            for before, after in zip(
-                promises(done.before, policy), promises(done.after, policy), strict=True
-            )
-        ],
+        promises=list(zip(before, after, strict=True)),
     )
-
-
-def promises(
-    tree: Tree, policy: Policy, pools: list[PoolInfo] | None = None
-) -> list[Promise]:
-    """Return I4's condition for every Pool that has Gpus to book."""
-    pools = pool_infos() if pools is None else pools
-    return [
-        promise(tree, pool, quota_gpu_seconds=policy.quota_gpu_seconds)
-        for pool in pools
-    ]
 
 
 def pool_infos() -> list[PoolInfo]:
@@ -61,8 +49,8 @@ def pool_infos() -> list[PoolInfo]:
     rows = (
         Gpu.objects.bookable()
         .order_by()
-        .values("pool_id", "pool__gpu_class")
-        .annotate(weight=Sum("pool__weight"))
+        .values("pool_id", "pool__gpu_class", "pool__weight")
+        .annotate(gpus=Count("pk"))
     )
     rules = {
         rule.pool_id: frozenset(account.pk for account in rule.accounts.all())
@@ -77,9 +65,12 @@ def pool_infos() -> list[PoolInfo]:
         quotas[member is not None][pool][member or account] = quota
     return [
         PoolInfo(
-            pk=row["pool_id"],
-            gpu_class=row["pool__gpu_class"],
-            capacity_gpu_seconds=row["weight"] * WEEK_SECONDS,
+            PoolCapacity(
+                row["pool_id"],
+                row["pool__gpu_class"],
+                row["gpus"],
+                row["pool__weight"],
+            ),
             accounts=rules.get(row["pool_id"]) or None,
             member_quotas=members.get(row["pool_id"], {}),
             account_quotas=accounts.get(row["pool_id"], {}),

@@ -13,8 +13,9 @@ from reservations.domain.outlook import (
     compare,
     fair_tree_of,
     places,
-    promise,
+    promises_of,
 )
+from reservations.domain.promise import PoolCapacity
 from reservations.domain.tree import AccountInfo, MemberInfo, Tree
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -78,16 +79,14 @@ def most_spent(tree: Tree, pool: PoolInfo, pk: int) -> int:
 def test_the_promise_is_the_most_that_quotas_let_anybody_spend(tree, data) -> None:
     pks = st.sampled_from(sorted(tree.accounts))
     pool = PoolInfo(
-        1,
-        "A100",
-        1000,
+        PoolCapacity(1, "A100", 1, 1),
         data.draw(st.none() | st.frozensets(pks, min_size=1)),
         data.draw(st.dictionaries(st.integers(1, 8), st.integers(0, 50), max_size=3)),
         data.draw(st.dictionaries(pks, st.integers(0, 50), max_size=3)),
     )
-    found = promise(tree, pool, quota_gpu_seconds=SITE)
-    assert found.promised_gpu_seconds == most_spent(tree, pool, 1)
-    assert found.holds == (found.promised_gpu_seconds <= 1000)
+    (found,) = promises_of(tree, [pool], quota_gpu_seconds=SITE)
+    assert found.claims_gpu_seconds == most_spent(tree, pool, 1)
+    assert found.kept
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
