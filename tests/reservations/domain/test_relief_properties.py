@@ -65,7 +65,9 @@ def after(booked: list[Booked], reliefs) -> dict[int, list[tuple[int, Window]]]:
             window = Window(one.window.start, NOW) if one.window.start < NOW else None
         if relief and relief.fate is Fate.CUT:
             window = Window(one.window.start, relief.until)
-        for gpu in one.gpus if window else ():
+        if window is None:
+            continue
+        for gpu in one.gpus:
             left.setdefault(moves.get(gpu.pk, gpu.pk), []).append((one.pk, window))
     return left
 
