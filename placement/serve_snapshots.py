@@ -1,5 +1,6 @@
 """From rows to what pages and programs show of served models."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.urls import reverse
@@ -21,6 +22,15 @@ def file_facts(file: ModelFile) -> dict[str, Any]:
         "outputs": file.signature["outputs"],
         "created_at": iso(file.created_at),
     }
+
+
+def tensor_words(tensors: Sequence[Mapping[str, Any]]) -> str:
+    """Inputs or outputs as people read them: x FP32 any × 4."""
+    told = []
+    for one in tensors:
+        sizes = ["any" if size < 0 else str(size) for size in one["shape"]]
+        told.append(f"{one['name']} {one['datatype']} {' × '.join(sizes)}".strip())
+    return ", ".join(told)
 
 
 def model_facts(row: ServedModel) -> dict[str, Any]:

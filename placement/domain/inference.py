@@ -9,7 +9,7 @@ grows by doubling. What is really used stands beside it on the page. Likely byte
 and the process' own context comes once for all models of a server.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.domain.offer import GpuOffer
@@ -51,20 +51,23 @@ class Choice:
 
 
 def best_offer(
-    offers: Sequence[GpuOffer], needs_bytes: int, *, without: Collection[str] = ()
+    offers: Sequence[GpuOffer],
+    needs_bytes: int,
+    *,
+    without: Mapping[str, str] | None = None,
 ) -> Choice:
     """The least utilized Gpu that holds a model; of equal ones the smallest, emptiest.
 
     Args:
         offers: what the calendar and the live readings leave.
         needs_bytes: of the model while it is loaded.
-        without: UUIDs that serve already.
+        without: UUIDs of Gpus that are left out, each with the reason.
     """
     fits: list[GpuOffer] = []
     reasons: list[str] = []
     for offer in offers:
-        if offer.uuid in without:
-            reasons.append(f"{offer.label} serves already")
+        if without and offer.uuid in without:
+            reasons.append(f"{offer.label} {without[offer.uuid]}")
         elif not offer.bookable:
             reasons.append(f"{offer.label} is {offer.reason}")
         elif room_bytes(offer) < needs_bytes:

@@ -320,7 +320,10 @@ def _choose(
             "gpu__uuid", "job_id"
         )
     )
-    taken = set(serving) | (set(there.own) if reservation_id is None else set())
+    taken = {uuid: f"serves already, by job #{job}" for uuid, job in serving.items()}
+    if reservation_id is None:
+        held = {u: f"is in your reservation #{pk}" for u, pk in there.own.items()}
+        taken = held | taken
     choice = best_offer(there.offers, needs, without=taken)
     if choice.offer is not None:
         return choice.offer

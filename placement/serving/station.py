@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from placement.domain.serving import Act, Action, Placed, Request, Scheduler, Verdict
-from placement.domain.serving_times import ServingError, Timing
+from placement.domain.serving_times import ServingError, Timing, quantile
 from placement.serving.counts import profile_json
 from placement.serving.engine import Engine, EngineError, Loaded, monotonic
 from placement.serving.parts import (
@@ -27,6 +27,7 @@ from placement.serving.parts import (
 )
 from placement.serving.tensors import Asked
 
+HANDINGS = 15
 FIRST_LOAD_SECONDS = 3.0
 """How long taking a new model is taken to last: nobody can know."""
 
@@ -84,7 +85,10 @@ class Station:
             return
         leaving = self.scheduler.make_room(kept.memory_bytes)
         try:
-            timing = await self._in_thread(lambda: self._measured(kept, leaving))
+            handing = await self._handing_seconds()
+            timing = await self._in_thread(
+                lambda: self._measured(kept, leaving, handing)
+            )
         except EngineError as error:
             kept.state, kept.note = "failed", str(error)
             return
@@ -100,7 +104,16 @@ class Station:
         self.scheduler.place(placed, loaded=True)
         kept.state, kept.note = "ready", kept.model.note
 
-    def _measured(self, kept: Kept, leaving: list[str]) -> Timing:
+    async def _handing_seconds(self) -> float:
+        """What handing a run to the thread and back takes, by doing nothing there."""
+        found = []
+        for _ in range(HANDINGS):
+            begun = self.clock()
+            await self._in_thread(int)
+            found.append(self.clock() - begun)
+        return quantile(found, 0.5)
+
+    def _measured(self, kept: Kept, leaving: list[str], handing: float) -> Timing:
         """In the runtime's thread. Raises EngineError."""
         for name in leaving:
             self._unload(name)
@@ -109,7 +122,7 @@ class Station:
         load_seconds = self.clock() - begun
         profile = self.engine.measure(model, kept.most_batch, self.clock)
         kept.model = model
-        return Timing(profile, load_seconds=load_seconds)
+        return Timing(_steps_around(profile, handing), load_seconds=load_seconds)
 
     async def _forget(self, kept: Kept) -> None:
         if kept.model is not None:
@@ -149,7 +162,7 @@ class Station:
             full = admission.verdict is Verdict.FULL
             kept.counts.full += full
             kept.counts.refused += not full
-            why = "too many wait" if full else f"{within_ms:.1f} ms are left for it"
+            why = "too many wait" if full else _left(within_ms)
             raise TurnedAway(
                 "full" if full else "deadline",
                 f"it would take {predicted_ms:.1f} ms: {why}",
@@ -347,3 +360,17 @@ class Station:
             "profile": profile_json(placed.timing) if placed else [],
             **kept.counts.to_json(now),
         }
+
+
+def _left(within_ms: float) -> str:
+    """What is left of a deadline, in words."""
+    if within_ms > 0:
+        return f"{within_ms:.1f} ms are left for it"
+    return f"the way here and back takes {-within_ms:.1f} ms more than its deadline"
+
+
+def _steps_around(
+    profile: dict[int, list[float]], seconds: float
+) -> dict[int, list[float]]:
+    """Add what it takes to hand a run to its thread and to hear of its end."""
+    return {size: [one + seconds for one in runs] for size, runs in profile.items()}

@@ -57,7 +57,14 @@ def serve_list(request: HttpRequest) -> HttpResponse:
             "rows": [(one, show.endpoint_facts(one)) for one in page],
             "filtered": bool(asked),
             "page_query": urlencode(asked),
-            "files": model_store.own_files(user),
+            "files": [
+                (
+                    row,
+                    show.tensor_words(row.signature["inputs"]),
+                    show.tensor_words(row.signature["outputs"]),
+                )
+                for row in model_store.own_files(user)
+            ],
             "most_files": model_store.MOST_FILES,
         },
     )
@@ -168,7 +175,6 @@ def serve_show(request: HttpRequest, pk: int) -> HttpResponse:
         "urls": {
             "stats": reverse("serve-stats", args=[pk]),
             "v2": facts["address"],
-            "state": reverse("job-state", args=[pk]),
         },
     }
     return render(

@@ -1,7 +1,8 @@
 // The page of one endpoint: its figures every two seconds, one inference to try.
 
-import { api } from "../api.js";
+import { api, Problem } from "../api.js";
 import { pageData, setClass, setText } from "../dom.js";
+import { chip } from "../jobs/status.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { showFigures } from "./figures.js";
 import { startTry } from "./try.js";
@@ -11,6 +12,7 @@ const AWAY_MS = 5000;
 const page = pageData("serve-page");
 const at = (id) => document.getElementById(id);
 let last = null;
+let shownState = "";
 
 function live(word, text) {
   setClass(at("serve-live"), `live live-${word}`);
@@ -21,10 +23,19 @@ function show() {
   if (last) showFigures(last, at("figures-model").value);
 }
 
+/** The Job's own state, asked again only when what its server says has changed. */
+async function showState(heard) {
+  if (heard === shownState) return;
+  const { state } = await api("GET", `/serve/${page.job}`);
+  at("serve-state").replaceChildren(chip(state));
+  shownState = heard;
+}
+
 async function look() {
   try {
     const answer = await fetch(page.urls.stats, { credentials: "same-origin", headers: { Accept: "application/json" } });
     const told = await answer.json();
+    await showState(answer.ok ? "ok" : told.code);
     if (answer.ok) {
       last = told;
       show();
@@ -34,7 +45,7 @@ async function look() {
     live(answer.status === 410 ? "off" : "wait", told.detail);
     return answer.status === 410 ? 0 : AWAY_MS;
   } catch (error) {
-    if (!(error instanceof TypeError || error instanceof SyntaxError)) throw error;
+    if (!(error instanceof TypeError || error instanceof SyntaxError || error instanceof Problem)) throw error;
     live("late", "the portal does not answer");
     return AWAY_MS;
   }
