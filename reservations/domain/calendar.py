@@ -211,13 +211,14 @@ class Calendar:
 
     def seen_by(self, user_pk: int) -> Calendar:
         """Return the same for one User: nobody takes, or minds, what is their own."""
-        plans = tuple(plan for plan in self.plans if plan.user_pk != user_pk)
-        busy = (
-            replace(span, flex=None)
-            if span.flex is not None and span.flex.user_pk == user_pk
-            else span
-            for span in self.busy()
-        )
+        mine = [
+            s for s in self.busy() if s.flex is not None and s.flex.user_pk == user_pk
+        ]
+        plans = [plan for plan in self.plans if plan.user_pk != user_pk]
+        if not mine and len(plans) == len(self.plans):
+            return self
+        own = {id(span) for span in mine}
+        busy = (replace(s, flex=None) if id(s) in own else s for s in self.busy())
         return Calendar(self.gpus, busy, plans)
 
     def busy(self) -> Iterator[Busy]:

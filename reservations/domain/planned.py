@@ -12,7 +12,8 @@ left. Plans begin after the freeze: time inside it is anyone's (rule 3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -140,21 +141,32 @@ def _within_limits(
     return True
 
 
+class _Beside(Calendar):
+    """A calendar with a few spans more; the other Gpus' spans are shared."""
+
+    def __init__(self, base: Calendar, more: Mapping[int, Sequence[Busy]]) -> None:
+        self.gpus, self.plans = base.gpus, base.plans
+        changed = {
+            pk: sorted([*base.spans(pk), *spans], key=lambda span: span.start)
+            for pk, spans in more.items()
+        }
+        self._spans = {**base._spans, **changed}
+        ends = {pk: [span.end for span in own] for pk, own in changed.items()}
+        self._ends = {**base._ends, **ends}
+
+
 def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
     """Return a calendar on which these plans are taken like bookings."""
-    spans = list(calendar.busy())
+    more: dict[int, list[Busy]] = defaultdict(list)
     for plan in plans:
-        for pk in sorted(plan.gpu_pks):
-            met = [
-                Window(*_instants(span)) for span in calendar.clashes(pk, plan.window)
-            ]
+        for pk in plan.gpu_pks:
             # Plans of others may lie on what is closed for this reader only.
-            spans += [
+            met = [
+                Window(instant(span.start), instant(span.end))
+                for span in calendar.clashes(pk, plan.window)
+            ]
+            more[pk] += [
                 Busy(pk, unix(part.start), unix(part.end))
                 for part in without(plan.window, met)
             ]
-    return Calendar(calendar.gpus, spans, calendar.plans)
-
-
-def _instants(span: Busy) -> tuple[datetime, datetime]:
-    return instant(span.start), instant(span.end)
+    return _Beside(calendar, more)

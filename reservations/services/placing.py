@@ -40,8 +40,8 @@ from reservations.services.expecting import audit_waiting, tell_rest, tell_waiti
 from reservations.services.turns import turn as in_line
 from reservations.snapshots.waiting import Look, look
 
-MOST_LOOKS = 100
-"""Placements a step makes at most; the next tick goes on."""
+MOST_TRIES = 100
+"""Placements a step tries at most; the next tick goes on."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
 log = logging.getLogger(__name__)
 
@@ -119,17 +119,17 @@ def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
     placed = 0
     refused: set[int] = set()
     vain: set[int] = set()
-    for _ in range(MOST_LOOKS):
-        turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
-        found = look(at, policy)
+    found, turn = _look(at, policy)
+    for _ in range(MOST_TRIES):
         before = set(vain)
         choice = first_placed(
             found.queue, found.facts, now=at, skip=refused | vain, vain=vain
         )
+        if choice is None and not before:
+            break
         if choice is None:
-            if not before:
-                break
             vain.clear()
+            found, turn = _look(at, policy)
             continue
         try:
             place_one(
@@ -142,17 +142,25 @@ def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
                 choice=choice,
                 why=reason(choice, found.queue, found.ranks),
             )
-            placed += 1
-        except TurnLost:
-            vain.clear()
-            continue
         except (BookingError, IntegrityError) as refusal:
             # Taken in this moment, or a rule that only the locks show: the next look.
             log.info("waiting request %s is not placed: %s", choice.waiting.pk, refusal)
             refused.add(choice.waiting.pk)
-        if choice.decision.displaced:
+            continue
+        except TurnLost:
             vain.clear()
+        else:
+            placed += 1
+            if choice.decision.displaced:
+                vain.clear()
+        found, turn = _look(at, policy)
     return placed, found
+
+
+def _look(at: datetime, policy: Policy) -> tuple[Look, int]:
+    """Read the waitlist, and whose turn it was before."""
+    turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
+    return look(at, policy), turn
 
 
 def place_one(
