@@ -28,6 +28,8 @@ CLIENTS = 8
 USERS = 200
 """A course: each books a few times, as people do."""
 HOUR = 3600
+SPAN_SECONDS = 2 * HOUR
+"""Length of a past reservation."""
 
 
 class Webs:
@@ -200,10 +202,11 @@ def add_history(rows: int, *, before: datetime) -> None:
         assert member.user_id == members[0].user_id + place
     already = Reservation.objects.filter(state=State.ENDED).count()
     first = _template_end(before, already)
+    # Everybody meets every Gpu in time.
+    holder = members[(already + already // GPUS) % len(members)]
     row = Reservation.objects.create(
-        user_id=members[already % len(members)].user_id,
-        membership=members[already % len(members)],
-        kind=Kind.FIRM, start=first - timedelta(hours=2), end=first, booked_end=first,
+        user_id=holder.user_id, membership=holder, kind=Kind.FIRM,
+        start=first - timedelta(seconds=SPAN_SECONDS), end=first, booked_end=first,
         state=State.ENDED, cost_gpu_seconds=20 * HOUR,
         created_at=first - timedelta(days=1), ended_at=first,
     )  # fmt: skip
@@ -217,13 +220,14 @@ def add_history(rows: int, *, before: datetime) -> None:
     )  # fmt: skip
     copies = range(already + 1, already + rows)
     user, member = (
-        f"{start} + n % {len(members)}" for start in (members[0].user_id, members[0].pk)
+        f"{start} + (n + n / {GPUS}) % {len(members)}"
+        for start in (members[0].user_id, members[0].pk)
     )
     mine = f"{row.pk - already} + n"
     end = _seconds(before, 0)
-    start = _seconds(before, -2 * HOUR)
+    start = _seconds(before, -SPAN_SECONDS)
     spans = {"start": start, "end": end}
-    asked = {"created_at": _seconds(before, -26 * HOUR), "ended_at": end}
+    asked = {"created_at": _seconds(before, -SPAN_SECONDS - 24 * HOUR), "ended_at": end}
     times = spans | asked | {"booked_end": end}
     own = {"id": mine, "user_id": user, "membership_id": member}
     _copy(Reservation, row.pk, copies, own | times)
@@ -238,14 +242,14 @@ def add_history(rows: int, *, before: datetime) -> None:
 
 
 def _template_end(before: datetime, number: int) -> datetime:
-    return before - timedelta(hours=2 * (number // GPUS))
+    return before - timedelta(seconds=SPAN_SECONDS * (number // GPUS))
 
 
 def _seconds(before: datetime, more: int) -> str:
     """SQL of the n-th row's end, and so many seconds."""
     from django.db import connection
 
-    unix = f"{int(before.timestamp()) + more} - {2 * HOUR} * (n / {GPUS})"
+    unix = f"{int(before.timestamp()) + more} - {SPAN_SECONDS} * (n / {GPUS})"
     if connection.vendor == "postgresql":
         return f"to_timestamp({unix})"
     return f"strftime('%Y-%m-%d %H:%M:%S', {unix}, 'unixepoch')"
