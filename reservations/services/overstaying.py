@@ -184,19 +184,19 @@ def make_way(
 ) -> None:
     """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
     asked = {gpu.pk for gpu in gpus}
-    rows = (
-        Reservation.objects.filter(
-            Q(allocations__gpu_id__in=asked) | Q(user_id=made.user_id),
-            state=State.ACTIVE,
-            booked_end__lt=F("end"),
-            end__gt=window.start,
-        )
-        .exclude(pk=made.pk)
-        .select_related("user", "membership__account")
-        .distinct()
-        .order_by("pk")
-    )
-    for row in rows:
+    rows = Reservation.objects.filter(
+        Q(allocations__gpu_id__in=asked) | Q(user_id=made.user_id),
+        state=State.ACTIVE,
+        booked_end__lt=F("end"),
+        end__gt=window.start,
+    ).exclude(pk=made.pk)
+    for pk in sorted(set(rows.order_by().values_list("pk", flat=True))):
+        # What is on these Gpus is locked by now; the taker's own elsewhere is not.
+        row = locking.load_reservation(pk, lock=True)
+        if row.state != State.ACTIVE or row.end <= row.booked_end:
+            continue
+        if row.booked_end >= window.end:
+            continue
         held = set(row.allocations.values_list("gpu_id", flat=True))
         if row.booked_end >= window.end:
             continue
