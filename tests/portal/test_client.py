@@ -1,0 +1,88 @@
+"""The students' client, one file, against the portal over HTTP."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from placement import logs
+from placement.models import Job
+from reservations.models import Reservation
+from reservations.services import create_token
+from tests.factories import make_gpus, make_node
+
+CLIENT = Path(__file__).resolve().parents[2] / "static" / "client" / "gp.py"
+
+
+def gp(folder, *words, **more):
+    env = {"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(folder), "TZ": "UTC"}
+    done = subprocess.run(
+        [sys.executable, "-S", str(CLIENT), *map(str, words)],
+        env=env | more, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_student_books_runs_follows_extends_and_gives_back(
+    live_server, alice, tmp_path, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    make_gpus(2, make_node("node-a"))
+    _, token = create_token(
+        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        now=timezone.now(),
+    )  # fmt: skip
+    assert gp(tmp_path, "mine") == (
+        1,
+        "gp.py: not signed in: gp.py login https://the.portal\n",
+    )
+    status, text = gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN=token)
+    kept = tmp_path / "gpuportal" / "login.json"
+    assert status == 0 and kept.stat().st_mode & 0o777 == 0o600, text
+
+    status, text = gp(tmp_path, "find", "--gpus", 2, "--hours", 1)
+    assert status == 0 and "GPUs [" in text, text
+    status, text = gp(tmp_path, "book", "--gpus", 1, "--hours", 1, "--for", "run 3")
+    made = Reservation.objects.get()
+    assert status == 0 and text.startswith(f"reservation {made.pk}: "), text
+    assert "run 3" in gp(tmp_path, "mine")[1]
+    before = made.end
+    assert gp(tmp_path, "extend", made.pk, "--hours", 1)[0] == 0
+    made.refresh_from_db()
+    assert made.end == before + timedelta(hours=1)
+
+    script = tmp_path / "train.sh"
+    script.write_text('echo "$@"\n')
+    status, text = gp(
+        tmp_path, "run", script, "--reservation", made.pk, "--", "-x", "a b"
+    )
+    assert status == 0, text
+    job = Job.objects.get()
+    assert job.arguments == ["-x", "a b"], text
+    assert f"{job.pk}  queued" in gp(tmp_path, "jobs")[1]
+    logs.append(job, attempt=0, offset=0, data="one\nzwei ✓\n".encode())
+    assert gp(tmp_path, "log", job.pk) == (0, "one\nzwei ✓\n")
+    assert gp(tmp_path, "stop", job.pk) == (0, "stopped\n")
+    status, text = gp(tmp_path, "log", job.pk, "--follow")
+    assert status == 1 and f"job {job.pk} stopped: stopped by its owner" in text
+    assert gp(tmp_path, "release", made.pk)[0] == 0
+    made.refresh_from_db()
+    assert made.state in ("released", "cancelled")
+
+    status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
+    assert status == 1 and text.startswith("gp.py: "), text
+    assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
+    assert gp(tmp_path, "find", "--hours", "many")[0] == 2
+    assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
+    dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
+    assert gp(tmp_path, "mine", **dead)[0] == 3
+    plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
+    assert "must begin with https://" in gp(tmp_path, "mine", **plain)[1]
+    assert json.loads(kept.read_text())["token"] == token
