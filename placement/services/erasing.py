@@ -13,6 +13,7 @@ from django.db.models.functions import Cast, Concat
 from placement import model_files
 from placement.models import (
     Job,
+    JobArray,
     JobEvent,
     ModelFile,
     MoveDecision,
@@ -27,7 +28,8 @@ from reservations.services.erasure import rewrite
 
 NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (JobEvent, ("actor", "reason")),
-    (Job, ("reason",)),
+    (Job, ("reason", "recipe_settings", "parameters")),
+    (JobArray, ("sweep",)),
     (MoveDecision, ("cause", "reason")),
     (PlacementPolicy.history.model, ("history_change_reason",)),
 )
@@ -57,6 +59,7 @@ def forget(*, user: User, names: Names) -> None:
     jobs.update(
         name=_numbered("job"), script="", arguments=[], last_lines=[], reason=""
     )
+    JobArray.objects.filter(owner=user).update(name=_numbered("array"))
     StoredPlan.objects.filter(owner=user).update(
         title=_numbered("plan"), address="", link_key=""
     )

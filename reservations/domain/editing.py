@@ -24,7 +24,7 @@ SLUG = re.compile(r"[a-zA-Z0-9_-]{1,63}")
 LOGIN = re.compile(r"[\w.@+-]{1,150}")
 MOST_SHARES = 1_000_000
 MOST_QUOTA_GPU_SECONDS = 10**9 * 3600
-MOST_EDITS = 20_000
+MOST_EDITS = 60_000
 
 
 @dataclass(frozen=True, slots=True)

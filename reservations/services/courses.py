@@ -8,13 +8,21 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from reservations.domain.editing import Edit, Edited
 from reservations.domain.endings import WARN_DAYS, warn_days
 from reservations.domain.errors import BookingError
 from reservations.domain.policy import Policy
-from reservations.models import Account, Membership, Notice, TreeChange, User
+from reservations.models import (
+    Account,
+    Membership,
+    Notice,
+    Series,
+    TreeChange,
+    User,
+    WaitingRequest,
+)
 from reservations.services import accounts, winding
 from reservations.services.notices import tell
 from reservations.snapshots.calendar import subtree
@@ -141,6 +149,13 @@ def _end_courses(at: datetime, policy: Policy) -> int:
     )
     if stray.exists():
         winding.wind_down(stray, at=at, policy=policy, reason="the account has ended")
+    # Who left an Account waits and repeats no more; what they are owed stays theirs.
+    left = Membership.objects.filter(active=False).filter(
+        Q(waiting__state=WaitingRequest.State.WAITING)
+        | Q(series__state=Series.State.RUNNING)
+    )
+    if left.exists():
+        winding.end_wishes(left, at=at, reason="left it", owed=False)
     return ended
 
 

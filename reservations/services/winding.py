@@ -54,7 +54,7 @@ def wind_down(
     for pk, state in rows:
         act = _release if state == State.ACTIVE else _cancel
         _safely(pk, partial(act, pk, at, policy, reason))
-    _end_wishes(of, at=at, reason=reason)
+    end_wishes(of, at=at, reason=reason)
     return not held.exists()
 
 
@@ -102,8 +102,11 @@ def _tell(row: Reservation, what: str, at: datetime) -> None:
     )
 
 
-def _end_wishes(of: QuerySet[Membership], *, at: datetime, reason: str) -> None:
-    """Take back what is owed, waited for and repeated; end what is shared."""
+def end_wishes(
+    of: QuerySet[Membership], *, at: datetime, reason: str, owed: bool = True
+) -> None:
+    """End what is waited for and repeated; take back what is owed, where wanted."""
+    of = of.order_by().values("pk")  # type: ignore[assignment]
     wishes: Sequence[tuple[str, Iterable[int]]] = (
         (
             "token",
@@ -117,7 +120,7 @@ def _end_wishes(of: QuerySet[Membership], *, at: datetime, reason: str) -> None:
             _pks(Series.objects.filter(membership__in=of, state=Series.State.RUNNING)),
         ),
     )
-    for what, pks in wishes:
+    for what, pks in wishes if owed else wishes[1:]:
         for pk in pks:
             with transaction.atomic(durable=True):
                 if _end_one(what, pk, at):

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from reservations import services
+from reservations.domain.editing import Edit
 from reservations.domain.lifecycle import State
 from reservations.models import (
     Account,
@@ -116,3 +117,23 @@ def test_two_ticks_at_once_archive_once(lab, alice, monkeypatch) -> None:
     outer = end_due(NOW)
     assert inside[0]["courses_ended"] + outer["courses_ended"] == 1
     assert TreeChange.objects.count() == 1
+
+
+def test_who_leaves_an_account_waits_no_more_and_is_still_owed(
+    lab, alice, bob, omar
+) -> None:
+    ahead = lab.book(bob, lab.gpus[:1], at(12), 1)
+    services.cancel(reservation_id=ahead.pk, user=bob, now=NOW)
+    owed = Token.objects.create(
+        membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
+    )
+    waits = waiting.ask(
+        user=bob, membership=None, count=1, duration_seconds=3600, now=NOW
+    )
+    own = bob.memberships.get()
+    edit = Edit("member", own.pk, own.version, {"active": False})
+    accounts.save(edits=[edit], actor=omar, reason="left", now=NOW)
+    end_due(NOW)
+    waits.refresh_from_db()
+    owed.refresh_from_db()
+    assert (waits.state, owed.revoked_at) == ("cancelled", None)
