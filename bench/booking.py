@@ -224,6 +224,10 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
         times = 30 if quick else 200
         week = measure_week(tokens, times, hour - timedelta(days=5))
         found[size] = (rate, cpu, week["p50"])
+        print(
+            f"{size:,} rows: {rate:.0f}/s, {cpu:.1f} ms, {week['p50']:.0f} ms",
+            flush=True,
+        )
         if size == 10_000:
             rows.append(week_row(tokens, times, hour))
         connection.close()
