@@ -28,11 +28,12 @@ class Command(BaseCommand):
         """Erase, or say why not."""
         user = User.objects.filter(username=login).first()
         if user is None:
-            raise CommandError(f"There is no login {login!r}.")
+            raise CommandError(f"There is no login {login!r}.", returncode=2)
         try:
             alias = erase(
                 user_id=user.pk, typed=confirm, actor=None, now=timezone.now()
             )
         except BookingError as error:
-            raise CommandError(error.text(timezone.get_current_timezone())) from error
+            text = error.text(timezone.get_current_timezone())
+            raise CommandError(text, returncode=2) from error
         self.stdout.write(f"Erased: the login is {alias} now.")
