@@ -30,7 +30,7 @@ def test_the_drawer_says_what_goes_before_the_button_and_bob_is_told(
             f"/calendar/?gpus={gpu}&start={lab.tomorrow}T14:00&end={lab.tomorrow}T15:00"
         )
         verdict = carol.locator("#verdict")
-        expect(verdict).to_contain_text("Bob’s flex, 20 GPU-h")
+        expect(verdict).to_contain_text("Bob’s flex tomorrow 14:00 – 16:00: 20 GPU-h go")
         assert axe_findings(carol) == []
         carol.click("#book")
         expect(carol.locator("#drawer")).to_be_hidden()
@@ -59,7 +59,7 @@ def test_flex_says_until_when_it_can_be_taken_on_a_phone(
             f"/calendar/?gpus={gpu}&start={lab.tomorrow}T17:00&end={lab.tomorrow}T18:00"
         )
         expect(page.locator("#verdict")).to_contain_text(
-            "can be taken until tomorrow 05:00"
+            "Can be taken until tomorrow 05:00"
         )
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert axe_findings(page) == []
