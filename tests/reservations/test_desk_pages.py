@@ -124,6 +124,42 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     assert row.cancelled_at is not None
 
 
+def test_near_maintenance_is_on_every_page_and_closures_in_the_calendar(
+    client, alice, carol, gpus
+) -> None:
+    now = timezone.now().replace(microsecond=0)
+    node, hour = gpus[0].node, timedelta(hours=1)
+    vision = alice.memberships.get().account
+    Closure.objects.create(
+        kind="maintenance", scope="node", node=node, reason="<i>fans</i>",
+        start=now + 3 * hour, end=now + 5 * hour,
+    )  # fmt: skip
+    course = Closure.objects.create(
+        kind="teaching", scope="site", reason="lab", account=vision,
+        start=now + 30 * hour, end=now + 32 * hour,
+    )  # fmt: skip
+    span = {
+        "start": now.isoformat(),
+        "end": (now + timedelta(days=3)).isoformat(),
+    }
+    for user, admitted in ((alice, True), (carol, False)):
+        client.force_login(user)
+        page = client.get(reverse("standing")).content.decode()
+        assert f"Maintenance of {node.name}" in page
+        assert "&lt;i&gt;fans" in page
+        assert "lab" not in page.split("data-closing")[1][:400]
+        told = client.get("/api/v1/calendar", span).json()["closures"]
+        assert [one["kind"] for one in told] == ["maintenance", "teaching"]
+        assert told[1] == {
+            "id": course.pk, "kind": "teaching", "reason": "lab",
+            "start": f"{now + 30 * hour:%Y-%m-%dT%H:%M:%SZ}",
+            "end": f"{now + 32 * hour:%Y-%m-%dT%H:%M:%SZ}",
+            "gpu_ids": [gpu.pk for gpu in gpus], "account": "vision",
+            "open": admitted,
+        }  # fmt: skip
+        assert [one["open"] for one in told] == [False, admitted]
+
+
 def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -> None:
     vision = alice.memberships.get().account
     pool = gpus[0].pool
