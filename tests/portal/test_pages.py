@@ -92,12 +92,12 @@ def test_a_group_head_gets_an_entry_to_the_group(client: Client, alice, bob):
     membership = bob.memberships.get()
     membership.is_head = True
     membership.save()
-    entry = f'href="/standing/?account={membership.account_id}"'
+    entry = f'href="/group/?account={membership.account_id}"'
     client.force_login(alice)
     assert entry not in client.get("/").content.decode()
     client.force_login(bob)
     assert entry in client.get("/").content.decode()
-    assert client.get(f"/standing/?account={membership.account_id}").status_code == 200
+    assert client.get(f"/group/?account={membership.account_id}").status_code == 200
 
 
 def test_the_page_one_is_on_is_marked(client: Client, alice):
