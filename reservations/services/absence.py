@@ -100,7 +100,7 @@ def _idle(
     )
     if row.idle_warned_at is not None:
         if idle < policy.idle_seconds:
-            _unwarn(row, gpu_ids, now)
+            _unwarn(row, gpu_ids, now, policy)
             return ""
         _warn(row, gpu_ids, now, policy)
         after = idle_seconds(
@@ -143,9 +143,14 @@ def _warn(
         )
 
 
-def _unwarn(row: Reservation, gpu_ids: Sequence[int], now: datetime) -> None:
+def _unwarn(
+    row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
+) -> None:
     Reservation.objects.filter(pk=row.pk).update(idle_warned_at=None)
     _close(gpu_ids, now)
+    with transaction.atomic(durable=True):
+        fresh = locking.load_reservation(row.pk)
+        live.publish_reservation(fresh, gpu_ids=list(gpu_ids), policy=policy)
 
 
 def _close(gpu_ids: Sequence[int], now: datetime) -> None:

@@ -13,7 +13,8 @@ export function closureWords(closure, zone) {
   const [from, until] = [closure.start, closure.end].map((at) => clockOf(toWall(at, zone)));
   const kind = WORDS[closure.kind] ?? "Closed";
   const whose = closure.kind === "teaching" && closure.account ? ` ${closure.account}` : "";
-  return `${kind}${whose} ${from}–${until}${closure.reason ? `: ${closure.reason}` : ""}`;
+  const open = closure.open ? ", open to you" : "";
+  return `${kind}${whose} ${from}–${until}${open}${closure.reason ? `: ${closure.reason}` : ""}`;
 }
 
 /** The timeline's background events; rows that are not drawn are left out. */

@@ -25,7 +25,7 @@ const node = (id) => document.getElementById(id);
 const nowWall = () => toWall(new Date(serverNow()), config.zone);
 const today = () => nowWall().slice(0, 10);
 
-const store = new Store({ accounts: config.accounts });
+const store = new Store();
 const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null });
 const actions = new Actions({ store, zone: config.zone, nowWall });
 let shown = readAddress(today());

@@ -7,10 +7,8 @@ const ASK_AGAIN_MS = 300;
 const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
 
 export class Store extends EventTarget {
-  /** accounts: the reader's own, whose teaching hours are open to them. */
-  constructor({ accounts = [] } = {}) {
+  constructor() {
     super();
-    this.accounts = accounts;
     this.gpus = [];
     this.closures = [];
     this.waiting = [];
@@ -129,7 +127,7 @@ export class Store extends EventTarget {
 
   /** Whether closed time keeps the reader out; a course's own hours do not. */
   #closes(closure, gpu, start, end) {
-    if (closure.kind === "teaching" && this.accounts.includes(closure.account)) return false;
+    if (closure.open) return false;
     return closure.gpu_ids.includes(gpu.id)
       && new Date(closure.start) < end && new Date(closure.end) > start;
   }
