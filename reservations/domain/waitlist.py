@@ -40,7 +40,7 @@ from reservations.domain.window import HOUR_SECONDS, Window, instant, unix
 
 MOST_ASKED = 400
 """How often the rules are asked for one request before it keeps waiting."""
-MOST_TAKEN = 48
+MOST_TAKEN = 12
 """For how many Windows of one request displacing is thought of: the earliest."""
 OFFER_SECONDS = 30 * 60
 """How long an offer stands; in quiet hours, so long after they end."""

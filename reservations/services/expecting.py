@@ -33,6 +33,9 @@ def tell_rest(found: Look, at: datetime, policy: Policy) -> int:
     taken: list[Plan] = []
     for one in found.queue:
         row = found.rows[one.pk]
+        if one.consents:
+            # It needs no answer: what it could have, it was given.
+            continue
         # One offer a slot: who stands behind is asked when it was not taken.
         facts = found.facts(one)
         facts = replace(facts, calendar=beside(facts.calendar, taken))
