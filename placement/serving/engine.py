@@ -15,7 +15,8 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
-from placement.serving.tensors import DATATYPES, OF_ONNX, TensorInfo
+from placement.domain.onnx_signature import Tensor
+from placement.serving.tensors import DATATYPES, OF_ONNX
 
 WARM_RUNS = 2
 PROFILE_RUNS = 20
@@ -45,8 +46,8 @@ class Loaded:
     """A model that can run."""
 
     session: Any
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     sizes: dict[str, tuple[str, ...]]
     """Input -> its dimensions as the model names them."""
     batches: bool = False
@@ -187,12 +188,12 @@ def _free_batch(model: Loaded) -> bool:
     )
 
 
-def _info(said: Any) -> TensorInfo:
+def _info(said: Any) -> Tensor:
     """An input or output in the protocol's words. Raises EngineError."""
     if said.type not in OF_ONNX:
         raise EngineError(f"{said.name} is a {said.type}, which cannot be sent")
     shape = tuple(size if isinstance(size, int) else -1 for size in said.shape)
-    return TensorInfo(said.name, OF_ONNX[said.type], shape)
+    return Tensor(said.name, OF_ONNX[said.type], shape)
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

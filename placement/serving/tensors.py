@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from placement.domain.onnx_signature import Tensor
+
 MOST_DIMENSIONS = 16
 MOST_ELEMENTS = 2**26
 MOST_INPUTS = 64
@@ -61,23 +63,6 @@ class TensorInvalid(Exception):
         super().__init__(f"{field}: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One input or output of a model; a free dimension is -1."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As the protocol's metadata says it."""
-        return {
-            "name": self.name,
-            "datatype": self.datatype,
-            "shape": list(self.shape),
-        }
-
-
 @dataclass(slots=True)
 class Asked:
     """One inference request, read and checked."""
@@ -93,8 +78,8 @@ class Asked:
 def read_request(
     body: bytes,
     header_bytes: int | None,
-    inputs: Sequence[TensorInfo],
-    outputs: Sequence[TensorInfo],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
 ) -> Asked:
     """Read a request for a model with such inputs and outputs.
 
@@ -157,7 +142,7 @@ def _no_constant(word: str) -> float:
 
 
 def _asked(
-    said: Mapping[str, Any], found: dict[str, Any], outputs: Sequence[TensorInfo]
+    said: Mapping[str, Any], found: dict[str, Any], outputs: Sequence[Tensor]
 ) -> Asked:
     """What is wanted back, and until when."""
     parameters = said.get("parameters", {})
@@ -224,7 +209,7 @@ def _flag(
 
 
 def _tensor(
-    item: Mapping[str, Any], info: TensorInfo, place: str, blob: bytes, at: int
+    item: Mapping[str, Any], info: Tensor, place: str, blob: bytes, at: int
 ) -> tuple[Any, int]:
     """One input and where the next binary one begins."""
     shape = _shape(item.get("shape"), info, place)
@@ -244,7 +229,7 @@ def _tensor(
     return _from_bytes(blob[at : at + size], info, shape, where), at + size
 
 
-def _shape(said: Any, info: TensorInfo, place: str) -> tuple[int, ...]:
+def _shape(said: Any, info: Tensor, place: str) -> tuple[int, ...]:
     good = isinstance(said, list) and all(type(n) is int and n >= 0 for n in said)
     if not good or len(said) > MOST_DIMENSIONS:
         raise TensorInvalid(f"{place}.shape", "must be a list of whole numbers")
@@ -261,7 +246,7 @@ def _shape(said: Any, info: TensorInfo, place: str) -> tuple[int, ...]:
 
 
 def _from_json(
-    data: Any, info: TensorInfo, shape: tuple[int, ...], place: str
+    data: Any, info: Tensor, shape: tuple[int, ...], place: str
 ) -> np.ndarray:
     """Flat or nested, in row-major order."""
     where = f"{place}.data"
@@ -310,7 +295,7 @@ def _flatten(
 
 
 def _from_bytes(
-    raw: bytes, info: TensorInfo, shape: tuple[int, ...], where: str
+    raw: bytes, info: Tensor, shape: tuple[int, ...], where: str
 ) -> np.ndarray:
     count = math.prod(shape)
     if info.datatype == "BYTES":

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from placement.domain.onnx_signature import Tensor
 from placement.domain.serve_frames import (
     FrameInvalid,
     allowed_path,
@@ -17,17 +18,16 @@ from placement.domain.serve_frames import (
 from placement.serving.answers import write_answer
 from placement.serving.tensors import (
     Asked,
-    TensorInfo,
     TensorInvalid,
     deadline_of,
     read_request,
 )
 
-X = TensorInfo("x", "FP32", (-1, 2))
-WORDS = TensorInfo("w", "BYTES", (1,))
-FLAG = TensorInfo("f", "BOOL", ())
-SMALL = TensorInfo("s", "UINT8", (2,))
-HALF = TensorInfo("h", "FP16", (1,))
+X = Tensor("x", "FP32", (-1, 2))
+WORDS = Tensor("w", "BYTES", (1,))
+FLAG = Tensor("f", "BOOL", ())
+SMALL = Tensor("s", "UINT8", (2,))
+HALF = Tensor("h", "FP16", (1,))
 
 
 def one(info, **changes):
@@ -43,7 +43,7 @@ def one(info, **changes):
 
 def read(*inputs, infos=(X,), **more):
     body = json.dumps({"inputs": list(inputs), **more}).encode()
-    return read_request(body, None, infos, (TensorInfo("y", "FP32", (-1,)),))
+    return read_request(body, None, infos, (Tensor("y", "FP32", (-1,)),))
 
 
 def test_flat_and_nested_data_and_every_kind_of_element_are_read():
