@@ -33,10 +33,14 @@ def test_jobs_and_a_new_job(
 ):
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    for address in ("/jobs/", "/jobs/?q=nothing", "/jobs/new/"):
+    for address in (
+        *("/jobs/", "/jobs/?q=nothing", "/jobs/new/"),
+        *("/serve/", "/serve/?q=nothing", "/serve/new/"),
+    ):
         page.goto(live_asgi + address)
         axe()
         fits(page)
+    page.goto(f"{live_asgi}/jobs/new/")
     page.get_by_text("Settings of Tiny transformer").click()
     page.get_by_label("layers", exact=True).fill("x")
     page.get_by_role("button", name="Launch").click()
