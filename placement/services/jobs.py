@@ -98,23 +98,17 @@ def launch_in(
         name, kind, recipe, recipe_settings or {}, script, arguments, restart
     )
     reservation = locked_reservation(user, reservation_id, now)
-    if may_move and reservation.user_id != user.pk:
-        raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
     plan = _plan_of(user, plan_id, kind)
-    if plan is not None:
-        _check_held(plan, reservation)
-        node = node or str(plan.plan.get("node", ""))
-    where = _node_of(reservation, node)
+    where = _place(reservation, plan, node)
     _check_counts(reservation, where, gpu_count, retries)
-    if kind == Job.Kind.SCRIPT or RECIPES[recipe].runs_own_code:
-        _check_isolation(where, user)
+    _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
         checked["recipe_settings"] = _planned(
             recipe, checked["recipe_settings"], plan, where
         )
-    job: Job = Job.objects.create(
+    return _queued(
+        user,
         reservation=reservation,
-        owner=user,
         plan=plan,
         node=where,
         may_move=may_move,
@@ -125,11 +119,6 @@ def launch_in(
         **marks,
         **checked,
     )
-    JobEvent.objects.create(
-        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
-    )
-    live.publish_job(job.pk)
-    return job
 
 
 launch = transaction.atomic(durable=True)(launch_in)
@@ -203,6 +192,40 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     if count >= MOST_LIVE_JOBS:
         raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
     return reservation
+
+
+def _queued(user: User, **row: Any) -> Job:
+    """Write the row with its first event; tell on commit."""
+    job: Job = Job.objects.create(owner=user, **row)
+    JobEvent.objects.create(
+        job=job, at=job.created_at, old="", new=JobState.QUEUED, actor=user.username
+    )
+    live.publish_job(job.pk)
+    return job
+
+
+def _check_rights(
+    user: User,
+    reservation: Reservation,
+    node: Node,
+    checked: Mapping[str, Any],
+    *,
+    may_move: bool,
+) -> None:
+    """Refuse a move of what is somebody else's, and own code without isolation."""
+    if may_move and reservation.user_id != user.pk:
+        raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
+    own = checked["kind"] == Job.Kind.SCRIPT
+    if own or RECIPES[checked["recipe"]].runs_own_code:
+        _check_isolation(node, user)
+
+
+def _place(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
+    """Return the node, the Plan's where nothing is said, with all the Plan needs."""
+    if plan is None:
+        return _node_of(reservation, node)
+    _check_held(plan, reservation)
+    return _node_of(reservation, node or str(plan.plan.get("node", "")))
 
 
 def _node_of(reservation: Reservation, asked: str) -> Node:
