@@ -76,16 +76,12 @@ def launch_in(
     now: datetime,
     **marks: Any,
 ) -> Job:
-    """Put a Job into a Reservation, own or shared; it begins when that does.
-
-    To be called in a transaction.
+    """Put a Job into a Reservation, in a transaction; it begins when that does.
 
     Args:
         node: which node, where the Reservation has Gpus on several.
-        may_move: look again whether it would run faster elsewhere.
         restart: how it may be started again (``domain.look.Restart``); "": not.
         gpu_count: how many Gpus it needs; None: all that are held on its node.
-        retries: how often it may start again when its node is lost.
         resume_from: an own Job that has ended on that node, whose checkpoint it takes.
         marks: further fields of the row, from whoever launches for somebody.
 
