@@ -9,10 +9,11 @@ import { startTry } from "./try.js";
 
 const LOOK_MS = 2000;
 const AWAY_MS = 5000;
+const LIVE = new Set(["queued", "starting", "running", "moving", "stopping"]);
 const page = pageData("serve-page");
 const at = (id) => document.getElementById(id);
 let last = null;
-let shownState = "";
+let state = "";
 
 function live(word, text) {
   setClass(at("serve-live"), `live live-${word}`);
@@ -23,27 +24,29 @@ function show() {
   if (last) showFigures(last, at("figures-model").value);
 }
 
-/** The Job's own state, asked again only when what its server says has changed. */
-async function showState(heard) {
-  if (heard === shownState) return;
-  const { state } = await api("GET", `/serve/${page.job}`);
+/** The Job's own state, asked until it runs and again whenever its server falls silent. */
+async function runs() {
+  if (state === "running") return true;
+  ({ state } = await api("GET", `/serve/${page.job}`));
   at("serve-state").replaceChildren(chip(state));
-  shownState = heard;
+  if (state !== "running") live("wait", LIVE.has(state) ? "it has not begun" : "it is over");
+  return state === "running";
 }
 
 async function look() {
   try {
+    if (!await runs()) return LIVE.has(state) ? LOOK_MS : 0;
     const answer = await fetch(page.urls.stats, { credentials: "same-origin", headers: { Accept: "application/json" } });
     const told = await answer.json();
-    await showState(answer.ok ? "ok" : told.code);
     if (answer.ok) {
       last = told;
       show();
       live("ok", "live");
       return LOOK_MS;
     }
-    live(answer.status === 410 ? "off" : "wait", told.detail);
-    return answer.status === 410 ? 0 : AWAY_MS;
+    state = "";
+    live("wait", told.detail);
+    return AWAY_MS;
   } catch (error) {
     if (!(error instanceof TypeError || error instanceof SyntaxError || error instanceof Problem)) throw error;
     live("late", "the portal does not answer");
