@@ -9,6 +9,7 @@ from placement.models.plans import (
     StoredPlanQuerySet,
 )
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
+from placement.models.waiting import WaitingLaunch
 
 __all__ = [
     "Admits",
@@ -25,4 +26,5 @@ __all__ = [
     "ServedModel",
     "StoredPlan",
     "StoredPlanQuerySet",
+    "WaitingLaunch",
 ]

@@ -103,6 +103,14 @@ class Job(models.Model):
         related_name="continued_by",
         help_text="The job whose checkpoint it begins with.",
     )
+    waits_with = models.ForeignKey(
+        "reservations.WaitingRequest",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="jobs",
+        help_text="Its reservation was displaced: it follows to the next placement.",
+    )
     state = models.CharField(
         max_length=10,
         choices=[(s.value, s.label) for s in JobState],
