@@ -8,6 +8,7 @@ from placement import live
 from placement.domain.lifecycle import NEXT, JobState
 from placement.models import Job, JobEvent
 from placement.services.summaries import ask_summary
+from placement.services.telling import tell_move
 
 MOST_REASON = 400
 
@@ -39,6 +40,7 @@ def move(
     )
     if new not in JobState.live():
         ask_summary(job, now=now)
+    tell_move(job, new, now=now)
     live.publish_job(job.pk)
     return True
 

@@ -216,3 +216,22 @@ def test_a_job_lost_with_its_node_starts_again_as_often_as_it_may(
     Job.objects.filter(pk=again.pk).update(state=JobState.LOST)
     services.tick(NOW)
     assert Job.objects.count() == 2
+
+
+def test_owners_hear_how_their_jobs_ended_and_of_an_array_once(
+    job, orders, reservation, alice
+):
+    services.tick(NOW)
+    job.refresh_from_db()
+    record(fact(job, "exited", exit_code=3))
+    failed = Notice.objects.get(kind="job_failed")
+    assert failed.user == alice and failed.detail["url"] == f"/jobs/{job.pk}/"
+    services.launch_array(
+        user=alice, reservation_id=reservation.pk, name="all", kind="recipe",
+        recipe="burn-in", sweep={"seconds": [1, 2]}, now=NOW,
+    )  # fmt: skip
+    services.tick(NOW)
+    for task in Job.objects.filter(array__isnull=False):
+        record(fact(task, "exited", exit_code=0))
+    told = Notice.objects.get(kind="job_done")
+    assert told.detail["text"] == "All jobs of “all” have ended: 2 done."
