@@ -39,6 +39,15 @@ class Setting:
     reads: str = ""
     """Of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
 
+    @property
+    def label(self) -> str:
+        """Its name as a form says it.
+
+        >>> Setting("learning_rate", float, 1.0).label
+        'Learning rate'
+        """
+        return self.name.replace("_", " ").capitalize()
+
 
 @dataclass(frozen=True)
 class Recipe:
