@@ -42,7 +42,7 @@ def test_jobs_and_a_new_job(
         fits(page)
     page.goto(f"{live_asgi}/jobs/new/")
     page.get_by_text("Settings of Tiny transformer").click()
-    page.get_by_label("layers", exact=True).fill("x")
+    page.get_by_label("Layers", exact=True).fill("x")
     page.get_by_role("button", name="Launch").click()
     expect(page.get_by_text("must be a number")).to_be_visible()
     assert console.pop().endswith("(Unprocessable Entity)")
