@@ -81,19 +81,39 @@ def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
     if newest <= SMALL_LEDGER_ROWS:
         return _read_charges(rows, half_life_seconds)
     name = str(connection.settings_dict["NAME"])
-    with _lock:
-        sums = _kept.get(name)
+    sums = _fresh(name, second, half_life_seconds)
+    if sums is None:
+        # One thread reads: a large ledger takes seconds, many at once minutes.
+        with _lock:
+            sums = _fresh(name, second, half_life_seconds)
+            if sums is None:
+                sums = _further(
+                    _before(name, half_life_seconds, newest),
+                    rows,
+                    second=second,
+                    newest=newest,
+                )
+                _kept[name] = sums
+    return sums.by_membership
+
+
+def _fresh(name: str, second: int, half_life_seconds: int) -> _Sums | None:
+    """Return the kept sums, if they are of this half-life and not too old."""
+    sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
-        sums = _Sums(half_life_seconds=half_life_seconds)
-    elif 0 <= second - sums.read_at < LOOK_AGAIN_SECONDS:
-        return sums.by_membership
+        return None
+    return sums if 0 <= second - sums.read_at < LOOK_AGAIN_SECONDS else None
+
+
+def _before(name: str, half_life_seconds: int, newest: int) -> _Sums:
+    """Return the sums to go on from; empty ones where the kept do not serve."""
+    sums = _kept.get(name)
+    if sums is None or sums.half_life_seconds != half_life_seconds:
+        return _Sums(half_life_seconds=half_life_seconds)
     # Another database of the same name (a test's) may hold fewer rows.
     if sums.settled_pk > newest:
-        sums = _Sums(half_life_seconds=half_life_seconds)
-    sums = _further(sums, rows, second=second, newest=newest)
-    with _lock:
-        _kept[name] = sums
-    return sums.by_membership
+        return _Sums(half_life_seconds=half_life_seconds)
+    return sums
 
 
 def _further(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]
