@@ -4,6 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.models.plans import StoredPlan
@@ -70,6 +71,19 @@ class Job(models.Model):
     script = models.TextField(blank=True)
     arguments = models.JSONField(
         default=list, blank=True, help_text="argv after the script"
+    )
+    launcher = models.CharField(
+        max_length=12,
+        blank=True,
+        default=Launcher.OWN,
+        choices=[(way.value, way.label) for way in Launcher],
+        help_text="What starts the script; empty: its #! line, else the shell.",
+    )
+    environment_folder = models.CharField(
+        max_length=MOST_FOLDER_CHARACTERS,
+        blank=True,
+        default="",
+        help_text="Of programs, before the system's on its PATH: a venv's bin folder.",
     )
     recipe_settings = models.JSONField(default=dict, blank=True)
     node = models.ForeignKey("telemetry.Node", on_delete=models.PROTECT)
