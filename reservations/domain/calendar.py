@@ -1,10 +1,6 @@
 """Which Gpus are free when, which to take, and the first slots that fit a wish.
 
-Best fit, in this order: one node and one class with the least memory that is
-enough (a small task leaves the large cards alone), then the group that it
-leaves fewest Gpus of (large gaps stay whole), then the lowest indices. Only
-when no node has enough Gpus of one class: one node with several classes, then
-one class over several nodes, then anything that fits.
+Which of the free Gpus is ``fitting``.
 
 Cost: an instant is tested by bisection, O(log n) a Gpu; a search visits at
 most the instants at which something becomes free and the full hours between.
@@ -14,12 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from reservations.domain.fitting import choices as choices
+from reservations.domain.fitting import groups_of as groups_of
 from reservations.domain.lifecycle import Kind
 from reservations.domain.window import (
     HOUR_SECONDS,
@@ -159,6 +158,7 @@ class Calendar:
             pk: sorted(own, key=lambda span: span.start) for pk, own in spans.items()
         }
         self._ends = {pk: [s.end for s in own] for pk, own in self._spans.items()}
+        self._changes: dict[int, frozenset[int]] = {}
 
     def clash(self, gpu_pk: int, window: Window) -> Busy | None:
         """Return the first span of a Gpu that meets the Window."""
@@ -211,15 +211,33 @@ class Calendar:
 
     def seen_by(self, user_pk: int) -> Calendar:
         """Return the same for one User: nobody takes, or minds, what is their own."""
-        mine = [
-            s for s in self.busy() if s.flex is not None and s.flex.user_pk == user_pk
-        ]
         plans = [plan for plan in self.plans if plan.user_pk != user_pk]
+        mine = self._flex_gpus.get(user_pk, ())
         if not mine and len(plans) == len(self.plans):
             return self
-        own = {id(span) for span in mine}
-        busy = (replace(s, flex=None) if id(s) in own else s for s in self.busy())
-        return Calendar(self.gpus, busy, plans)
+        own = {pk: [_untaken(span, user_pk) for span in self._spans[pk]] for pk in mine}
+        return self.with_spans(own, plans)
+
+    def with_spans(
+        self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[Plan]
+    ) -> Calendar:
+        """Return the same with other spans on some Gpus; the others' are shared."""
+        other = Calendar((), (busy for own in spans.values() for busy in own), plans)
+        other._changes = {
+            g: c.union(other.changes(g)) for g, c in self._changes.items()
+        }
+        other.gpus = self.gpus
+        other._spans, other._ends = self._spans | other._spans, self._ends | other._ends
+        return other
+
+    @cached_property
+    def _flex_gpus(self) -> dict[int, set[int]]:
+        """The Gpus on which a User holds what may be displaced."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for span in self.busy():
+            if span.flex is not None:
+                found[span.flex.user_pk].add(span.gpu_pk)
+        return found
 
     def busy(self) -> Iterator[Busy]:
         """Yield every span."""
@@ -255,49 +273,20 @@ class Calendar:
             second = span.end
         return max(at, instant(second))
 
-    def changes(self) -> Iterator[int]:
-        """Yield the Unix seconds at which some Gpu becomes free."""
-        for ends in self._ends.values():
-            yield from ends
+    def changes(self, grid_seconds: int) -> frozenset[int]:
+        """Return when some Gpu becomes free, in Unix seconds, on the grid."""
+        if grid_seconds not in self._changes:
+            ends = {end for own in self._ends.values() for end in own}
+            self._changes[grid_seconds] = frozenset(
+                _ceil(e, grid_seconds) for e in ends
+            )
+        return self._changes[grid_seconds]
 
 
-def choices(free: Sequence[CalendarGpu], count: int) -> list[tuple[CalendarGpu, ...]]:
-    """Return the sets of ``count`` Gpus worth taking, best first.
-
-    Sets of one node and one class as long as there is one; see the module.
-    """
-    return [_first(group, count) for group in groups_of(free, count)]
-
-
-def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]]:
-    """Return the groups that have ``count`` Gpus, best fit first; see the module."""
-    if count < 1:
-        raise ValueError(f"cannot choose {count} Gpus")
-    for key in (
-        lambda gpu: (gpu.node, gpu.gpu_class),
-        lambda gpu: (gpu.node,),
-        lambda gpu: (gpu.gpu_class,),
-        lambda _gpu: (),
-    ):
-        groups: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
-        for gpu in free:
-            groups[key(gpu)].append(gpu)
-        enough = {name: g for name, g in groups.items() if len(g) >= count}
-        if enough:
-            ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
-            return [group for _name, group in ranked]
-    return []
-
-
-def _fit(
-    group: Sequence[CalendarGpu], name: tuple[str, ...]
-) -> tuple[int, int, tuple[str, ...]]:
-    return min(gpu.memory_total_bytes for gpu in group), len(group), name
-
-
-def _first(group: Sequence[CalendarGpu], count: int) -> tuple[CalendarGpu, ...]:
-    order = sorted(group, key=lambda g: (g.weight, g.node, g.index, g.pk))
-    return tuple(order[:count])
+def _untaken(span: Busy, user_pk: int) -> Busy:
+    """Return a span as this User sees it: what is their own yields to nobody."""
+    own = span.flex is not None and span.flex.user_pk == user_pk
+    return replace(span, flex=None) if own else span
 
 
 def window_from(
@@ -386,10 +375,7 @@ def starts(calendar: Calendar, search: Search) -> Iterator[datetime]:
     first, last = unix(search.earliest), unix(search.latest)
     stride = max(search.step_seconds // grid, 1) * grid
     seconds = set(range(_ceil(first, grid), last + 1, stride))
-    for second in calendar.changes():
-        on_grid = _ceil(second, grid)
-        if first < on_grid <= last:
-            seconds.add(on_grid)
+    seconds |= {at for at in calendar.changes(grid) if first < at <= last}
     if search.earliest <= search.latest:
         yield search.earliest
     for second in sorted(seconds - {first}):

@@ -16,7 +16,7 @@ trying all, exactly up to ``MOST_GPUS`` of one group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from fractions import Fraction
 from itertools import combinations
@@ -53,17 +53,23 @@ class FairTree:
     members: tuple[MemberShares, ...]
     unit: int = 1
     """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
+    _base: list[Ranking] = field(default_factory=list, compare=False, repr=False)
+    """The tree as it is, once somebody asked."""
 
     def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
         """Rank with these GPU-seconds more (or less), by Membership."""
-        more = extra or {}
-        members = (
-            replace(m, usage=max(m.usage + more[m.pk] * self.unit, 0))
-            if m.pk in more
-            else m
-            for m in self.members
+        if not self._base:
+            self._base.append(rank_tree(self.accounts, self.members))
+        base = self._base[0]
+        if not extra:
+            return base
+        return base.with_usage(
+            {
+                m.pk: max(m.usage + extra[m.pk] * self.unit, 0)
+                for m in self.members
+                if m.pk in extra
+            }
         )
-        return rank_tree(self.accounts, members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,19 @@ class Displaced:
     """The requester's path, with the new commitment."""
     theirs: tuple[PathStep, ...]
     """The owner's path, without what is displaced."""
-    place_before: int
-    place_after: int
-    """The owner's place among all; 1 is served first."""
+    before: Ranking = field(compare=False, repr=False)
+    after: Ranking = field(compare=False, repr=False)
+    """Everybody's standing; places are counted when they are asked for."""
+
+    @property
+    def place_before(self) -> int:
+        """Return the owner's place among all; 1 is served first."""
+        return self.before.place(self.flex.membership_pk)
+
+    @property
+    def place_after(self) -> int:
+        """Return the same in the world after."""
+        return self.after.place(self.flex.membership_pk)
 
     @property
     def refund_gpu_seconds(self) -> int:
@@ -190,8 +206,8 @@ def yielding(
             frozen_at=one.start - timedelta(seconds=freeze_seconds),
             own=own,
             theirs=after.path(one.membership_pk),
-            place_before=before.place(one.membership_pk),
-            place_after=after.place(one.membership_pk),
+            before=before,
+            after=after,
         )
         for one in flex
     )

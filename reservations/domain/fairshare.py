@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 FRACTION_BITS = 32
 """Weights of charges are integers in units of 2**-32 (POLICY.md section 2)."""
@@ -144,12 +145,33 @@ class _Child:
 
 
 class Ranking:
-    """The whole tree, ranked. Levels are worked out when asked for."""
+    """The whole tree, ranked. Ranks and Levels are worked out when asked for."""
 
-    def __init__(self, tree: _Tree, ranks: dict[int, Rank]) -> None:
+    def __init__(self, tree: _Tree) -> None:
         self._tree = tree
-        self.ranks = ranks
+
+    @cached_property
+    def ranks(self) -> dict[int, Rank]:
         """By Membership."""
+        tree = self._tree
+        ranks: dict[int, Rank] = {}
+        total = unused = len(tree.members)
+        levels = [_Siblings(tree.children([tree.root]))]
+        while levels:
+            step = levels[-1].take()
+            if step is None:
+                levels.pop()
+            elif step.is_user:
+                for pk in step.pks:
+                    ranks[pk] = Rank(unused, total)
+                unused -= len(step.pks)
+            else:
+                levels.append(_Siblings(tree.children(step.pks)))
+        return ranks
+
+    def with_usage(self, usage: Mapping[int, int]) -> Ranking:
+        """Return the same with other usage of a few Memberships; cheap."""
+        return Ranking(self._tree.with_usage(usage))
 
     def place(self, member_pk: int) -> int:
         """Return 1 for whoever is served first; ties share the best place."""
@@ -199,21 +221,7 @@ def rank_tree(
     Raises:
         TreeInvalid: no root, several, a cycle, or an unknown Account.
     """
-    tree = _Tree(accounts, members)
-    ranks: dict[int, Rank] = {}
-    total = unused = len(tree.members)
-    levels = [_Siblings(tree.children([tree.root]))]
-    while levels:
-        step = levels[-1].take()
-        if step is None:
-            levels.pop()
-        elif step.is_user:
-            for pk in step.pks:
-                ranks[pk] = Rank(unused, total)
-            unused -= len(step.pks)
-        else:
-            levels.append(_Siblings(tree.children(step.pks)))
-    return Ranking(tree, ranks)
+    return Ranking(_Tree(accounts, members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +327,17 @@ class _Tree:
         for above in self._path(member.account_pk):
             self.usage[above] += member.usage
             self._peopled.add(above)
+
+    def with_usage(self, usage: Mapping[int, int]) -> _Tree:
+        """Return a tree that shares everything but what these change."""
+        other = copy(self)
+        other.members, other.usage = dict(self.members), dict(self.usage)
+        for pk, now in usage.items():
+            member = self.members[pk]
+            other.members[pk] = replace(member, usage=now)
+            for above in self._path(member.account_pk):
+                other.usage[above] += now - member.usage
+        return other
 
     def children(self, account_pks: Sequence[int]) -> list[_Child]:
         """Return the children of Accounts that tie, merged."""

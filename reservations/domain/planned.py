@@ -13,7 +13,7 @@ left. Plans begin after the freeze: time inside it is anyone's (rule 3).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -141,20 +141,6 @@ def _within_limits(
     return True
 
 
-class _Beside(Calendar):
-    """A calendar with a few spans more; the other Gpus' spans are shared."""
-
-    def __init__(self, base: Calendar, more: Mapping[int, Sequence[Busy]]) -> None:
-        self.gpus, self.plans = base.gpus, base.plans
-        changed = {
-            pk: sorted([*base.spans(pk), *spans], key=lambda span: span.start)
-            for pk, spans in more.items()
-        }
-        self._spans = {**base._spans, **changed}
-        ends = {pk: [span.end for span in own] for pk, own in changed.items()}
-        self._ends = {**base._ends, **ends}
-
-
 def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
     """Return a calendar on which these plans are taken like bookings."""
     more: dict[int, list[Busy]] = defaultdict(list)
@@ -169,4 +155,7 @@ def beside(calendar: Calendar, plans: Iterable[Plan]) -> Calendar:
                 Busy(pk, unix(part.start), unix(part.end))
                 for part in without(plan.window, met)
             ]
-    return _Beside(calendar, more)
+    return calendar.with_spans(
+        {pk: [*calendar.spans(pk), *spans] for pk, spans in more.items()},
+        calendar.plans,
+    )

@@ -248,7 +248,7 @@ def rooms(
     grid = policy.grid_seconds
     begin = unix(first)
     spans = openings(calendar, one.wish, begin, unix(last), taking=taking)
-    changes = {_ceil(at, grid) for at in calendar.changes()}
+    changes = calendar.changes(grid)
     for second in _starts(spans, changes, begin, grid):
         window = window_from(
             first if second == begin else instant(second),
