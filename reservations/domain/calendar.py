@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from reservations.domain.fitting import choices as choices
@@ -175,10 +174,19 @@ class Calendar:
 
     def clashes(self, gpu_pk: int, window: Window) -> list[Busy]:
         """Return every span of a Gpu that meets the Window, in order."""
-        spans = self._spans.get(gpu_pk, [])
-        end = unix(window.end)
-        place = bisect_left(self._ends.get(gpu_pk, []), unix(window.start) + 1)
-        return list(takewhile(lambda span: span.start < end, spans[place:]))
+        return self.met(gpu_pk, unix(window.start), unix(window.end))
+
+    def met(self, gpu_pk: int, start: int, end: int) -> list[Busy]:
+        """Return the same between two Unix seconds."""
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return []
+        found = []
+        for place in range(bisect_left(self._ends[gpu_pk], start + 1), len(spans)):
+            if spans[place].start >= end:
+                break
+            found.append(spans[place])
+        return found
 
     def flex_in(self, gpu_pks: Iterable[int], window: Window) -> dict[int, FlexInfo]:
         """Return what may be displaced on these Gpus, by Reservation."""

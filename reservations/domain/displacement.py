@@ -306,10 +306,13 @@ def fewest_displaced(
     ways: dict[int, tuple[FlexInfo, ...]] = {}
     takeable: list[CalendarGpu] = []
     planned = calendar.planned_gpus(window)
+    start, end = unix(window.start), unix(window.end)
     for gpu in calendar.gpus:
-        spans = calendar.clashes(gpu.pk, window) if wish.fits(gpu) else []
+        if not wish.fits(gpu):
+            continue
+        spans = calendar.met(gpu.pk, start, end)
         flex = tuple(span.flex for span in spans if span.flex is not None)
-        if wish.fits(gpu) and len(flex) == len(spans):
+        if len(flex) == len(spans):
             takeable.append(gpu)
             ways[gpu.pk] = flex
             if any(one.planned for one in flex):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from reservations.domain.calendar import Calendar, CalendarGpu
 from reservations.domain.closures import (
@@ -167,14 +167,29 @@ def check_free(request: Request, calendar: Calendar) -> None:
             raise refusal_of(gpu, span)
 
 
-def check_quotas(
-    request: Request, snapshot: Snapshot
-) -> tuple[tuple[QuotaInfo, Peak], ...]:
+Peaks = tuple[tuple[QuotaInfo, Peak], ...]
+
+
+def check_quotas(request: Request, snapshot: Snapshot) -> Peaks:
     """Return the fullest 7 days of every quota with the request in it.
 
     Raises:
         QuotaExceeded: or one of its kind, of the first quota without room.
     """
+    key = (request.window, tuple(sorted(request.rates.items())))
+    kept = snapshot.quotas_asked
+    if key not in kept:
+        try:
+            kept[key] = _peaks(request, snapshot)
+        except QuotaExceeded as refusal:
+            kept[key] = refusal
+    found = kept[key]
+    if isinstance(found, QuotaExceeded):
+        raise found.with_traceback(None)
+    return cast(Peaks, found)
+
+
+def _peaks(request: Request, snapshot: Snapshot) -> Peaks:
     policy, window, rates = snapshot.policy, request.window, request.rates
     bind = [info for info in snapshot.quotas if info.pool_pk in rates]
     peaks = tuple(

@@ -24,7 +24,8 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.limits import check_limits
 from reservations.domain.policy import LIMITS, Policy
 from reservations.domain.request import Holding, Request, Snapshot
-from reservations.domain.waitlist import FactsOf, Waiting, rooms
+from reservations.domain.rooms import rooms
+from reservations.domain.waitlist import FactsOf, Waiting
 from reservations.domain.window import Window, grid_ceil, instant, unix, without
 
 MOST_TRIED = 300

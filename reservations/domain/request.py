@@ -79,3 +79,7 @@ class Snapshot:
     """A shorter horizon of the requester, after no-shows."""
     right: Right | None = None
     """A right to book that ends: a guest's, a course's. None: it has no end."""
+    quotas_asked: dict[object, object] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """What ``check_quotas`` found, by Window and rates; never copied."""

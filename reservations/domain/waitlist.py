@@ -19,24 +19,29 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from reservations.domain.calendar import (
-    Calendar,
     CalendarGpu,
     Plan,
     Slot,
     Wish,
-    window_from,
 )
 from reservations.domain.decision import Decision, Request, Snapshot, decide
 from reservations.domain.displacement import fewest_displaced
+from reservations.domain.errors import (
+    GroupQuotaExceeded,
+    QuotaExceeded,
+    TooManyFlex,
+)
 from reservations.domain.fairshare import Rank
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.domain.recheck import broken_rules
-from reservations.domain.window import HOUR_SECONDS, Window, instant, unix
+from reservations.domain.rooms import rooms
+from reservations.domain.window import Window
 
 MOST_ASKED = 400
 """How often the rules are asked for one request before it keeps waiting."""
@@ -139,17 +144,22 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
     """
     asked = 0
     to_ask: Choice | None = None
-    taking = Taking(one, facts)
-    for window in windows(one, facts, now=now):
+    hopeless: set[tuple[Window, int]] = set()
+    for window, found_sets in _attempts(one, facts, now=now):
         if one.plan is not None and window.start > one.plan.window.start:
             break
         ask = needs_answer(one, window.start, now=now, policy=facts.policy)
         if ask and to_ask is not None:
             continue
-        for gpus in facts.calendar.sets(window, one.wish) or taking.sets(window):
+        for gpus in found_sets():
+            request = Request(gpus, window, now)
+            if (window, request.rate) in hopeless:
+                continue
             asked += 1
-            decision = decide(Request(gpus, window, now), facts)
+            decision = decide(request, facts)
             if not _good(one, decision):
+                if _whatever_gpus(decision):
+                    hopeless.add((window, request.rate))
                 continue
             assert decision.kind is not None
             slot = Slot(
@@ -167,6 +177,36 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
         if asked >= MOST_ASKED:
             break
     return to_ask
+
+
+def _attempts(
+    one: Waiting, facts: Snapshot, *, now: datetime
+) -> Iterator[tuple[Window, Callable[[], list[tuple[CalendarGpu, ...]]]]]:
+    """Yield each Window worth asking about, and how its sets of Gpus are found.
+
+    Once displacing was thought of often enough, only Windows with free Gpus.
+    """
+    calendar, taking = facts.calendar, Taking(one, facts)
+    after = now
+    for window in windows(one, facts, now=now):
+        if taking.spent:
+            after = window.start
+            break
+        yield (
+            window,
+            lambda w=window: calendar.sets(w, one.wish) or taking.sets(w),  # type: ignore[misc]
+        )
+    else:
+        return
+    for window in windows(one, facts, now=now, taking=False):
+        if window.start >= after:
+            yield window, partial(calendar.sets, window, one.wish)
+
+
+def _whatever_gpus(decision: Decision) -> bool:
+    """Say whether other Gpus of the same weight would be refused then, too."""
+    quota = decision.refusal if decision.kind is None else None
+    return type(quota) in (QuotaExceeded, GroupQuotaExceeded, TooManyFlex)
 
 
 def _good(one: Waiting, decision: Decision) -> bool:
@@ -203,12 +243,18 @@ class Taking:
         self._left = MOST_TAKEN
         self._ranks: dict[int, int] | None = None
 
+    @property
+    def spent(self) -> bool:
+        """Say whether it is not thought of for any further Window."""
+        return self._facts.tree is None or self._left == 0
+
     def sets(self, window: Window) -> list[tuple[CalendarGpu, ...]]:
         """Return them; nothing for a Window too many, or where none yields."""
-        if self._facts.tree is None or self._left == 0:
+        if self.spent:
             return []
         self._left -= 1
         if self._ranks is None:
+            assert self._facts.tree is not None
             ranks = self._facts.tree.ranked().ranks
             self._ranks = {pk: rank.rank for pk, rank in ranks.items()}
         return fewest_displaced(
@@ -219,109 +265,19 @@ class Taking:
 # --- when there is room -------------------------------------------------------------
 
 
-def windows(one: Waiting, facts: Snapshot, *, now: datetime) -> Iterator[Window]:
+def windows(
+    one: Waiting, facts: Snapshot, *, now: datetime, taking: bool = True
+) -> Iterator[Window]:
     """Yield the Windows worth asking about, earliest first.
 
-    Those in which enough Gpus are free, or held by flex that might yield.
+    Those in which enough Gpus are free, or (``taking``) held by flex that might yield.
     """
     policy = facts.policy
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
     last = min(one.latest - timedelta(seconds=one.wish.duration_seconds), horizon)
     first = max(one.earliest, now)
-    taking = facts.tree is not None
+    taking = taking and facts.tree is not None
     yield from rooms(facts.calendar, one, first, last, policy=policy, taking=taking)
-
-
-def rooms(
-    calendar: Calendar,
-    one: Waiting,
-    first: datetime,
-    last: datetime,
-    *,
-    policy: Policy,
-    taking: bool,
-) -> Iterator[Window]:
-    """Yield the Windows between two starts in which there is room, on the grid.
-
-    ``first`` itself may begin off it: it is now, or a time that was asked for.
-    """
-    grid = policy.grid_seconds
-    begin = unix(first)
-    spans = openings(calendar, one.wish, begin, unix(last), taking=taking)
-    changes = calendar.changes(grid)
-    for second in _starts(spans, changes, begin, grid):
-        window = window_from(
-            first if second == begin else instant(second),
-            duration_seconds=one.wish.duration_seconds,
-            grid_seconds=grid,
-            longest_seconds=policy.longest_seconds,
-        )
-        long_enough = window.seconds >= one.wish.duration_seconds
-        if long_enough and window.end <= one.latest:
-            yield window
-
-
-def _starts(
-    spans: Sequence[tuple[int, int]], changes: Collection[int], first: int, grid: int
-) -> Iterator[int]:
-    stride = max(HOUR_SECONDS // grid, 1) * grid
-    for low, high in spans:
-        begin = low if low == first else _ceil(low, grid)
-        inside = {at for at in changes if begin < at <= high}
-        inside |= {begin, _ceil(low, grid)}
-        inside.update(range(_ceil(begin + 1, stride), high + 1, stride))
-        yield from sorted(at for at in inside if at <= high)
-
-
-def _ceil(second: int, grid: int) -> int:
-    return -(-second // grid) * grid
-
-
-def openings(
-    calendar: Calendar, wish: Wish, first: int, last: int, *, taking: bool
-) -> list[tuple[int, int]]:
-    """Return the spans of starts (Unix seconds, both ends included) with room.
-
-    From each of them on at least ``count`` Gpus are free for the whole duration.
-    Swept over the gaps of all Gpus: O(n log n) in their number.
-
-    Args:
-        taking: flex that might yield is no obstacle.
-    """
-    steps: list[tuple[int, int]] = []
-    for gpu in calendar.gpus:
-        if not wish.fits(gpu):
-            continue
-        for low, high in _gaps(calendar, gpu.pk, first, last, wish, taking=taking):
-            steps += [(low, 1), (high + 1, -1)]
-    found: list[tuple[int, int]] = []
-    free = 0
-    # Ends before begins at one instant: what ends there is not free any more.
-    for at, step in sorted(steps):
-        before, free = free, free + step
-        if before < wish.count <= free:
-            found.append((at, at))
-        elif free < wish.count <= before:
-            found[-1] = (found[-1][0], at - 1)
-    return [(low, high) for low, high in found if low <= high]
-
-
-def _gaps(
-    calendar: Calendar, gpu_pk: int, first: int, last: int, wish: Wish, *, taking: bool
-) -> Iterator[tuple[int, int]]:
-    """Yield the spans of starts at which one Gpu is free for the whole duration."""
-    free_from = first
-    for span in calendar.spans(gpu_pk):
-        if taking and span.flex is not None:
-            continue
-        high = min(span.start - wish.duration_seconds, last)
-        if free_from <= high:
-            yield free_from, high
-        free_from = max(free_from, span.end)
-        if free_from > last:
-            return
-    if free_from <= last:
-        yield free_from, last
 
 
 # --- the reason, stored and followed again ------------------------------------------

@@ -125,13 +125,21 @@ def _closed(
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
     """Return a User's live Reservations, over all Memberships."""
+    return holdings_of([user_pk], ignoring=ignoring).get(user_pk, ())
+
+
+def holdings_of(
+    user_pks: Collection[int], *, ignoring: int | None = None
+) -> dict[int, tuple[Holding, ...]]:
+    """Return each User's live Reservations, by User; no entry: none."""
     rows = (
         Allocation.objects.filter(
-            reservation__user_id=user_pk, reservation__state__in=State.live()
+            reservation__user_id__in=user_pks, reservation__state__in=State.live()
         )
         .exclude(reservation_id=ignoring or 0)
         .order_by("reservation_id")
         .values_list(
+            "reservation__user_id",
             "reservation_id",
             "reservation__start",
             "reservation__end",
@@ -140,16 +148,20 @@ def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding,
             "gpu_id",
         )
     )
-    found: dict[int, tuple[Window, Kind, set[int]]] = {}
-    for pk, start, end, booked, kind, gpu in rows:
-        if pk not in found:
+    found: dict[int, dict[int, tuple[Window, Kind, set[int]]]] = {}
+    for user, pk, start, end, booked, kind, gpu in rows:
+        own = found.setdefault(user, {})
+        if pk not in own:
             # Staying on yields to one's own next booking like to anybody's.
-            found[pk] = (Window(start, min(end, booked)), Kind(kind), set())
-        found[pk][2].add(gpu)
-    return tuple(
-        Holding(pk, window, frozenset(gpus), kind)
-        for pk, (window, kind, gpus) in found.items()
-    )
+            own[pk] = (Window(start, min(end, booked)), Kind(kind), set())
+        own[pk][2].add(gpu)
+    return {
+        user: tuple(
+            Holding(pk, window, frozenset(gpus), kind)
+            for pk, (window, kind, gpus) in own.items()
+        )
+        for user, own in found.items()
+    }
 
 
 def account_path(membership: Membership) -> list[Account]:

@@ -7,29 +7,24 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from reservations.domain.calendar import Calendar, CalendarGpu, Plan, Wish
-from reservations.domain.decision import Holding, Snapshot
+from reservations.domain.decision import Snapshot
 from reservations.domain.delivering import quiet_until
 from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import Rank
 from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
-from reservations.domain.quota import QuotaInfo
-from reservations.domain.strikes import Strike
 from reservations.domain.waitlist import Waiting, in_order
 from reservations.domain.window import Window
-from reservations.models import Account, Closure, NoticeSettings, WaitingRequest
+from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.snapshots.facts import (
     PATH_UP,
     Taker,
-    account_path,
     calendar_gpus,
     calendar_of,
-    own_holdings,
-    quota_infos,
     right_to_book,
 )
+from reservations.snapshots.people import People
 from reservations.snapshots.pools import barred_pools
-from reservations.snapshots.strikes import user_strike
 from reservations.snapshots.usage import fair_tree, usage_by_membership
 
 MOST_LOOKED = 200
@@ -92,11 +87,8 @@ class Look:
     tree: FairTree | None
     until: datetime
     gpus: list[CalendarGpu]
+    people: People
     _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
-    _quotas: dict[int, tuple[QuotaInfo, ...]] = field(default_factory=dict)
-    _own: dict[int, tuple[Holding, ...]] = field(default_factory=dict)
-    _paths: dict[int, list[Account]] = field(default_factory=dict)
-    _strikes: dict[int, Strike | None] = field(default_factory=dict)
     _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
 
@@ -107,7 +99,8 @@ class Look:
         return self._facts[one.pk]
 
     def _read(self, one: Waiting) -> Snapshot:
-        path = self._path(one)
+        membership = self.rows[one.pk].membership
+        path = self.people.path(membership.account_id)
         asking = frozenset(account.pk for account in path)
         calendar = self._calendar(asking).seen_by(one.user_pk)
         barred = barred_pools(self.gpus, asking)
@@ -117,19 +110,14 @@ class Look:
         return Snapshot(
             policy=self.policy,
             calendar=calendar,
-            own=self._holdings(one.user_pk),
-            quotas=self._quota(one, path),
+            own=self.people.holdings.get(one.user_pk, ()),
+            quotas=self.people.quotas(membership, path),
             barred=barred,
             membership_pk=one.member_pk,
             tree=self.tree,
-            strike=self._strike(one.user_pk),
-            right=right_to_book(self.rows[one.pk].membership, path),
+            strike=self.people.strikes.get(one.user_pk),
+            right=right_to_book(membership, path),
         )
-
-    def _path(self, one: Waiting) -> list[Account]:
-        if one.member_pk not in self._paths:
-            self._paths[one.member_pk] = account_path(self.rows[one.pk].membership)
-        return self._paths[one.member_pk]
 
     def _calendar(self, asking: frozenset[int]) -> Calendar:
         """Return the calendar of who asks from here; teaching slots differ."""
@@ -151,30 +139,9 @@ class Look:
             )
         return self._calendars[admitted]
 
-    def _quota(self, one: Waiting, path: list[Account]) -> tuple[QuotaInfo, ...]:
-        if one.member_pk not in self._quotas:
-            self._quotas[one.member_pk] = quota_infos(
-                self.rows[one.pk].membership, path, self.now, self.until,
-                policy=self.policy,
-                pools={gpu.pool_pk for gpu in self.gpus if gpu.limited},
-            )  # fmt: skip
-        return self._quotas[one.member_pk]
-
-    def _strike(self, user_pk: int) -> Strike | None:
-        if user_pk not in self._strikes:
-            self._strikes[user_pk] = user_strike(
-                user_pk, now=self.now, policy=self.policy
-            )
-        return self._strikes[user_pk]
-
-    def _holdings(self, user_pk: int) -> tuple[Holding, ...]:
-        if user_pk not in self._own:
-            self._own[user_pk] = own_holdings(user_pk)
-        return self._own[user_pk]
-
 
 def look(now: datetime, policy: Policy) -> Look:
-    """Read the waitlist and what it is judged by, in few queries a person."""
+    """Read the waitlist and what it is judged by, in few queries for everybody."""
     chosen = (
         WaitingRequest.objects.waiting()
         .filter(membership__active=True, user__is_active=True)
@@ -187,6 +154,10 @@ def look(now: datetime, policy: Policy) -> Look:
     tree, ranks = _ranked(waiting, now, policy)
     longest = timedelta(seconds=policy.longest_seconds)
     horizon = now + timedelta(seconds=policy.firm_horizon_seconds)
+    until = max([horizon, *(one.latest for one in waiting)]) + longest
+    gpus = calendar_gpus()
+    limited = frozenset(gpu.pool_pk for gpu in gpus if gpu.limited)
+    people = People([row.membership for row in rows], now, until, policy, limited)
     return Look(
         now=now,
         policy=policy,
@@ -194,8 +165,9 @@ def look(now: datetime, policy: Policy) -> Look:
         queue=in_order(waiting, ranks),
         ranks=ranks,
         tree=tree,
-        until=max([horizon, *(one.latest for one in waiting)]) + longest,
-        gpus=calendar_gpus(),
+        until=until,
+        gpus=gpus,
+        people=people,
     )
 
 
