@@ -103,7 +103,9 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
-        "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;",
+        # What is deleted is overwritten: an erased name must not stay in the file.
+        "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
+        "PRAGMA secure_delete=ON;",
     }
 # Seconds a thread keeps its connection (see ``gpuportal/handler.py``).
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=60)
@@ -148,6 +150,12 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE = {
     "reservations": {
         "task": "reservations.tasks.tick",
+        "schedule": 1.0,
+        "options": {"expires": 5},
+    },
+    # Who waits: whether anything is to be done is two short queries.
+    "waitlist": {
+        "task": "reservations.tasks.place",
         "schedule": 1.0,
         "options": {"expires": 5},
     },

@@ -4,17 +4,39 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import live, services
-from reservations.services import delivery, inviting, replays, reports
+from reservations.domain.window import whole_second
+from reservations.services import delivery, inviting, placing, replays, reports
+from reservations.snapshots.facts import site_policy
 
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
 """Longer than a run lasts: `delivery.RUN_SECONDS` and one message's timeouts."""
 
+PLACING = "reservations.placing"
+PLACING_SECONDS = 60
+"""Longer than a look lasts: `placing.BUSY_SECONDS`, and one look more."""
+
 
 @shared_task(name="reservations.tasks.tick")  # type: ignore[untyped-decorator]
 def tick() -> dict[str, int]:
     """Run the calendar's tick (see ``services.tick`` for its steps)."""
-    return services.tick(timezone.now())
+    return services.tick(timezone.now(), waitlist=False)
+
+
+@shared_task(name="reservations.tasks.place")  # type: ignore[untyped-decorator]
+def place() -> dict[str, int]:
+    """Look at the waitlist, in one process of the worker at a time.
+
+    Placements take their turn in the database: the mark in the broker only keeps the
+    other process free for the ticks, which wait for nobody who waits.
+    """
+    broker = live.client()
+    if not broker.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
+        return {}
+    try:
+        return placing.place(whole_second(timezone.now()), site_policy())
+    finally:
+        broker.delete(PLACING)
 
 
 @shared_task(name="reservations.tasks.deliver")  # type: ignore[untyped-decorator]

@@ -118,13 +118,13 @@ def first_placed(
     *,
     now: datetime,
     skip: Collection[int] = (),
-    vain: set[int] | None = None,
+    vain: dict[int, Choice | None] | None = None,
 ) -> Choice | None:
     """Return the first in order that can be placed without asking; None: nobody.
 
     Args:
         skip: those that are not looked at.
-        vain: gets those that were looked at in vain.
+        vain: gets those that were looked at in vain, with what needs an answer.
     """
     for one in queue:
         if one.pk in skip:
@@ -133,7 +133,7 @@ def first_placed(
         if found is not None and not found.ask:
             return found
         if vain is not None:
-            vain.add(one.pk)
+            vain[one.pk] = found
     return None
 
 

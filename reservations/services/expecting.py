@@ -4,6 +4,7 @@ An offer is made where a placement needs an answer. It is held against others wh
 would have to be asked, not against bookings, nor against who may be placed at once.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -26,8 +27,15 @@ PAUSE_SECONDS = 2 * 3600
 URL = "/waiting/"
 
 
-def tell_rest(found: Look, at: datetime, policy: Policy) -> int:
-    """Offer what needs an answer, and keep where everybody would land."""
+def tell_rest(
+    found: Look, at: datetime, policy: Policy, chosen: Mapping[int, Choice | None]
+) -> int:
+    """Offer what needs an answer, and keep where everybody would land.
+
+    Args:
+        chosen: what was chosen for some of them on this look: it stands unless what
+            is offered to others meanwhile meets it.
+    """
     expected = expect(found.queue, found.facts, now=at, policy=policy)
     offered = 0
     taken: list[Plan] = []
@@ -36,9 +44,10 @@ def tell_rest(found: Look, at: datetime, policy: Policy) -> int:
         if one.consents:
             # It needs no answer: what it could have, it was given.
             continue
-        # One offer a slot: who stands behind is asked when it was not taken.
         facts = found.facts(one)
-        facts = replace(facts, calendar=beside(facts.calendar, taken))
+        if taken:
+            # One offer a slot: who stands behind is asked when it was not taken.
+            facts = replace(facts, calendar=beside(facts.calendar, taken))
         if (standing := offered_of(row, at)) is not None:
             if _can_be_had(row, standing, facts, at):
                 taken.append(standing)
@@ -46,7 +55,9 @@ def tell_rest(found: Look, at: datetime, policy: Policy) -> int:
             _end_offer(row)
         elif not _may_be_offered(row, at):
             continue
-        choice = choose(one, facts, now=at)
+        choice = chosen.get(one.pk)
+        if one.pk not in chosen or (choice is not None and _meets(choice, taken)):
+            choice = choose(one, facts, now=at)
         if choice is None or not choice.ask:
             continue
         if _offer(row, choice, offer_until(one, choice.slot, now=at), at):
@@ -56,6 +67,14 @@ def tell_rest(found: Look, at: datetime, policy: Policy) -> int:
     for pk, row in found.rows.items():
         _expect(row, expected.get(pk), at)
     return offered
+
+
+def _meets(choice: Choice, taken: Sequence[Plan]) -> bool:
+    gpu_pks = set(choice.slot.gpu_ids)
+    return any(
+        plan.window.meets(choice.slot.window) and plan.gpu_pks & gpu_pks
+        for plan in taken
+    )
 
 
 def offered_of(row: WaitingRequest, at: datetime) -> Plan | None:

@@ -7,11 +7,15 @@ of ``services.booking``. ``WaitlistLook`` is locked before them: its ``turn`` sa
 whether somebody placed since it was read, so that two beats at once serve in the same
 order as one.
 
-A look costs; it is taken when something was written since the last one (every act
-leaves an audit row, in its own transaction) and every ``look_again_seconds``.
+A look costs (bench/waiting.py); it is taken when something was written since the last
+one that may free time or move ranks (every act leaves an audit row, in its own
+transaction), at most every ``REST_SECONDS`` while a rush goes on, and in any case every
+``look_again_seconds``. One that places for longer than ``BUSY_SECONDS`` ends, and the
+next goes on. In the live portal it is a task of its own: no other step waits for it.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -42,6 +46,15 @@ from reservations.snapshots.waiting import Look, look
 
 MOST_TRIES = 100
 """Placements a step tries at most; the next tick goes on."""
+BUSY_SECONDS = 5.0
+"""After so long no further placement is begun in this look."""
+REST_SECONDS = 5
+"""Between two looks while things are written all the time."""
+NO_REASON = (
+    "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
+    "waiting.planned", "waiting.offered", "waiting.expired",
+)  # fmt: skip
+"""Acts that free nothing; a rank that they move counts at the next look."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
 log = logging.getLogger(__name__)
 
@@ -59,16 +72,14 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
     # Read before anything else: what is written from here on asks for another look.
     newest: int | None = _newest_entry()
     age = (at - before.looked_at).total_seconds() if before.looked_at else None
-    if (
-        age is not None
-        and 0 <= age < policy.look_again_seconds
-        and newest == before.seen_entry
-    ):
+    rests = age is not None and 0 < age < REST_SECONDS
+    recent = age is not None and 0 <= age < policy.look_again_seconds
+    if rests or (recent and not _something_new(before.seen_entry)):
         return done
     try:
         done["waiting_expired"] = _expire(at, policy)
-        done["placed"], found = _place_all(at, policy)
-        done["offered"] = tell_rest(found, at, policy)
+        done["placed"], found, vain = _place_all(at, policy)
+        done["offered"] = tell_rest(found, at, policy, vain)
         if done["placed"]:
             newest = None
     except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
@@ -81,6 +92,16 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
 
 def _newest_entry() -> int:
     return AuditEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
+
+
+def _something_new(seen: int) -> bool:
+    """Say whether something was written since that gives a reason to look."""
+    return (
+        AuditEntry.objects.filter(pk__gt=seen)
+        .exclude(verb__in=NO_REASON)
+        .order_by()
+        .exists()
+    )
 
 
 def _expire(at: datetime, policy: Policy) -> int:
@@ -110,23 +131,32 @@ def _longest(policy: Policy) -> timedelta:
 # --- place ---------------------------------------------------------------------------
 
 
-def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
+def _place_all(
+    at: datetime, policy: Policy
+) -> tuple[int, Look, dict[int, Choice | None]]:
     """Place the first that fits until nobody does; how many, and the last look.
+
+    With it, of those that were looked at on it, what could be offered to them.
 
     Who was looked at in vain is not looked at again until something was displaced,
     but once more at the end: a placement takes time away, it may only move ranks.
     """
     placed = 0
     refused: set[int] = set()
-    vain: set[int] = set()
+    vain: dict[int, Choice | None] = {}
+    fresh: dict[int, Choice | None] = {}
     found, turn = _look(at, policy)
+    begun = time.monotonic()
     for _ in range(MOST_TRIES):
-        before = set(vain)
-        choice = first_placed(
-            found.queue, found.facts, now=at, skip=refused | vain, vain=vain
-        )
-        if choice is None and not before:
+        if placed and time.monotonic() - begun > BUSY_SECONDS:
             break
+        fresh = {}
+        choice = first_placed(
+            found.queue, found.facts, now=at, skip={*refused, *vain}, vain=fresh
+        )
+        if choice is None and not vain:
+            break
+        vain |= fresh
         if choice is None:
             vain.clear()
             found, turn = _look(at, policy)
@@ -154,7 +184,7 @@ def _place_all(at: datetime, policy: Policy) -> tuple[int, Look]:
             if choice.decision.displaced:
                 vain.clear()
         found, turn = _look(at, policy)
-    return placed, found
+    return placed, found, fresh
 
 
 def _look(at: datetime, policy: Policy) -> tuple[Look, int]:

@@ -11,7 +11,8 @@
 8. clear closed Gpus of what came there since (``closures.due``); take replaced ones
    out once nothing stands on them (``replacing.due``)
 9. tell of courses and guests that end soon; end what is due (``courses``)
-10. place who waits, in order; offer and plan for the others (``placing``)
+10. place who waits, in order; offer and plan for the others (``placing``; live, a
+    task of its own, as one look may take seconds)
 11. roll up what each Account's Gpus did, hour by hour, once an hour is over
 12. tell who holds Gpus when their time is over soon (``news.ending``)
 13. close Offers whose time is over; book a Series' days as they come into the
@@ -63,8 +64,12 @@ MOST_ROWS = 500
 log = logging.getLogger(__name__)
 
 
-def tick(now: datetime) -> dict[str, int]:
-    """Run every step; how many rows each one moved."""
+def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
+    """Run every step; how many rows each one moved.
+
+    Args:
+        waitlist: step 10 too; the live portal runs it as a task of its own.
+    """
     at = whole_second(now)
     policy = site_policy()
     done = {
@@ -79,7 +84,8 @@ def tick(now: datetime) -> dict[str, int]:
     done |= closures.due(at, policy)
     done |= replacing.due(at, policy)
     done |= courses.end_due(at, policy)
-    done |= placing.place(at, policy)
+    if waitlist:
+        done |= placing.place(at, policy)
     done["hours_rolled"] = _roll_hours(at)
     done |= news.ending(at, policy)
     done |= offers.expire(at, policy)
