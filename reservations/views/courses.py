@@ -29,7 +29,7 @@ from reservations.domain.sheet import SheetInvalid, read_sheet, written
 from reservations.models import Account, TreeChange, User
 from reservations.services import accounts, invitations, inviting
 from reservations.services.invitations import UNUSABLE
-from reservations.snapshots.people import people
+from reservations.snapshots.logins import people
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_draft import preview_of
 from reservations.views.tree_forms import HoursField, LastDayField

@@ -28,7 +28,7 @@ from reservations.domain.sheet import (
 )
 from reservations.models import TreeChange
 from reservations.services import accounts
-from reservations.snapshots.people import people
+from reservations.snapshots.logins import people
 from reservations.snapshots.tree import read_tree
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_draft import preview_of
