@@ -183,6 +183,9 @@ def _other(request: HttpRequest, error: Exception) -> HttpResponse:
     """A refusal or an outage as a problem; a crash is logged and says little."""
     if problems.status_of(error) is not None:
         return problems.problem_response(error)
+    number = problems.number_problem(request, error)
+    if number is not None:
+        return problems.respond(number)
     log.error("%s %s failed", request.method, request.path, exc_info=error)
     return problems.respond(
         problems.problem(

@@ -24,7 +24,8 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (reservations.NotAllowed, HTTPStatus.FORBIDDEN),
     (reservations.NotFound, HTTPStatus.NOT_FOUND),
     (reservations.TooFast, HTTPStatus.TOO_MANY_REQUESTS),
-    (reservations.Refusal, HTTPStatus.CONFLICT),
+    # Refusals, and whatever else of booking its page does not tell by itself.
+    (reservations.BookingError, HTTPStatus.CONFLICT),
     (placement.BadInput, HTTPStatus.UNPROCESSABLE_ENTITY),
     (placement.LogConflict, HTTPStatus.CONFLICT),
     (placement.LogTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),

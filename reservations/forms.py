@@ -88,6 +88,15 @@ def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
     return Asked(form.cleaned_data, notices)
 
 
+def whole_number(text: str) -> int:
+    """Return a key or a version as an address or a form tells it; 0: it is none.
+
+    >>> whole_number("17"), whole_number("-1"), whole_number("9" * 5000)
+    (17, 0, 0)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
 def wall(at: datetime | None) -> str:
     """Return an instant as the site's clock shows it, to the minute; "" for None."""
     return timezone.localtime(at).strftime(WALL) if at else ""

@@ -105,6 +105,9 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
         return False
     if any(found.version == net.version and found in net for net in networks):
         return True
+    if isinstance(found, IPv6Address) and found.is_site_local:
+        # Gone since RFC 3879, still routed inside some sites, "global" to Python.
+        return False
     return found.is_global and not (
         found.is_multicast or found.is_reserved or found.is_unspecified
     )

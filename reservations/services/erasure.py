@@ -35,6 +35,7 @@ from reservations.models import (
     SitePolicy,
     Token,
     TreeChange,
+    TreeChangeRow,
     User,
     WaitingRequest,
 )
@@ -114,6 +115,7 @@ def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> Nam
     _drop_own(user, now)
     for model, fields in NAMING:
         rewrite(model, fields, names)
+    _rewrite_titles(names)
     _strike(names)
     _blank(user, names, now)
     audit_act(verb="person.erased", subject=f"user:{user.pk}", actor=actor, now=now)
@@ -182,6 +184,15 @@ def rewrite(model: type[Model], fields: tuple[str, ...], names: Names) -> int:
             model._default_manager.filter(pk=row.pk).update(**values)
             changed += 1
     return changed
+
+
+def _rewrite_titles(names: Names) -> None:
+    """Rewrite what Accounts were titled; an Account's own name is no text."""
+    for row in list(_naming(TreeChangeRow, ("before", "after"), names)):
+        for values in (row.before, row.after):
+            if values and values.get("title"):
+                values["title"] = names.without(values["title"])
+        row.save(update_fields=["before", "after"])
 
 
 def _strike(names: Names) -> None:

@@ -20,7 +20,7 @@ from django.views.decorators.http import (
 from reservations.domain.closing import ClosureInvalid, PreviewStale
 from reservations.domain.errors import BookingError, NotFound
 from reservations.domain.relief import Fate, Relief
-from reservations.forms import read
+from reservations.forms import read, whole_number
 from reservations.models import Closure, Reservation
 from reservations.services import closures
 from reservations.services.closures import ClosureDraft, Preview
@@ -210,7 +210,8 @@ def _initial(request: HttpRequest, row: Closure | None) -> dict[str, Any]:
         for name in ("account", "node", "pool"):
             values[name] = getattr(row, f"{name}_id")
         return values | {"gpus": list(row.gpus.values_list("pk", flat=True))}
-    chosen = [int(pk) for pk in request.GET.getlist("gpus")[:1000] if pk.isdecimal()]
+    chosen = [whole_number(pk) for pk in request.GET.getlist("gpus")[:1000]]
+    chosen = [pk for pk in chosen if pk]
     kind = request.GET.get("kind", "")
     return {
         "kind": kind if kind in Closure.Kind.values else Closure.Kind.MAINTENANCE,
@@ -251,7 +252,7 @@ def end(request: HttpRequest, pk: int) -> HttpResponseBase:
     try:
         row = closures.cancel(
             pk=pk,
-            version=int(version) if version.isdecimal() else 0,
+            version=whole_number(version),
             actor=reader(request),
             now=timezone.now(),
         )

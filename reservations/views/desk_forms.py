@@ -7,7 +7,7 @@ from django import forms
 from django.db.models import QuerySet
 
 from reservations.domain.desk import ACTS, Act
-from reservations.forms import WALL
+from reservations.forms import WALL, whole_number
 from reservations.models import Account, Closure, Membership
 from reservations.views.tree_forms import HoursField
 from telemetry.models import Gpu, Node, Pool
@@ -38,6 +38,21 @@ class MomentField(forms.DateTimeField):
         if at is not None and not 2000 <= at.year <= 2200:
             raise forms.ValidationError("The year is not between 2000 and 2200.")
         return at  # type: ignore[no-any-return]
+
+
+class KeysField(forms.ModelMultipleChoiceField):
+    """Rows by their numbers; one that no database can hold is no row."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the rows."""
+        for key in value if isinstance(value, list | tuple) else ():
+            if isinstance(key, str) and not whole_number(key):
+                raise forms.ValidationError(
+                    self.error_messages["invalid_pk_value"],
+                    code="invalid_pk_value",
+                    params={"pk": key[:20]},
+                )
+        return super().clean(value)
 
 
 def _select(queryset: QuerySet[Any], label: str, empty: str) -> Any:
@@ -76,7 +91,7 @@ class ClosureForm(forms.Form):
     )
     node = _select(Node.objects.all(), "Node", "choose a node")
     pool = _select(Pool.objects.all(), "Pool", "choose a pool")
-    gpus = forms.ModelMultipleChoiceField(
+    gpus = KeysField(
         queryset=Gpu.objects.shown().select_related("node", "pool"),
         required=False,
         label="GPUs",
@@ -128,9 +143,7 @@ class ActForm(forms.Form):
         widget=forms.Select(attrs={"class": "select"}),
     )
     pool = _select(Pool.objects.all(), "Pool", "choose a pool")
-    gpus = forms.ModelMultipleChoiceField(
-        queryset=Gpu.objects.filter(retired=False), required=True
-    )
+    gpus = KeysField(queryset=Gpu.objects.filter(retired=False), required=True)
     reason = forms.CharField(required=False, max_length=REASON_LENGTH)
     move_booked = forms.BooleanField(required=False)
 
@@ -145,7 +158,7 @@ class PoolForm(forms.Form):
         "Counts for bookings made from now on.",
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
-    accounts = forms.ModelMultipleChoiceField(
+    accounts = KeysField(
         queryset=Account.objects.filter(archived_at=None),
         required=False,
         label="Who may book",

@@ -17,7 +17,7 @@ from reservations.domain.editing import Edit
 from reservations.domain.errors import BookingError
 from reservations.domain.lowuse import LOW_PCT, HeldUse
 from reservations.domain.outlook import Moved, compare
-from reservations.forms import read
+from reservations.forms import read, whole_number
 from reservations.models import Account, User
 from reservations.services import accounts, heading
 from reservations.snapshots import site_policy
@@ -129,16 +129,15 @@ def _typed(
     errors: dict[int, str] = {}
     for name in request.POST:
         text = request.POST.get(name, "")
-        number = name.removeprefix("shares-")
-        if number == name or not (number.isdecimal() and len(number) < 19):
+        pk = whole_number(name.removeprefix("shares-"))
+        if not (pk and name.startswith("shares-")):
             continue
-        pk = int(number)
         was, _, version = request.POST.get(f"was-{pk}", "").partition(":")
         if text == was:
             continue
         typed[pk] = text
         try:
-            shares[pk] = (read_shares(text), int(version) if version.isdecimal() else 0)
+            shares[pk] = (read_shares(text), whole_number(version))
         except Unreadable as error:
             errors[pk] = str(error)
     return typed, shares, errors

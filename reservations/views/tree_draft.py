@@ -173,7 +173,7 @@ def drop(request: HttpRequest) -> HttpResponseBase:
     """Discard one collected edit, or all of them."""
     edits = draft.drafted(request)
     number = request.POST.get("edit", "")
-    if number.isdecimal() and int(number) < len(edits):
+    if number.isdecimal() and len(number) < 5 and int(number) < len(edits):
         del edits[int(number)]
         draft.keep(request, edits)
     elif number == "all":

@@ -99,7 +99,12 @@ def live_past(person: User, omar: User) -> None:
         detail={"login": "zeb_unix", "others": ["zeb_unix", "zebulonia"]},
     )  # fmt: skip
     vision = Account.objects.get(name="vision")
-    edit = Edit("account", vision.pk, vision.version, {"shares": 3})
+    edit = Edit(
+        "account",
+        vision.pk,
+        vision.version,
+        {"shares": 3, "title": "Lab of Zebulon Ångström"},
+    )
     accounts.save(edits=[edit], actor=omar, reason="for zebulon", now=now)
     tell(user=person, kind=Notice.Kind.RELEASED, detail={"text": "zebulon"}, now=now)
     other = make_user("zebulonia")

@@ -135,3 +135,16 @@ def test_a_refusal_that_a_page_let_through_is_a_page_with_its_sentence(client, a
     assert response is not None
     assert response.status_code == 409
     assert b"atlas:0 is taken by Bob" in response.content
+
+
+def test_a_number_that_no_column_can_hold_is_no_crash_of_the_api(client, alice) -> None:
+    client.force_login(alice)
+    for method, path in (
+        ("post", "jobs/arrays/{}/stop"),
+        ("get", "serve/{}"),
+        ("delete", "serve/{}/models/m"),
+        ("post", "reservations/{}/cancel"),
+        ("delete", "reservations/1/co-users/{}"),
+    ):
+        answer = getattr(client, method)("/api/v1/" + path.format("9" * 30))
+        assert answer.status_code in (400, 403, 404), path

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
-from telemetry.models import Gpu, TelemetryPolicy
+from telemetry.models import Gpu, Pool, TelemetryPolicy
 from tests.factories import make_gpus, make_node, make_pool, make_reservation
 
 PAGES = [
@@ -81,6 +81,23 @@ def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
     for name in ("manage-closure-new", "manage-gpus-act", "manage-replace-gpu"):
         assert desk.post(reverse(name), {"gpus": ["x"]}).status_code == 422
     assert desk.post(reverse("manage-pool-new"), {}).status_code == 422
+    pool = Pool.objects.first() or make_pool("A4000")
+    row = Closure.objects.create(
+        kind="blackout", scope="pool", pool=pool, start=timezone.now(), reason="r",
+        end=timezone.now() + timedelta(hours=1),
+    )  # fmt: skip
+    for huge in ("9" * 5000, str(2**63), "\u00b2"):
+        for name, args, data, status in (
+            ("manage-closure-new", (), {"gpus": [huge]}, 422),
+            ("manage-gpus-act", (), {"gpus": [huge], "act": "drain"}, 422),
+            ("manage-pool", (pool.pk,), {"accounts": [huge]}, 422),
+            ("manage-closure-end", (row.pk,), {"version": huge}, 302),
+            ("manage-drop", (), {"edit": huge}, 302),
+        ):
+            answer = desk.post(reverse(name, args=args), data)
+            assert answer.status_code == status, (name, huge[:20])
+    row.refresh_from_db()
+    assert row.cancelled_at is None
 
 
 def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -> None:

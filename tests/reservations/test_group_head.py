@@ -43,6 +43,8 @@ def test_a_head_previews_and_saves_shares_of_own_members(client, head, bob) -> N
     assert change.actor == head
     # Somebody saved meanwhile: what was typed is not forced over it.
     form[f"shares-{own.pk}"] = "9"
+    crooked = form | {f"was-{own.pk}": "7:" + "9" * 5000, "shares-" + "9" * 30: "1"}
+    assert client.post("/group/", crooked).status_code == 409
     stale = client.post("/group/", form)
     assert stale.status_code == 409
     assert b"changed meanwhile" in stale.content
