@@ -17,6 +17,7 @@ from placement import logs, model_files
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.models import Endpoint, Job, ServedModel
 from placement.runners.webchannel import FILE_PIECE_BYTES
+from placement.services.keeping import files_for_job
 from telemetry.models import Node
 
 MOST_PIECE_BYTES = 2**20
@@ -75,7 +76,20 @@ def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     job = Job.objects.filter(pk=pk, node=node, kind=Job.Kind.SCRIPT).first()
     if job is None:
         return problem(404, "no script of such a job here")
-    body = job.script.encode()
+    return _with_sum(job.script.encode())
+
+
+@for_nodes("GET")
+def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send the files of a script's Plan as one JSON object, name to text."""
+    jobs = Job.objects.filter(pk=pk, node=node, kind=Job.Kind.SCRIPT)
+    job = jobs.select_related("plan").first()
+    if job is None or job.plan is None:
+        return problem(404, "no files of such a job here")
+    return _with_sum(files_for_job(job.plan))
+
+
+def _with_sum(body: bytes) -> HttpResponse:
     return HttpResponse(
         body,
         content_type="application/octet-stream",

@@ -11,6 +11,7 @@ from django import forms
 from django.utils import timezone
 
 from placement.domain.errors import LaunchInvalid
+from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.recipes import RECIPES, Recipe, Setting, checked_settings
@@ -71,6 +72,12 @@ class LaunchForm(forms.Form):
         required=False, max_length=MOST_SCRIPT_CHARACTERS, strip=False
     )
     arguments = forms.CharField(required=False, max_length=4000)
+    launcher = forms.ChoiceField(
+        required=False, choices=[(way.value, way.label) for way in Launcher]
+    )
+    environment_folder = forms.CharField(
+        required=False, max_length=MOST_FOLDER_CHARACTERS
+    )
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpu_count = forms.IntegerField(required=False, min_value=1, max_value=1024)

@@ -18,6 +18,10 @@ class NewJob(Schema):
     recipe_settings: dict[str, Any] = {}
     script: str = ""
     arguments: list[str] = []
+    launcher: str = ""
+    """Of a script: python, torchrun, accelerate or deepspeed; "": it starts itself."""
+    environment_folder: str = ""
+    """First on the job's PATH: the bin folder of one's own environment, absolute."""
     plan: int | None = None
     node: str = ""
     gpus: int | None = None
@@ -41,6 +45,8 @@ class NewJob(Schema):
             "recipe_settings": self.recipe_settings,
             "script": self.script,
             "arguments": self.arguments,
+            "launcher": self.launcher,
+            "environment_folder": self.environment_folder,
             "plan_id": self.plan,
             "node": self.node,
             "gpu_count": self.gpus,

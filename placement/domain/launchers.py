@@ -1,10 +1,14 @@
 """What starts a Job's own script: its ``#!`` line, python, or a launcher of ranks.
 
 The launchers are the user's own programs: found on the Job's PATH, never ours. Options:
-torch 2.13 "torchrun", accelerate 1.15 "launch", DeepSpeed 0.19 "deepspeed --help".
+torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", DeepSpeed 0.19
+``deepspeed/launcher/{runner,launch}.py``.
 """
 
+import base64
+import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 PLAN = "plan.json"
@@ -44,6 +48,84 @@ _LABELS = {
     Launcher.ACCELERATE: "accelerate launch: one process per GPU",
     Launcher.DEEPSPEED: "deepspeed: one process per GPU",
 }
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What a launcher needs to know of the place."""
+
+    gpu_uuids: Sequence[str]
+    """By rank."""
+    simulated: bool
+    folder: str
+    """The Job's own, absolute."""
+    files: Collection[str]
+    """Names of those of ``FILES`` that lie in it."""
+    port: int
+    """A free one, for the ranks to meet."""
+
+
+def script_command(
+    launcher: Launcher, script: str, arguments: Sequence[str], ranks: Ranks
+) -> list[str]:
+    """Return the argv of a script that does not start itself; argv[0] is looked up.
+
+    DeepSpeed's configuration is handed on as ``--deepspeed_config``, the option that
+    ``deepspeed.add_config_arguments`` reads, unless the arguments say one themselves.
+    """
+    count, words = len(ranks.gpu_uuids), [script, *arguments]
+    if launcher is Launcher.TORCHRUN:
+        return ["torchrun", "--standalone", f"--nproc-per-node={count}", *words]
+    if launcher is Launcher.ACCELERATE:
+        return ["accelerate", "launch", *_accelerate(ranks), *words]
+    if launcher is Launcher.DEEPSPEED:
+        return [*_deepspeed(ranks), *words, *_deepspeed_config(ranks, arguments)]
+    return ["python", *words]
+
+
+def programs(launcher: Launcher) -> tuple[str, ...]:
+    """Return the names of programs that must be on the PATH."""
+    if launcher is Launcher.DEEPSPEED:
+        return ("python", "deepspeed")
+    return (launcher.value,) if launcher else ()
+
+
+def _accelerate(ranks: Ranks) -> list[str]:
+    count = len(ranks.gpu_uuids)
+    several = ["--main_process_port=0"] if count > 1 else []  # 0: a free one
+    if ACCELERATE in ranks.files:
+        return [f"--config_file={ranks.folder}/{ACCELERATE}", *several]
+    given = ["--num_machines=1", f"--num_processes={count}"]
+    given += ["--mixed_precision=no", "--dynamo_backend=no"]
+    # On simulated Gpus too: told of a CPU accelerate starts several ranks by MPI only.
+    return [*given, *(["--multi_gpu", *several] if count > 1 else [])]
+
+
+def _deepspeed(ranks: Ranks) -> list[str]:
+    """The second half of program ``deepspeed``, which starts a node's ranks.
+
+    The first half forgets CUDA_VISIBLE_DEVICES and counts from the machine's first Gpu
+    (``--num_gpus``), which may be somebody else's; it only makes this command. -1 is
+    no Gpu: the ranks of a Job on simulated ones see no real card.
+    """
+    gpus = ["-1" for _ in ranks.gpu_uuids] if ranks.simulated else ranks.gpu_uuids
+    world = json.dumps({"localhost": list(gpus)}).encode()
+    return [
+        "python",
+        "-u",
+        "-m",
+        "deepspeed.launcher.launch",
+        f"--world_info={base64.urlsafe_b64encode(world).decode()}",
+        "--master_addr=127.0.0.1",
+        f"--master_port={ranks.port}",
+    ]
+
+
+def _deepspeed_config(ranks: Ranks, arguments: Sequence[str]) -> list[str]:
+    said = any(word.startswith("--deepspeed") for word in arguments)
+    if said or DEEPSPEED not in ranks.files:
+        return []
+    return ["--deepspeed", "--deepspeed_config", f"{ranks.folder}/{DEEPSPEED}"]
 
 
 def folder_problem(folder: str) -> str:

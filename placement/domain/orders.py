@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from placement.domain.errors import OrderRefused
+from placement.domain.launchers import Launcher, folder_problem
 
 VERSION = 1
 MAX_ORDER_BYTES = 64 * 1024
@@ -81,6 +82,12 @@ class Order:
     recipe: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     script_sha256: str = ""
+    launcher: str = ""
+    """A ``Launcher`` of the script."""
+    environment_folder: str = ""
+    """First on the Job's PATH; "": none."""
+    files_sha256: str = ""
+    """Of the Plan's launch files, fetched like the script; "": none."""
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     simulated: bool = False
@@ -121,7 +128,10 @@ def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float
 
 
 _NUMBERS = ("issued_at", "expires_at", "deadline_at", "grace_seconds", "claim_util_pct")
-_TEXTS = ("node", "nonce", "user", "unix_user", "script_sha256", "reason")
+_TEXTS = (
+    *("node", "nonce", "user", "unix_user", "script_sha256", "reason"),
+    *("launcher", "environment_folder", "files_sha256"),
+)
 _COUNTS = (
     "job",
     "attempt",
@@ -221,6 +231,10 @@ def _check_scalars(body: Mapping[str, Any]) -> None:
         value = body[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise OrderRefused("malformed", f"{name} is no count")
+    if body["launcher"] not in list(Launcher):
+        raise OrderRefused("malformed", "launcher is none that there is")
+    if why := folder_problem(body["environment_folder"]):
+        raise OrderRefused("malformed", f"environment_folder {why}")
     if body["recipe"] is not None and not isinstance(body["recipe"], str):
         raise OrderRefused("malformed", "recipe is no name")
     if not isinstance(body["simulated"], bool):

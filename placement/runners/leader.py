@@ -13,16 +13,24 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from placement.domain.launchers import (
+    FILES,
+    Launcher,
+    Ranks,
+    programs,
+    script_command,
+)
 from placement.domain.orders import Order
 from placement.domain.recipes import recipe_command
 from placement.runners import accounts, processes
 from placement.runners.accounts import Identity
+from placement.runners.belongings import SCRIPT
+from placement.runners.programs import checked_argv, free_port, search_path
 
 CODE_DIR = Path(__file__).resolve().parents[2]
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 CANNOT_START = 126
 RUN_VARIABLE = "GPUPORTAL_RUN"
 CHECKPOINT = "checkpoint"
@@ -36,10 +44,11 @@ def run_entry(nonce: str) -> str:
     return f"{RUN_VARIABLE}={hashlib.sha256(nonce.encode()).hexdigest()[:24]}"
 
 
-def command(order: Order, script: Path) -> list[str]:
-    """Return argv: the recipe's, or the script with its arguments.
+def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
+    """Return argv: the recipe's, or the script with its launcher and arguments.
 
-    A script without a ``#!`` line is one for the shell, as in every shell.
+    A script that starts itself and has no ``#!`` line is one for the shell, as in
+    every shell. A launcher is looked up when the Job's user is known.
     """
     if order.recipe is not None:
         return recipe_command(
@@ -49,20 +58,35 @@ def command(order: Order, script: Path) -> list[str]:
             python=sys.executable,
             plan=order.plan,
         )
+    script, arguments = work / SCRIPT, order.argv or ()
+    launcher = Launcher(order.launcher)
+    if launcher:
+        ranks = Ranks(
+            gpu_uuids=order.gpu_uuids,
+            simulated=order.simulated,
+            folder=str(work),
+            files=files,
+            port=free_port(),
+        )
+        return script_command(launcher, str(script), arguments, ranks)
     with script.open("rb") as file:
         head = [] if file.read(2) == b"#!" else ["/bin/sh"]
-    return [*head, str(script), *(order.argv or ())]
+    return [*head, str(script), *arguments]
 
 
 def environment(
-    order: Order, *, work: Path, identity: Identity | None
+    order: Order,
+    *,
+    work: Path,
+    identity: Identity | None,
+    files: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the whole environment of the Job."""
     home = identity.home if identity and identity.home.is_dir() else work
     name = identity.name if identity else ""
     run_name, _, run_value = run_entry(order.nonce).partition("=")
     facts = {
-        "PATH": SYSTEM_PATH,
+        "PATH": search_path(order.environment_folder),
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
@@ -76,6 +100,7 @@ def environment(
         "GPUPORTAL_ENDS_AT": str(int(order.deadline_at)),
         "GPUPORTAL_RESUMES_JOB": str(order.resume_job or ""),
         run_name: run_value,
+        **{FILES[name]: str(work / name) for name in files},
         **_visible(order),
     }
     if name:
@@ -139,6 +164,9 @@ def become_job(
         accounts.limit(order.limits, identity)
         accounts.become(identity)
         processes.die_with_parent(shim_pid)
+        argv = checked_argv(
+            argv, programs(Launcher(order.launcher)), order.environment_folder
+        )
         _check_reach(work, argv, identity)
         if resume is not None:
             _take_over(resume, work / CHECKPOINT, order.resume_job)

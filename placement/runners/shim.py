@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import select
 import signal
@@ -33,7 +32,7 @@ from placement.domain.endings import WARN_SECONDS, due_warning, left_words
 from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, parse_order, remaining_seconds
 from placement.domain.recipes import SERVE
-from placement.runners import accounts, leader, processes, sockets
+from placement.runners import accounts, belongings, leader, processes, sockets
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
 from placement.runners.ending import Ending, supervisor
@@ -59,6 +58,7 @@ class Shim:
         self.warned_seconds: int | None = None
         # An order to stop may have come before this process.
         self.asked = bool(folder.read("stop"))
+        self.files: list[str] = []
         self.leader_pid = 0
         self.leader_status: int | None = None
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -90,38 +90,17 @@ class Shim:
             processes.end_descendants()
 
     def _prepare(self, identity: Identity | None) -> list[str]:
-        """Make the Job's own folder, fetch the script, return argv."""
+        """Make the Job's own folder with all that belongs there, return argv."""
         accounts.own_folder(self.folder.work, identity)
-        script = self.folder.work / "script"
-        if self.order.recipe is None:
-            self._put(script, self._fetch(), identity, mode=0o700)
-        if self.order.plan:
-            plan = json.dumps(dict(self.order.plan), indent=1).encode()
-            self._put(self.folder.work / "plan.json", plan, identity, mode=0o600)
-        return leader.command(self.order, script)
-
-    def _fetch(self) -> bytes:
-        from placement.runners import webchannel
-
-        return webchannel.download_script(
+        self.files = belongings.lay_out(
+            self.order,
+            self.folder.work,
+            identity,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
-            node=self.order.node,
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
-            job=self.order.job,
-            sha256=self.order.script_sha256,
-            until=self.order.expires_at,
             given_up=lambda: self.asked,
         )
-
-    def _put(
-        self, path: Path, body: bytes, identity: Identity | None, *, mode: int
-    ) -> None:
-        """Write a file of the Job's user into its folder."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, mode), "wb") as file:
-            file.write(body)
-            if identity is not None:
-                os.fchown(file.fileno(), identity.uid, identity.gid)
+        return leader.command(self.order, self.folder.work, self.files)
 
     def _open_log(self) -> int:
         # In a folder that the Job cannot write, and with a mode that lets its
@@ -172,7 +151,9 @@ class Shim:
         gate, inner = socket.socketpair()
         listener = sockets.listen(self.folder) if self._serves else None
         work, me = self.folder.work, os.getpid()
-        env = leader.environment(self.order, work=work, identity=identity)
+        env = leader.environment(
+            self.order, work=work, identity=identity, files=self.files
+        )
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)

@@ -110,7 +110,8 @@ def download_file(
     draft.replace(path)
 
 
-def download_script(
+def download_part(
+    part: str,
     *,
     web_url: str,
     node: str,
@@ -120,14 +121,14 @@ def download_script(
     until: float,
     given_up: Callable[[], bool],
 ) -> bytes:
-    """Fetch a Job's script and check it against the signed order's sum.
+    """Fetch a Job's ``script`` or ``files``; check them by the signed order's sum.
 
     Tries again while the web is away, until the order expires.
 
     Raises:
-        OrderRefused: ``script``, with what went wrong.
+        OrderRefused: with the part as its code, and what went wrong.
     """
-    url = f"{web_url}/node/v1/jobs/{job}/script"
+    url = f"{web_url}/node/v1/jobs/{job}/{part}"
     tries = 0
     while True:
         try:
@@ -135,21 +136,19 @@ def download_script(
             _, body = request("GET", url, node=node, token=token)
             break
         except ChannelRefused as error:
-            raise OrderRefused(
-                "script", f"the web refused the script: {error}"
-            ) from error
+            raise OrderRefused(part, f"the web refused the {part}: {error}") from error
         except (ChannelDown, OSError) as error:
             pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
             tries += 1
             if time.time() + pause >= until:
                 raise OrderRefused(
-                    "script", f"the script could not be fetched in time: {error}"
+                    part, f"the {part} could not be fetched in time: {error}"
                 ) from error
             time.sleep(pause)
         if given_up():
-            raise OrderRefused("script", "stopped before the script was fetched")
+            raise OrderRefused(part, f"stopped before the {part} was fetched")
     if hashlib.sha256(body).hexdigest() != sha256:
-        raise OrderRefused("script", "the script is not the one that was ordered")
+        raise OrderRefused(part, f"the {part} is not the one that was ordered")
     return body
 
 

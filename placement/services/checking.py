@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placement.domain.errors import LaunchInvalid
+from placement.domain.errors import LaunchInvalid, PlanInvalid, SpecInvalid
+from placement.domain.launchers import MOST_FILES_BYTES, Launcher, folder_problem
 from placement.domain.look import Restart
 from placement.domain.recipes import SERVE, checked_settings
-from placement.models import Job
+from placement.models import Job, StoredPlan
+from placement.services.keeping import files_for_job
 
 MOST_SCRIPT_BYTES = 256 * 1024
 MOST_ARGUMENTS = 64
@@ -21,6 +23,8 @@ def checked_form(
     script: str,
     arguments: Sequence[str],
     restart: str,
+    launcher: str = "",
+    environment_folder: str = "",
 ) -> dict[str, Any]:
     """Return the fields of the row, or raise LaunchInvalid naming each bad one."""
     problems: dict[str, str] = {}
@@ -36,6 +40,10 @@ def checked_form(
             problems["recipe"] = "models are served from /serve/"
         if script:
             problems["script"] = "a ready recipe takes no script"
+        if launcher:
+            problems["launcher"] = "a ready recipe takes no launcher"
+        if environment_folder:
+            problems["environment_folder"] = "a ready recipe takes none"
         try:
             settings_given = checked_settings(recipe, recipe_settings)
             checked |= {"recipe": recipe, "recipe_settings": settings_given}
@@ -43,7 +51,13 @@ def checked_form(
             problems |= error.problems
     elif kind == Job.Kind.SCRIPT:
         problems |= _script_problems(script, arguments)
+        if launcher not in list(Launcher):
+            ways = ", ".join(repr(way.value) for way in Launcher)
+            problems["launcher"] = f"must be one of {ways}"
+        if why := folder_problem(environment_folder):
+            problems["environment_folder"] = why
         checked |= {"script": script, "arguments": list(arguments)}
+        checked |= {"launcher": launcher, "environment_folder": environment_folder}
     else:
         there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
         problems["kind"] = f"must be one of {', '.join(there)}"
@@ -72,3 +86,20 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
             f"{MOST_ARGUMENT_CHARACTERS} characters"
         )
     return problems
+
+
+def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
+    """Refuse a Plan whose files cannot lie in the folder, or not be launched there.
+
+    Raises:
+        LaunchInvalid: with why.
+    """
+    try:
+        size = len(files_for_job(plan))
+    except (PlanInvalid, SpecInvalid) as error:
+        raise LaunchInvalid({"plan": f"cannot be read any more: {error}"}) from error
+    if size > MOST_FILES_BYTES:
+        raise LaunchInvalid({"plan": "its files are over 1 MiB: too much for a node"})
+    # Each launcher here starts the ranks of one node, and a Job has one.
+    if launcher and len({shard["node"] for shard in plan.plan["shards"]}) > 1:
+        raise LaunchInvalid({"launcher": "the plan is for several nodes, a job is not"})

@@ -57,7 +57,12 @@ def forget(*, user: User, names: Names) -> None:
     numbers = list(jobs.values_list("pk", flat=True))
     kept = list(ModelFile.objects.filter(owner=user))
     jobs.update(
-        name=_numbered("job"), script="", arguments=[], last_lines=[], reason=""
+        name=_numbered("job"),
+        script="",
+        arguments=[],
+        environment_folder="",
+        last_lines=[],
+        reason="",
     )
     JobArray.objects.filter(owner=user).update(name=_numbered("array"))
     StoredPlan.objects.filter(owner=user).update(

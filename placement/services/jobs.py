@@ -41,7 +41,7 @@ from placement.domain.refusals import (
     TooManyJobs,
 )
 from placement.models import Job, JobEvent, StoredPlan
-from placement.services.checking import checked_form
+from placement.services.checking import check_plan_of_script, checked_form
 from placement.services.moves import move
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
@@ -66,6 +66,8 @@ def launch_in(
     recipe_settings: Mapping[str, object] | None = None,
     script: str = "",
     arguments: Sequence[str] = (),
+    launcher: str = "",
+    environment_folder: str = "",
     plan_id: int | None = None,
     node: str = "",
     may_move: bool = False,
@@ -80,6 +82,8 @@ def launch_in(
 
     Args:
         node: which node, where the Reservation has Gpus on several.
+        launcher: of a script (``domain.launchers.Launcher``); "": it starts itself.
+        environment_folder: first on the Job's PATH.
         restart: how it may be started again (``domain.look.Restart``); "": not.
         gpu_count: how many Gpus it needs; None: all that are held on its node.
         resume_from: an own Job that has ended on that node, whose checkpoint it takes.
@@ -90,12 +94,13 @@ def launch_in(
         NotFound: no such Reservation or Plan of this User.
         JobRefusal: the rules say no.
     """
-    checked = checked_form(
-        name, kind, recipe, recipe_settings or {}, script, arguments, restart
-    )
+    what = (name, kind, recipe, recipe_settings or {}, script, arguments)
+    checked = checked_form(*what, restart, launcher, environment_folder)
     reservation = locked_reservation(user, reservation_id, now)
     plan = _plan_of(user, plan_id, kind)
     where = _place(reservation, plan, node)
+    if kind == Job.Kind.SCRIPT and plan is not None:
+        check_plan_of_script(plan, launcher)
     _check_counts(reservation, where, gpu_count, retries)
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:

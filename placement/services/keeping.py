@@ -1,6 +1,7 @@
 """Plans that people keep: links to them, copies of them, bookings of their Gpus."""
 
 import io
+import json
 import secrets
 import zipfile
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from datetime import datetime
 from django.db import transaction
 
 from placement.domain.errors import BadInput
-from placement.domain.launchfiles import LaunchFiles
+from placement.domain.launchers import FILES
+from placement.domain.launchfiles import LaunchFiles, launch_files
 from placement.domain.plan import Plan
+from placement.domain.spec import ModelSpec
 from placement.models import StoredPlan
 from placement.services.offering import offered
 from placement.services.planning import earliest_start
@@ -137,3 +140,16 @@ def zipped(made: LaunchFiles) -> bytes:
             entry.external_attr = (0o755 if file.name.endswith(".sh") else 0o644) << 16
             archive.writestr(entry, file.text, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def files_for_job(plan: StoredPlan) -> bytes:
+    """Return what lies in the folder of a script's Job: texts by name, as JSON.
+
+    The same Plan gives the same bytes: their sum stands in the signed order.
+
+    Raises:
+        PlanInvalid, SpecInvalid: it was kept in a form that is not read any more.
+    """
+    made = launch_files(Plan.from_json(plan.plan), ModelSpec.from_json(plan.spec))
+    texts = {file.name: file.text for file in made.files if file.name in FILES}
+    return json.dumps(texts, sort_keys=True).encode()

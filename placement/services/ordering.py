@@ -18,6 +18,7 @@ from placement.domain.sweeps import variables
 from placement.models import Job
 from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
+from placement.services.keeping import files_for_job
 from reservations.models import SitePolicy
 from telemetry.models import Gpu
 
@@ -61,10 +62,13 @@ def start_order(job: Job, *, now: datetime) -> Order:
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,
         script_sha256=sha256,
+        launcher=job.launcher,
+        environment_folder=job.environment_folder,
+        files_sha256=_files_sha256(job),
         env={}
         if job.array_index is None
         else variables(job.parameters, job.array_index),
-        plan=_plan_of(job),
+        plan={} if script else _plan_of(job),
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         **_claim(job),
@@ -115,12 +119,14 @@ def _send(order: Addressed, payload: str, *, now: datetime, about: str) -> bool:
 
 
 def planned_uuids(job: Job) -> list[str]:
-    """Return the Gpus of the Plan that a recipe runs by, by rank, or the one of an
-    endpoint; else nothing."""
+    """Return the Gpus of the Plan that a recipe or launcher runs by, by rank, or the
+    one of an endpoint; else nothing."""
     if job.kind == Job.Kind.SERVE:
         return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         return [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
+    if job.launcher and job.plan is not None:
+        return [shard["gpu_uuid"] for shard in job.plan.plan["shards"]]
     return []
 
 
@@ -155,3 +161,10 @@ def _plan_of(job: Job) -> dict[str, Any]:
     if job.plan is None or len(json.dumps(job.plan.plan)) > MOST_PLAN_CHARACTERS:
         return {}
     return dict(job.plan.plan)
+
+
+def _files_sha256(job: Job) -> str:
+    """Return the sum of the files that a script with a Plan finds in its folder."""
+    if job.kind != Job.Kind.SCRIPT or job.plan is None:
+        return ""
+    return hashlib.sha256(files_for_job(job.plan)).hexdigest()

@@ -277,6 +277,8 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         recipe_settings=job.recipe_settings,
         script=job.script,
         arguments=job.arguments,
+        launcher=job.launcher,
+        environment_folder=job.environment_folder,
         plan_id=stored.pk,
         node=plan.node,
         may_move=job.may_move,

@@ -69,6 +69,7 @@ class Web:
 
     def __init__(self, script: str = "") -> None:
         self.script = script.encode()
+        self.files = b""
         self.logs: dict[str, bytes] = {}
         self.down = False
         web = self
@@ -87,7 +88,8 @@ class Web:
                 if web.down or self.headers["Authorization"] != AUTHORIZATION:
                     self.answer(503 if web.down else 401, b"")
                     return
-                self.answer(200, web.script)
+                files = self.path.endswith("/files")
+                self.answer(200, web.files if files else web.script)
 
             def do_PUT(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))

@@ -12,7 +12,7 @@ from placement.models import Job
 from placement.runners.webchannel import (
     ChannelDown,
     ChannelRefused,
-    download_script,
+    download_part,
     upload_log,
 )
 from reservations.domain.lifecycle import State
@@ -171,8 +171,8 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
     token_file = tmp_path / "token"
     token_file.write_text(node.token)
     web = {"web_url": live_asgi, "node": "red", "job": job.pk}
-    script = download_script(
-        **web, token_file=token_file, until=0, given_up=lambda: False,
+    script = download_part(
+        "script", **web, token_file=token_file, until=0, given_up=lambda: False,
         sha256=hashlib.sha256(job.script.encode()).hexdigest(),
     )  # fmt: skip
     assert script.decode() == job.script

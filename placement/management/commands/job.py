@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from placement import logs, services, snapshots
 from placement.domain.errors import BadInput, LaunchInvalid
+from placement.domain.launchers import Launcher
 from placement.domain.lifecycle import JobState
 from placement.domain.recipes import RECIPES
 from placement.domain.sweeps import read_sweep
@@ -94,6 +95,8 @@ class Command(BaseCommand):
             "recipe_settings": dict(map(_setting, options["set"])),
             "script": _script(script) if script else "",
             "arguments": options["argument"],
+            "launcher": options["launcher"],
+            "environment_folder": options["environment_folder"],
             "node": options["node"],
             "gpu_count": options["gpus"],
             "retries": options["retries"],
@@ -161,6 +164,15 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="of the recipe"
     )
     parser.add_argument("--argument", action="append", default=[], help="of the script")
+    parser.add_argument(
+        "--launcher",
+        choices=[way.value for way in Launcher if way],
+        default="",
+        help="of the script",
+    )
+    parser.add_argument(
+        "--environment-folder", default="", metavar="DIR", help="first on its PATH"
+    )
     parser.add_argument("--node", default="")
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--retries", type=int, default=0)

@@ -1,0 +1,73 @@
+"""Where the programs that a Job starts with lie: looked for as the Job's own user.
+
+A folder that its owner names goes first on the PATH. One that everybody may write is
+not used: whoever put a program there would run it as the Job's user.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+OTHER_NAMES = {"python": ("python", "python3")}
+"""Systems that have no ``python`` call it ``python3``."""
+
+
+def search_path(environment_folder: str) -> str:
+    """Return the Job's PATH."""
+    return f"{environment_folder}:{SYSTEM_PATH}" if environment_folder else SYSTEM_PATH
+
+
+def checked_argv(
+    argv: Sequence[str], needed: Sequence[str], environment_folder: str
+) -> list[str]:
+    """Return argv with its program's whole path.
+
+    Args:
+        needed: further programs that must be there.
+
+    Raises:
+        OSError: a program is not installed, or its folder is not to be trusted.
+    """
+    if environment_folder:
+        _check_folder(Path(environment_folder))
+    path = search_path(environment_folder)
+    for name in needed:
+        _found(name, path)
+    program = argv[0] if "/" in argv[0] else _found(argv[0], path)
+    if environment_folder and program.startswith(f"{environment_folder}/"):
+        _check_closed(Path(program))
+    return [program, *argv[1:]]
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _found(name: str, path: str) -> str:
+    for word in OTHER_NAMES.get(name, (name,)):
+        if program := shutil.which(word, path=path):
+            return program
+    raise FileNotFoundError(f"{name} is not installed: it is not in {path}")
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir() or not os.access(folder, os.X_OK):
+        raise FileNotFoundError(f"the environment folder {folder} cannot be entered")
+    for place in (real := folder.resolve(), *real.parents):
+        _check_closed(place)
+
+
+def _check_closed(place: Path) -> None:
+    mode = place.stat().st_mode
+    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
+    if mode & stat.S_IWOTH and not sticky:
+        raise PermissionError(f"everybody may write {place}: it is not used")

@@ -1,0 +1,141 @@
+"""Scripts that torchrun, accelerate, deepspeed or python starts, through real shims."""
+
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.placement.nodes import ended, script_order, start
+
+BIN = str(Path(sys.executable).parent)
+"""Of an environment that has torch, as a student names theirs."""
+RANKS = """
+import json, os, sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+plan = json.load(open(os.environ["GPUPORTAL_PLAN"]))
+if dist.get_rank() == 0:
+    print("sum", total.item(), "of", dist.get_world_size(), sys.argv[1:], plan["title"])
+dist.destroy_process_group()
+"""
+ACCELERATE = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_GPU",
+    "gpu_ids": "all",
+    "machine_rank": 0,
+    "main_training_function": "main",
+    "mixed_precision": "no",
+    "num_machines": 1,
+    "num_processes": 2,
+    "use_cpu": False,
+}
+
+
+def launched(node, web, launcher, files=None, **changes):
+    if files is not None:
+        web.files = json.dumps(files).encode()
+        changes["files_sha256"] = hashlib.sha256(web.files).hexdigest()
+    known = {"launcher": launcher, "environment_folder": BIN}
+    return start(replace(node, web_url=web.url), script_order(web, **known | changes))
+
+
+TWO = {"gpu_uuids": ("GPU-a", "GPU-b"), "gpu_indexes": (0, 1), "simulated": True}
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_a_launcher_starts_one_rank_per_gpu_with_the_plans_files(node, serve, launcher):
+    files = {"plan.json": '{"title": "two"}', "accelerate.json": json.dumps(ACCELERATE)}
+    folder = launched(
+        node, serve(RANKS), launcher, files, argv=("--epochs", "2"), **TWO
+    )
+    status = ended(folder, 60)
+    log = folder.log.read_text()
+    assert status["exit_code"] == 0, log
+    told = [line for line in log.splitlines() if line.startswith("sum")]
+    assert told == ["sum 3.0 of 2 ['--epochs', '2'] two"]
+
+
+def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
+    script = "import os, sys; print(*[os.environ[n] for n in sys.argv[2:5]], *sys.argv)"
+    folder = launched(
+        node,
+        serve(script),
+        "deepspeed",
+        {"deepspeed.json": "{}"},
+        argv=("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
+        **TWO,
+    )
+    status = ended(folder, 60)
+    log = folder.log.read_text()
+    assert status["exit_code"] == 0, log
+    told = sorted(line for line in log.splitlines() if line[:4] in ("0 2 ", "1 2 "))
+    assert len(told) == 2
+    for rank, line in enumerate(told):
+        assert line.startswith(f"{rank} 2 -1,-1 {folder.work}/script")
+        assert f"--local_rank={rank}" in line
+        ending = f"--deepspeed --deepspeed_config {folder.work}/deepspeed.json"
+        assert line.endswith(ending)
+
+
+def test_python_runs_with_the_environment_that_its_owner_names(node, serve):
+    script = (
+        "import json, os, sys\n"
+        "print(sys.executable, sys.argv[1:])\n"
+        "for name in sorted(os.environ):\n"
+        "    if name.endswith(('_PLAN', '_CONFIG', '_FILE', '_MAP')):\n"
+        "        print(name, json.load(open(os.environ[name])))\n"
+    )
+    files = {
+        name: f'"{name}"' for name in ("plan.json", "deepspeed.json", "accelerate.json")
+    }
+    folder = launched(node, serve(script), "python", files, argv=("a b",))
+    assert ended(folder)["exit_code"] == 0
+    assert folder.log.read_text().splitlines() == [
+        f"{BIN}/python ['a b']",
+        "ACCELERATE_CONFIG_FILE accelerate.json",
+        "GPUPORTAL_DEEPSPEED_CONFIG deepspeed.json",
+        "GPUPORTAL_PLAN plan.json",
+    ]
+    modes = {p.name: p.stat().st_mode & 0o777 for p in folder.work.iterdir()}
+    assert modes == {"script": 0o700, **dict.fromkeys(files, 0o600)}
+
+
+def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
+    node, serve, tmp_path
+):
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    for folder in (own, shared):
+        folder.mkdir()
+        (folder / "python").symlink_to(sys.executable)
+    shared.chmod(0o777)
+    web = serve("print('never')")
+    for number, (launcher, folder, words) in enumerate(
+        [
+            ("deepspeed", own, f"deepspeed is not installed: it is not in {own}:"),
+            ("python", shared, f"everybody may write {shared}: it is not used"),
+            ("python", tmp_path / "none", "cannot be entered"),
+        ]
+    ):
+        begun = launched(
+            node, web, launcher, job=number + 1, environment_folder=str(folder)
+        )
+        assert ended(begun)["exit_code"] == 126
+        (line,) = begun.log.read_text().splitlines()
+        assert line.startswith("gpuportal: ") and words in line
+
+
+def test_files_that_are_not_those_ordered_are_never_written(node, serve):
+    web = serve("true\n")
+    folder = launched(node, web, "", {"../../evil": "x"})
+    status = ended(folder)
+    assert status["event"] == "refused" and "not among" in status["reason"]
+    web.files = b"{}"
+    other = launched(node, web, "", job=2, files_sha256="0" * 64)
+    assert "not the one that was ordered" in ended(other)["reason"]
+    assert not any(other.work.iterdir())
