@@ -16,6 +16,7 @@ from reservations.domain.policy import Policy
 from reservations.domain.waitlist import Waiting, in_order
 from reservations.domain.window import Window
 from reservations.models import Closure, NoticeSettings, WaitingRequest
+from reservations.snapshots.crowd import Crowd
 from reservations.snapshots.facts import (
     PATH_UP,
     Taker,
@@ -23,7 +24,6 @@ from reservations.snapshots.facts import (
     calendar_of,
     right_to_book,
 )
-from reservations.snapshots.people import People
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.usage import fair_tree, usage_by_membership
 
@@ -87,7 +87,7 @@ class Look:
     tree: FairTree | None
     until: datetime
     gpus: list[CalendarGpu]
-    people: People
+    people: Crowd
     _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
     _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
@@ -157,7 +157,7 @@ def look(now: datetime, policy: Policy) -> Look:
     until = max([horizon, *(one.latest for one in waiting)]) + longest
     gpus = calendar_gpus()
     limited = frozenset(gpu.pool_pk for gpu in gpus if gpu.limited)
-    people = People([row.membership for row in rows], now, until, policy, limited)
+    people = Crowd([row.membership for row in rows], now, until, policy, limited)
     return Look(
         now=now,
         policy=policy,
