@@ -9,10 +9,14 @@ class PlacementConfig(AppConfig):
     name = "placement"
 
     def ready(self) -> None:
-        """Register the checks, and what is asked before Gpus are given back."""
+        """Register the checks, and what bookings ask of Jobs."""
         from placement import checks  # noqa: F401
+        from placement.services.attaching import CARRIER
         from placement.services.parting import check_nothing_runs
+        from reservations.services.carrying import CARRIERS
         from reservations.services.parting import GATES
 
         if check_nothing_runs not in GATES:
             GATES.append(check_nothing_runs)
+        if CARRIER not in CARRIERS:
+            CARRIERS.append(CARRIER)

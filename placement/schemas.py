@@ -3,6 +3,7 @@
 from typing import Any
 
 from ninja import Field, Schema
+from pydantic import ConfigDict
 
 from placement.models import Job
 from reservations.schemas import Line
@@ -55,6 +56,13 @@ class NewJob(Schema):
             "may_move": self.may_move,
             "restart": self.restart,
         }
+
+
+class WaitingJob(NewJob):
+    """A Job that waits with a request: where it runs is not known yet."""
+
+    model_config = ConfigDict(extra="forbid")
+    reservation: int = 0
 
 
 class StopReason(Schema):

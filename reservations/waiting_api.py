@@ -50,6 +50,8 @@ class WaitIn(_Strict):
     latest: Instant | None = None
     purpose: Line = Field("", max_length=120)
     any_notice: bool = False
+    job: dict[str, Any] | None = None
+    """Launched once placed, without asking: POST /jobs without the reservation."""
 
 
 @router.get("/waiting")
@@ -89,6 +91,7 @@ def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
         latest=wish.latest,
         purpose=wish.purpose,
         any_notice=wish.any_notice,
+        job=wish.job,
         now=now,
     )
     return Status(201, _one(user, row))

@@ -1,5 +1,6 @@
 """The tick of Jobs: what should run, derived from the database each second.
 
+0. bring Jobs that waited for time to where their request was placed
 1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
 2. order again what a node has not been heard of for 20 s (same attempt: the
    node takes it once)
@@ -11,6 +12,7 @@
 7. start Jobs again that went down with their node, as often as they may
 8. give up Jobs whose node is silent a minute after the Reservation's end: the
    shim has stopped them by itself long before
+9. see that Gpus are free after Jobs; tell the next holder where one is not
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
 its order is sent. One bad row is logged and skipped.
@@ -26,7 +28,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobQuerySet
-from placement.services import filling, looming, ordering, retrying
+from placement.services import attaching, filling, looming, ordering, retrying
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
 from reservations.models import CoUser, SitePolicy
@@ -51,6 +53,7 @@ _WORDS = {
 def tick(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each step moved."""
     return {
+        "brought": attaching.settle(now),
         "ordered": _each(_due(now), _order, now),
         "ordered_again": _each(_unheard(now), _order_again, now),
         "told": _each(_end_moved(), _tell_end, now),
@@ -59,6 +62,8 @@ def tick(now: datetime) -> dict[str, int]:
         "warned": _each(looming.due(now), looming.warn, now),
         "retried": _each(retrying.due(now), retrying.start_again, now),
         "given_up": _each(_hopeless(now), _give_up, now),
+        "still_held": clearing.look(now),
+        "next_told": clearing.tell_next_holders(now),
     }
 
 
@@ -192,7 +197,11 @@ def _without_reservation() -> Iterable[Job]:
         _jobs()
         .filter(
             (begun & ~Q(reservation__state=State.ACTIVE))
-            | (Q(state=JobState.QUEUED) & ~Q(reservation__state__in=list(State.live())))
+            | (
+                # Those that follow a displaced Reservation: see ``attaching``.
+                Q(state=JobState.QUEUED, waits_with=None)
+                & ~Q(reservation__state__in=list(State.live()))
+            )
             | (Q(state=JobState.QUEUED) | begun) & _WITHOUT_RIGHT
         )
         .order_by("pk")[:MOST_ROWS]

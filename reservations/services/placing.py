@@ -39,7 +39,7 @@ from reservations.models import (
     WaitingRequest,
     WaitlistLook,
 )
-from reservations.services import booking, displacing, locking
+from reservations.services import booking, couse, displacing, locking
 from reservations.services.expecting import audit_waiting, tell_rest, tell_waiting
 from reservations.services.turns import turn as in_line
 from reservations.snapshots.waiting import Look, look
@@ -237,6 +237,8 @@ def place_one(
             request, decision, locked, purpose=row.purpose, actor=actor, policy=policy
         )
         _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
+        if row.displaced_from is not None:
+            couse.carry(row.displaced_from, made, now=now)
         WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
         _tell_placed(row, made, actor, now=now, policy=policy)
     return made

@@ -3,7 +3,9 @@
 Placing is ``services.placing``; a displaced Reservation comes back by ``wait_again``.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 
@@ -30,7 +32,7 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.services import books, locking, placing
+from reservations.services import books, carrying, locking, placing
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import account_path, calendar_gpus, site_policy
 from reservations.snapshots.pools import barred_pools
@@ -54,6 +56,7 @@ def ask(
     latest: datetime | None = None,
     purpose: str = "",
     any_notice: bool = False,
+    job: Mapping[str, Any] | None = None,
     now: datetime,
 ) -> WaitingRequest:
     """Put a request on the waitlist; the next tick places it where it fits.
@@ -61,6 +64,7 @@ def ask(
     Args:
         latest: last instant at which it must be over; default: in a week.
         any_notice: accepted beforehand, also less than the freeze ahead.
+        job: launched once it is placed, on any notice; as ``carrying`` checks it.
 
     Raises:
         TooLong, TooManyGpus, NeverFits, SpanTooShort, SpanTooFar, TooManyWaiting.
@@ -78,6 +82,7 @@ def ask(
     wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class or None)
     _check_wish(wish, begin, over, now=at, policy=policy)
     _check_there(wish, chosen)
+    launch = carrying.checked(user, job) if job is not None else None
     with transaction.atomic(durable=True):
         # Locked, so that two requests at once are counted one after the other.
         User.objects.select_for_update(no_key=True).get(pk=user.pk)
@@ -96,7 +101,10 @@ def ask(
             purpose=purpose,
             created_at=at,
             any_notice=any_notice,
+            has_job=launch is not None,
         )
+        if launch is not None:
+            carrying.attach(row, launch)
         _audit("asked", row, actor=user, now=at)
     return row
 

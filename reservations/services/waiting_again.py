@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from reservations.domain.policy import Policy
 from reservations.domain.window import WEEK_SECONDS, unix
 from reservations.models import Allocation, Reservation, WaitingRequest
+from reservations.services import carrying
 from reservations.services.auditing import audit_act
 
 WAITING, PLACED, *_ = WaitingRequest.State
@@ -45,6 +46,9 @@ def wait_again(
         again.version += 1
     again.displaced_from = row
     again.save()
+    if again.has_job != (has_job := carrying.follow(row, again)):
+        again.has_job = has_job
+        again.save(update_fields=["has_job"])
     audit_act(
         verb="waiting.again",
         subject=f"waiting:{again.pk}",

@@ -208,6 +208,7 @@ def request_json(one: Request) -> dict[str, object]:
         "latest": iso(row.latest),
         "purpose": row.purpose,
         "any_notice": row.any_notice,
+        "has_job": row.has_job,
         "asked_at": iso(row.created_at),
         "position": one.position,
         "ahead": [

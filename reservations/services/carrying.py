@@ -1,0 +1,51 @@
+"""What goes with a waiting request: a Job to launch, Jobs of what was displaced.
+
+Jobs are the floor above's: it registers how they are checked, kept and carried, and
+queues them by itself once the request is placed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reservations.domain.errors import NotFound
+from reservations.models import Reservation, User, WaitingRequest
+
+Launch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What a floor above does with Jobs that wait. In the caller's transaction."""
+
+    check: Callable[[User, Mapping[str, Any]], Launch]
+    """Return what to keep of a Job that is asked for, or refuse it."""
+    attach: Callable[[WaitingRequest, Launch], None]
+    """Keep it with a request."""
+    follow: Callable[[Reservation, WaitingRequest], bool]
+    """Have what waits in a displaced Reservation wait with the request; say whether
+    any Job waits with it now."""
+
+
+CARRIERS: list[Carrier] = []
+
+
+def checked(user: User, job: Mapping[str, Any]) -> Launch:
+    """Return what is kept of a Job.
+
+    Raises:
+        NotFound: nobody here runs Jobs; or the carrier's own refusals.
+    """
+    if not CARRIERS:
+        raise NotFound(what="anything that runs jobs")
+    return CARRIERS[0].check(user, job)
+
+
+def attach(row: WaitingRequest, launch: Launch) -> None:
+    """Keep a checked Job with its request."""
+    CARRIERS[0].attach(row, launch)
+
+
+def follow(displaced: Reservation, again: WaitingRequest) -> bool:
+    """Carry Jobs over; say whether any waits with the request now."""
+    return any([carrier.follow(displaced, again) for carrier in CARRIERS])

@@ -1,0 +1,141 @@
+"""Jobs wait with a request and follow a displaced Reservation, through the services."""
+
+from datetime import timedelta
+
+import pytest
+
+from placement import services
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.models import Job, WaitingLaunch
+from reservations import services as booking
+from reservations.domain.lifecycle import Kind, State
+from reservations.models import Membership, Notice, SitePolicy, WaitingRequest
+from reservations.services import couse, placing, waiting
+from reservations.snapshots.facts import site_policy
+from tests.factories import make_gpus, make_reservation
+from tests.placement.services.stage import NOW as STAGE
+
+pytestmark = pytest.mark.django_db
+NOW = STAGE.replace(minute=0, second=0, microsecond=0)
+HOUR = timedelta(hours=1)
+JOB = {
+    "name": "train", "kind": "recipe", "recipe": "burn-in",
+    "recipe_settings": {"seconds": 5}, "restart": "",
+}  # fmt: skip
+
+
+def ask(user, *, job=None, **fields) -> WaitingRequest:
+    fields = {"count": 1, "duration_seconds": 7200, "now": NOW, **fields}
+    return waiting.ask(user=user, membership=None, job=job, **fields)
+
+
+def place(at) -> WaitingRequest:
+    placing.place(at, site_policy())
+    return WaitingRequest.objects.order_by("pk").last()
+
+
+@pytest.fixture(autouse=True)
+def rules(alice) -> None:
+    """Alice has no firm quota: what she gets is flex."""
+    policy = SitePolicy.current()
+    policy.grid_seconds, policy.live_reservations = 3600, 9
+    policy.save()
+    Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
+
+
+def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
+    alice, bob, node
+) -> None:
+    (gpu,) = make_gpus(1, node)
+    held = make_reservation(
+        bob, [gpu], start=NOW - HOUR, end=NOW + 30 * HOUR, state=State.ACTIVE
+    )
+    for wrong, field in (
+        ({"recipe": "nothing"}, "recipe"),
+        ({"reservation": 7}, "reservation"),
+        ({"colour": "red"}, "colour"),
+        ({"retries": 99}, "retries"),
+    ):
+        with pytest.raises(LaunchInvalid) as refused:
+            ask(alice, job=JOB | wrong)
+        assert field in refused.value.problems
+    assert not WaitingRequest.objects.exists()
+
+    row = ask(alice, job=JOB, latest=NOW + 11 * HOUR)
+    place(NOW)
+    assert row.has_job and services.tick(NOW)["brought"] == 0
+    booking.release(reservation_id=held.pk, user=bob, now=NOW + HOUR)
+    row = place(NOW + HOUR)
+    assert row.state == "placed", "inside the freeze, without asking"
+    assert row.reservation.start == NOW + HOUR
+    assert services.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
+    job = Job.objects.get()
+    assert (job.reservation, job.state, job.name) == (
+        row.reservation, JobState.STARTING, "train",
+    )  # fmt: skip
+    assert not WaitingLaunch.objects.exists()
+
+    late = {"now": NOW + HOUR, "earliest": NOW + 9 * HOUR, "gpu_class": ""}
+    gone = ask(alice, job=JOB, **late)
+    waiting.withdraw(waiting_id=gone.pk, user=alice, now=NOW + HOUR)
+    services.tick(NOW + HOUR)
+    assert not WaitingLaunch.objects.exists() and Job.objects.count() == 1
+
+    too_wide = ask(alice, job=JOB | {"gpus": 2}, **late)
+    place(NOW + 2 * HOUR)
+    services.tick(NOW + 2 * HOUR)
+    too_wide.refresh_from_db()
+    assert too_wide.state == "placed" and Job.objects.count() == 1
+    told = Notice.objects.get(user=alice, kind="job_failed")
+    assert "gpu_count: must be 1 to 1" in told.detail["text"]
+
+
+def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
+    alice, bob, node, django_user_model
+) -> None:
+    one, two = make_gpus(2, node)
+    start = NOW + 20 * HOUR
+    flex = booking.book(
+        user=alice, membership=None, gpu_ids=[one.pk], start=start,
+        end=start + 2 * HOUR, now=NOW,
+    )  # fmt: skip
+    assert flex.kind == Kind.FLEX
+    couse.share(reservation_id=flex.pk, user=alice, username="bob", now=NOW)
+    own, shared = (
+        services.launch(user=user, reservation_id=flex.pk, now=NOW, **JOB)
+        for user in (alice, bob)
+    )
+    later = NOW + HOUR
+    booking.book(
+        user=bob, membership=None, gpu_ids=[one.pk], start=start,
+        end=start + 2 * HOUR, now=later,
+    )  # fmt: skip
+    row = WaitingRequest.objects.get()
+    assert (row.displaced_from, row.has_job, row.state) == (flex, True, "waiting")
+    services.tick(later)
+    own.refresh_from_db()
+    assert (own.state, own.waits_with) == (JobState.QUEUED, row)
+    services.stop(job_id=shared.pk, user=bob, now=later)
+
+    row = place(later)
+    made = row.reservation
+    assert [a.gpu_id for a in made.allocations.all()] == [two.pk]
+    assert [c.user for c in made.co_users.all()] == [bob]
+    assert services.tick(later)["brought"] == 2
+    own.refresh_from_db()
+    shared.refresh_from_db()
+    assert (own.reservation, own.waits_with, own.state) == (made, None, JobState.QUEUED)
+    assert (shared.state, shared.waits_with) == (JobState.STOPPED, None)
+    assert f"follows to #{made.pk}" in own.events.last().reason
+
+    booking.book(
+        user=bob, membership=None, gpu_ids=[two.pk], start=start,
+        end=start + 2 * HOUR, now=later,
+    )  # fmt: skip
+    row.refresh_from_db()
+    assert row.has_job and row.state == "waiting"
+    services.stop(job_id=own.pk, user=alice, now=later)
+    services.tick(later)
+    row.refresh_from_db()
+    assert not row.has_job, "nothing waits with it any more"
