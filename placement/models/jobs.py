@@ -181,7 +181,11 @@ class Job(models.Model):
 
     class Meta:
         ordering = ["-created_at"]
-        indexes = [models.Index(fields=["state"]), models.Index(fields=["owner"])]
+        indexes = [
+            models.Index(fields=["state"]),
+            models.Index(fields=["owner"]),
+            models.Index(fields=["ended_at"]),
+        ]
 
     def __str__(self) -> str:
         return f"#{self.pk} {self.name}"
