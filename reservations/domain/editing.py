@@ -25,6 +25,8 @@ LOGIN = re.compile(r"[\w.@+-]{1,150}")
 MOST_SHARES = 1_000_000
 MOST_QUOTA_GPU_SECONDS = 10**9 * 3600
 MOST_EDITS = 60_000
+MOST_LEVELS = 30
+"""Accounts above one another: each level costs every look at the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,9 @@ def _account_wrong(row: AccountInfo, tree: Tree) -> Iterable[tuple[str, str]]:
             yield "parent", f"“{row.name}” would stand above itself"
             return
         seen.add(above)
+        if len(seen) > MOST_LEVELS:
+            yield "parent", f"more than {MOST_LEVELS} accounts stand above one another"
+            return
         above = tree.accounts[above].parent_pk
     if row.parent_pk is not None and tree.accounts[row.parent_pk].archived_at:
         yield "parent", f"“{tree.accounts[row.parent_pk].name}” is archived"

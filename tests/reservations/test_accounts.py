@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.db import connection
@@ -92,6 +93,14 @@ def test_no_account_is_moved_below_itself(lab, omar) -> None:
     save(omar, Edit("account", None, None, {"name": "deep", "parent": "vision"}))
     with pytest.raises(EditsRefused, match="above itself"):
         save(omar, change(vision, parent="deep"))
+    names = ["deep", *(f"level-{number}" for number in range(30))]
+    chain = [
+        Edit("account", None, None, {"name": name, "parent": above})
+        for above, name in pairwise(names)
+    ]
+    with pytest.raises(EditsRefused, match="more than 30 accounts"):
+        save(omar, *chain)
+    save(omar, *chain[:27])
 
 
 def test_a_stale_edit_is_refused(lab, omar) -> None:
