@@ -6,6 +6,7 @@ A course is an Account with ``ends_at``. Everything here may run twice and by ma
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import DatabaseError, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -36,12 +37,26 @@ log = logging.getLogger(__name__)
 
 def end_due(at: datetime, policy: Policy) -> dict[str, int]:
     """Tell who is concerned, then end what is due; how many of each."""
+    if not _anything(at):
+        return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {
         "endings_told": _safely(_tell_courses, at, policy)
         + _safely(_tell_guests, at, policy),
         "courses_ended": _safely(_end_courses, at, policy),
         "guests_ended": _safely(_end_guests, at, policy),
     }
+
+
+def _anything(at: datetime) -> bool:
+    """Say in one query whether any step finds something: mostly none does."""
+    queries: list[QuerySet[Any, Any]] = [
+        Account.objects.filter(archived_at=None, ends_at__lte=at + SOON),
+        Membership.objects.filter(active=True, expires_at__lte=at + SOON),
+        _stray(),
+        _left(),
+    ]
+    first, *others = (rows.order_by().values_list("pk") for rows in queries)
+    return bool(first.union(*others, all=True)[:1])
 
 
 def _safely(
@@ -144,19 +159,29 @@ def _end_courses(at: datetime, policy: Policy) -> int:
             edit = Edit("account", course.pk, course.version, {"archived": True})
             ended += _change([edit], TreeChange.Kind.ARCHIVE, reason, at)
     # Whoever booked in the very moment in which an account was archived.
-    stray = Membership.objects.filter(account__archived_at__isnull=False).filter(
-        reservations__state__in=winding.LIVE
-    )
+    stray = _stray()
     if stray.exists():
         winding.wind_down(stray, at=at, policy=policy, reason="the account has ended")
     # Who left an Account waits and repeats no more; what they are owed stays theirs.
-    left = Membership.objects.filter(active=False).filter(
-        Q(waiting__state=WaitingRequest.State.WAITING)
-        | Q(series__state=Series.State.RUNNING)
-    )
+    left = _left()
     if left.exists():
         winding.end_wishes(left, at=at, reason="left it", owed=False)
     return ended
+
+
+def _stray() -> QuerySet[Membership]:
+    """Who holds Gpus through an Account that was archived."""
+    return Membership.objects.filter(account__archived_at__isnull=False).filter(
+        reservations__state__in=winding.LIVE
+    )
+
+
+def _left() -> QuerySet[Membership]:
+    """Who left an Account, and still waits or repeats in it."""
+    return Membership.objects.filter(active=False).filter(
+        Q(waiting__state=WaitingRequest.State.WAITING)
+        | Q(series__state=Series.State.RUNNING)
+    )
 
 
 def _end_guests(at: datetime, policy: Policy) -> int:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
+from django.db.models import Q
 
 from reservations.domain.errors import BookingError
 from reservations.domain.ledger import settle as amounts
@@ -135,15 +136,9 @@ def _start(pk: int, now: datetime, policy: Policy) -> bool:
 def with_lost_gpus(now: datetime) -> list[int]:
     """Return what runs on a lost Gpu, or did until now."""
     running = Reservation.objects.filter(state=State.ACTIVE, end__gt=now)
-    broken = running.filter(allocations__gpu__lost=True)
-    missing = running.filter(allocations__gpu__present=False)
-    healed = running.exclude(lost_since=None)
-    found = (
-        set(broken.values_list("pk", flat=True))
-        | set(missing.values_list("pk", flat=True))
-        | set(healed.values_list("pk", flat=True))
-    )
-    return sorted(found)[:MOST_ROWS]
+    gone = Q(allocations__gpu__lost=True) | Q(allocations__gpu__present=False)
+    found = running.filter(gone | Q(lost_since__isnull=False))
+    return sorted(set(found.order_by().values_list("pk", flat=True)))[:MOST_ROWS]
 
 
 def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
