@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from placement.services.clearing import HELD_RULE
 from telemetry.domain import rules
 from telemetry.domain.units import format_bytes
 from telemetry.models import Alert
@@ -18,6 +19,7 @@ SENTENCES = {
     "idle warning": "The reservation is released soon, unless it is used or kept.",
     rules.OVERRUN: "The holder's process runs on after the reservation's end.",
     rules.ZOMBIE_MEMORY: "Memory is used, and no process shows who uses it.",
+    HELD_RULE: "A job has ended, and memory of it is still held.",
     rules.BROKEN_WITH_BOOKINGS: "Somebody counts on a GPU that is broken.",
     rules.LOST: "The driver does not answer for the GPU.",
     rules.SILENT: "No sample comes from the node.",
@@ -62,6 +64,8 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
         found.append(("Claimed by", str(detail["claimed_by"])))
     if detail.get("reason"):
         found.append(("The node says", str(detail["reason"])))
+    if detail.get("job"):
+        found.append(("Job", f"#{detail['job']}"))
     if detail.get("memory_bytes"):
         found.append(("Memory", format_bytes(detail["memory_bytes"])))
     if alert.openings > 1:

@@ -28,7 +28,14 @@ from django.db.models import Exists, F, OuterRef, Q
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobQuerySet
-from placement.services import attaching, filling, looming, ordering, retrying
+from placement.services import (
+    attaching,
+    clearing,
+    filling,
+    looming,
+    ordering,
+    retrying,
+)
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
 from reservations.models import CoUser, SitePolicy
