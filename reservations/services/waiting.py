@@ -3,7 +3,7 @@
 Placing is ``services.placing``; a displaced Reservation comes back by ``wait_again``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -183,7 +183,8 @@ def decline(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
     """Decline an offer (it keeps waiting), or a placement before its freeze.
 
     A declined placement costs nothing: it was not the person's own act. What it
-    displaced was others' loss: those hours are charged as given back late.
+    displaced was others' loss: those hours are charged as given back late. So is all
+    of one that its holder moved, lengthened or widened since.
 
     Raises:
         NotDeclinable: the placement is frozen, or has begun.
@@ -226,7 +227,7 @@ def _decline_placement(
         )
         Allocation.objects.filter(reservation=booked).update(live=False)
         books.release_hold(booked, now=at, reason="placement declined")
-        if books.displaced_windows(booked):
+        if books.displaced_windows(booked) or not _as_placed(row, booked, allocations):
             whole = Window(booked.start, booked.end)
             books.late_return(
                 booked,
@@ -245,6 +246,18 @@ def _decline_placement(
             policy=policy,
             gone=True,
         )
+
+
+def _as_placed(
+    row: WaitingRequest, booked: Reservation, allocations: Sequence[Allocation]
+) -> bool:
+    """Say whether it holds no more than was placed; the rest is the holder's act."""
+    start, end = row.expected_start, row.expected_end
+    if start is None or end is None:
+        return False
+    within = start <= booked.start and booked.end <= end
+    # Counted, not compared: the operator may have moved it to another Gpu.
+    return within and len(allocations) <= len(row.expected_gpu_ids)
 
 
 def accept(*, waiting_id: int, user: User, now: datetime) -> Reservation:

@@ -124,6 +124,21 @@ def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
         waiting.withdraw(waiting_id=row.pk, user=alice, now=later)
 
 
+def test_what_the_holder_made_of_a_placement_is_not_declined_at_no_cost(
+    lab, alice
+) -> None:
+    row = ask(alice, earliest=NOW + timedelta(hours=14))
+    assert services.tick(NOW)["placed"] == 1
+    row.refresh_from_db()
+    made = services.change(
+        reservation_id=row.reservation_id, user=alice, version=1, now=NOW,
+        end=row.reservation.end + timedelta(hours=8),
+    )  # fmt: skip
+    waiting.decline(waiting_id=row.pk, user=alice, now=NOW)
+    late = LateReturn.objects.get(reservation=made)
+    assert (late.start, late.end) == (made.start, made.end)
+
+
 def test_requests_are_served_by_rank_then_age(lab, alice, carol) -> None:
     held = fill(lab, other(), FRIDAY)
     rows = [
