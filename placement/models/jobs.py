@@ -72,7 +72,7 @@ class Job(models.Model):
     arguments = models.JSONField(
         default=list, blank=True, help_text="argv after the script"
     )
-    launcher = models.CharField(
+    started_with = models.CharField(
         max_length=12,
         blank=True,
         default=Launcher.OWN,

@@ -57,7 +57,7 @@ def checked_form(
         if why := folder_problem(environment_folder):
             problems["environment_folder"] = why
         checked |= {"script": script, "arguments": list(arguments)}
-        checked |= {"launcher": launcher, "environment_folder": environment_folder}
+        checked |= {"started_with": launcher, "environment_folder": environment_folder}
     else:
         there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
         problems["kind"] = f"must be one of {', '.join(there)}"

@@ -82,8 +82,7 @@ def launch_in(
 
     Args:
         node: which node, where the Reservation has Gpus on several.
-        launcher: of a script (``domain.launchers.Launcher``); "": it starts itself.
-        environment_folder: first on the Job's PATH.
+        launcher, environment_folder: of a script (``domain.launchers``).
         restart: how it may be started again (``domain.look.Restart``); "": not.
         gpu_count: how many Gpus it needs; None: all that are held on its node.
         resume_from: an own Job that has ended on that node, whose checkpoint it takes.
@@ -94,19 +93,16 @@ def launch_in(
         NotFound: no such Reservation or Plan of this User.
         JobRefusal: the rules say no.
     """
-    what = (name, kind, recipe, recipe_settings or {}, script, arguments)
-    checked = checked_form(*what, restart, launcher, environment_folder)
+    words = (name, kind, recipe, recipe_settings or {}, script, arguments)
+    checked = checked_form(*words, restart, launcher, environment_folder)
     reservation = locked_reservation(user, reservation_id, now)
-    plan = _plan_of(user, plan_id, kind)
+    plan = _plan_of(user, plan_id, kind, launcher)
     where = _place(reservation, plan, node)
-    if kind == Job.Kind.SCRIPT and plan is not None:
-        check_plan_of_script(plan, launcher)
     _check_counts(reservation, where, gpu_count, retries)
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
-        checked["recipe_settings"] = _planned(
-            recipe, checked["recipe_settings"], plan, where
-        )
+        given = checked["recipe_settings"]
+        checked["recipe_settings"] = _planned(recipe, given, plan, where)
     return _queued(
         user,
         reservation=reservation,
@@ -298,7 +294,9 @@ def _check_isolation(node: Node, user: User) -> None:
         )
 
 
-def _plan_of(user: User, plan_id: int | None, kind: str) -> StoredPlan | None:
+def _plan_of(
+    user: User, plan_id: int | None, kind: str, launcher: str = ""
+) -> StoredPlan | None:
     if plan_id is None:
         return None
     plan = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
@@ -306,6 +304,8 @@ def _plan_of(user: User, plan_id: int | None, kind: str) -> StoredPlan | None:
         raise NotFound(what=f"plan #{plan_id} of yours")
     if kind == Job.Kind.RECIPE:
         _check_runnable(plan)
+    elif kind == Job.Kind.SCRIPT:
+        check_plan_of_script(plan, launcher)
     return plan
 
 

@@ -62,7 +62,7 @@ def start_order(job: Job, *, now: datetime) -> Order:
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,
         script_sha256=sha256,
-        launcher=job.launcher,
+        launcher=job.started_with,
         environment_folder=job.environment_folder,
         files_sha256=_files_sha256(job),
         env={}
@@ -125,7 +125,7 @@ def planned_uuids(job: Job) -> list[str]:
         return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         return [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
-    if job.launcher and job.plan is not None:
+    if job.started_with and job.plan is not None:
         return [shard["gpu_uuid"] for shard in job.plan.plan["shards"]]
     return []
 

@@ -277,7 +277,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         recipe_settings=job.recipe_settings,
         script=job.script,
         arguments=job.arguments,
-        launcher=job.launcher,
+        launcher=job.started_with,
         environment_folder=job.environment_folder,
         plan_id=stored.pk,
         node=plan.node,

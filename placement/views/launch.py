@@ -113,7 +113,7 @@ def _words_of(job: Job | None) -> dict[str, object]:
         "what": job.recipe or SCRIPT,
         "script": job.script,
         "arguments": shlex.join(job.arguments),
-        "launcher": job.launcher,
+        "launcher": job.started_with,
         "environment_folder": job.environment_folder,
         "gpu_count": job.gpu_count,
         "retries": job.retries,

@@ -86,7 +86,7 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
         *("--name", "c", "--script", str(script), "--launcher", "accelerate"),
         *("--environment-folder", BIN),
     )
-    rows = Job.objects.values_list("launcher", "environment_folder")
+    rows = Job.objects.values_list("started_with", "environment_folder")
     assert list(rows) == [("accelerate", BIN)] * 3
     again = student.get(f"/jobs/new/?again={Job.objects.first().pk}").content.decode()
     assert 'value="accelerate" selected' in again and BIN in again
