@@ -79,7 +79,8 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
     try:
         done["waiting_expired"] = _expire(at, policy)
         done["placed"], found, vain = _place_all(at, policy)
-        done["offered"] = tell_rest(found, at, policy, vain)
+        if vain is not None:
+            done["offered"] = tell_rest(found, at, policy, vain)
         if done["placed"]:
             newest = None
     except (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError):
@@ -133,10 +134,11 @@ def _longest(policy: Policy) -> timedelta:
 
 def _place_all(
     at: datetime, policy: Policy
-) -> tuple[int, Look, dict[int, Choice | None]]:
+) -> tuple[int, Look, dict[int, Choice | None] | None]:
     """Place the first that fits until nobody does; how many, and the last look.
 
-    With it, of those that were looked at on it, what could be offered to them.
+    With it, of those that were looked at on it, what could be offered to them; None:
+    there was no time for everybody, the next look goes on.
 
     Who was looked at in vain is not looked at again until something was displaced,
     but once more at the end: a placement takes time away, it may only move ranks.
@@ -149,7 +151,7 @@ def _place_all(
     begun = time.monotonic()
     for _ in range(MOST_TRIES):
         if placed and time.monotonic() - begun > BUSY_SECONDS:
-            break
+            return placed, found, None
         fresh = {}
         choice = first_placed(
             found.queue, found.facts, now=at, skip={*refused, *vain}, vain=fresh

@@ -4,8 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import F
-
 from reservations.domain.calendar import FlexInfo, Plan
 from reservations.domain.lifecycle import State
 from reservations.domain.window import Window
@@ -71,31 +69,34 @@ def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, Fl
             pk__in=pks, state=State.CONFIRMED, start__gt=taker.frozen_until
         )
         .exclude(user_id=taker.user_pk)
-        .select_related("user", "membership__account")
-        .annotate(
-            kept_plan=F("waited__planned"),
-            planned_start=F("waited__expected_start"),
-            planned_end=F("waited__expected_end"),
-        )
         .order_by()
-    )
+        .values_list(
+            "pk", "membership_id", "membership__account_id",
+            "membership__account__title", "membership__account__name",
+            "start", "end", "cost_gpu_seconds", "created_at",
+            "user__display_name", "user__username", "user_id",
+            "waited__planned", "waited__expected_start", "waited__expected_end",
+        )
+    )  # fmt: skip
+    # Plain values: there may be thousands.
     return {
-        row.pk: FlexInfo(
-            reservation_pk=row.pk,
-            membership_pk=row.membership_id,
-            account_pk=row.membership.account_id,
-            account=str(row.membership.account),
-            start=row.start,
-            end=row.end,
-            cost_gpu_seconds=row.cost_gpu_seconds,
-            booked_at=row.created_at,
-            user=str(row.user) if names else "",
-            user_pk=row.user_id,
+        pk: FlexInfo(
+            reservation_pk=pk,
+            membership_pk=member,
+            account_pk=account,
+            account=title or name,
+            start=start,
+            end=end,
+            cost_gpu_seconds=cost,
+            booked_at=booked,
+            user=(shown or login) if names else "",
+            user_pk=user,
             planned=bool(
-                row.kept_plan
-                and row.start == row.planned_start
-                and row.end <= row.planned_end
+                planned and plan_end and start == plan_start and end <= plan_end
             ),
         )
-        for row in rows
-    }
+        for (
+            pk, member, account, title, name, start, end, cost, booked,
+            shown, login, user, planned, plan_start, plan_end,
+        ) in rows
+    }  # fmt: skip
