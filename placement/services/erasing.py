@@ -21,6 +21,7 @@ from placement.models import (
     RegisteredModel,
     ServedModel,
     StoredPlan,
+    WaitingLaunch,
 )
 from reservations.domain.erasing import Names, StillHolds
 from reservations.models import User
@@ -64,6 +65,7 @@ def forget(*, user: User, names: Names) -> None:
         last_lines=[],
         reason="",
     )
+    WaitingLaunch.objects.filter(waiting__user=user).delete()
     JobArray.objects.filter(owner=user).update(name=_numbered("array"))
     StoredPlan.objects.filter(owner=user).update(
         title=_numbered("plan"), address="", link_key=""

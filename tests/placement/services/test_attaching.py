@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from placement import services
 from placement.domain.errors import LaunchInvalid
@@ -11,10 +12,11 @@ from placement.models import Job, WaitingLaunch
 from reservations import services as booking
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import Membership, Notice, SitePolicy, WaitingRequest
-from reservations.services import couse, placing, waiting
+from reservations.services import couse, create_token, placing, waiting
 from reservations.snapshots.facts import site_policy
 from tests.factories import make_gpus, make_reservation
 from tests.placement.services.stage import NOW as STAGE
+from tests.reservations.calling import Caller
 
 pytestmark = pytest.mark.django_db
 NOW = STAGE.replace(minute=0, second=0, microsecond=0)
@@ -139,3 +141,21 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
     services.tick(later)
     row.refresh_from_db()
     assert not row.has_job, "nothing waits with it any more"
+
+
+def test_the_api_takes_a_job_with_a_request_from_who_may_run_jobs(alice, node) -> None:
+    make_gpus(1, node)
+
+    def told(job, *scopes):
+        token = create_token(
+            user=alice, label="script", scopes=scopes, days=1, now=timezone.now()
+        )[1]
+        return Caller(token=token)("POST", "/waiting", {"hours": 2, "job": job})
+
+    refused = told(JOB, "book")
+    assert refused.status_code == 403 and "job" in refused.body["detail"]
+    bad = told(JOB | {"recipe": "nothing"}, "book", "job")
+    assert bad.status_code == 422 and "recipe" in bad.body["fields"]
+    made = told(JOB, "book", "job")
+    assert made.status_code == 201 and made.body["has_job"]
+    assert WaitingLaunch.objects.get().launch["recipe"] == "burn-in"
