@@ -40,7 +40,7 @@ format: ## Put every Python file into the house's format
 	@$(PYTHON_VENV) -m ruff check --fix .
 
 # bench/storm.py blows for an hour, bench/measure_*.py write reference rows: by hand.
-BENCHES := sampling fanout recovery history booking estimate placement
+BENCHES := sampling fanout recovery history booking waiting estimate placement
 
 bench: ## Run the benchmarks and print their tables (minutes)
 	@sh deploy/setup.sh check

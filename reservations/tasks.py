@@ -1,5 +1,7 @@
 """What beat asks for: the tick every second, what goes out every few seconds."""
 
+import time
+
 from celery import shared_task
 from django.utils import timezone
 
@@ -13,6 +15,8 @@ DELIVERING_SECONDS = 60
 """Longer than a run lasts: `delivery.RUN_SECONDS` and one message's timeouts."""
 
 PLACING = "reservations.placing"
+PLACING_RESTS = 3
+"""A look of 2 s is followed by 6 s without: a quarter of one process at most."""
 PLACING_SECONDS = 60
 """Longer than a look lasts: `placing.BUSY_SECONDS`, and one look more."""
 
@@ -33,10 +37,13 @@ def place() -> dict[str, int]:
     broker = live.client()
     if not broker.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
         return {}
+    begun = time.monotonic()
     try:
         return placing.place(whole_second(timezone.now()), site_policy())
     finally:
-        broker.delete(PLACING)
+        rest = int(PLACING_RESTS * (time.monotonic() - begun))
+        # 0 s removes the mark at once.
+        broker.expire(PLACING, rest)
 
 
 @shared_task(name="reservations.tasks.deliver")  # type: ignore[untyped-decorator]
