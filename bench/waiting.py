@@ -84,17 +84,7 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
     """Write people, Gpus, bookings without gaps, and who waits."""
     lab.USERS = 1
     lab.make_lab()
-    from reservations.domain.lifecycle import Kind, State
-    from reservations.models import (
-        Account,
-        Allocation,
-        LedgerEntry,
-        Membership,
-        Reservation,
-        SitePolicy,
-        User,
-        WaitingRequest,
-    )
+    from reservations.models import Account, Membership, SitePolicy, User
     from telemetry.models import Gpu, Node, Pool
 
     chance = random.Random(4)
@@ -125,6 +115,15 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
         user = User.objects.create_user(f"waits{number}")
         group = groups[number % GROUPS]
         members.append(Membership.objects.create(user=user, account=group))
+    _book(gpus, members, bookings, now, chance)
+    _wait(members, waiting, now, chance)
+
+
+def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-untyped-def]
+    """Hold every Gpu without gaps, and give everybody a past."""
+    from reservations.domain.lifecycle import Kind, State
+    from reservations.models import Allocation, LedgerEntry, Reservation
+
     hour = now.replace(minute=0)
     each = bookings // GPUS
     rows, allocations = [], []
@@ -161,6 +160,12 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
         )
         for _ in range(3000)
     )  # fmt: skip
+
+
+def _wait(members, waiting, now, chance) -> None:  # type: ignore[no-untyped-def]
+    """Have everybody wait for something."""
+    from reservations.models import WaitingRequest
+
     WaitingRequest.objects.bulk_create(
         WaitingRequest(
             user=member.user, membership=member,

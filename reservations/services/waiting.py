@@ -74,11 +74,8 @@ def ask(
     policy = site_policy()
     chosen = locking.choose_membership(user, membership)
     begin = max(whole_second(earliest), at) if earliest else at
-    over = (
-        whole_second(latest)
-        if latest
-        else begin + timedelta(seconds=max(duration_seconds, USUAL_WAIT_SECONDS))
-    )
+    usual = timedelta(seconds=max(duration_seconds, USUAL_WAIT_SECONDS))
+    over = whole_second(latest) if latest else begin + usual
     wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class or None)
     _check_wish(wish, begin, over, now=at, policy=policy)
     _check_there(wish, chosen)
