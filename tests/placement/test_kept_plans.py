@@ -197,7 +197,7 @@ def test_the_list_asks_no_more_for_more_plans(kept, alice, django_assert_num_que
         StoredPlan.objects.create(
             owner=alice, title="x", spec={}, workload={}, plan=kept.plan
         )
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         student.get("/plan/kept/")
 
 

@@ -55,6 +55,7 @@ def run_racers(names: list[str], requests: int) -> list[dict]:
     return reports
 
 
+@pytest.mark.timeout(420)
 @pytest.mark.django_db(transaction=True)
 def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
     root = make_account("institute")
@@ -85,13 +86,17 @@ def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
         assert held <= info.quota_gpu_seconds, (info.account, held)
     live = Reservation.objects.live().count()
 
-    moved = sum((Counter(r["came"]) for r in run_racers(["tick"] * 3, 40)), Counter())
+    moved = sum((Counter(r["came"]) for r in run_racers(["tick"] * 3, 31)), Counter())
 
-    # Three workers tick at once: each move happens once, each charge is one.
-    assert (moved["started"], moved["ended"]) == (live, live)
+    # Three workers tick at once: each move happens once, each charge is one. What was
+    # displaced waits, and is placed again where the day has room for it.
+    ended = Reservation.objects.filter(state="ended").count()
+    assert moved["ended"] == ended >= live
+    assert moved["started"] >= live
+    assert_no_overlap()
     assert_books_balance()
     charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE, reason="ended")
-    assert charges.count() == live
+    assert charges.count() == ended
 
 
 def assert_no_overlap() -> None:
@@ -106,9 +111,10 @@ def assert_books_balance() -> None:
     """HOLD + RELEASE is the cost of what is booked and nothing for the rest."""
     assert LedgerEntry.objects.exists()
     for row in Reservation.objects.all():
-        expected = row.cost_gpu_seconds if row.state == "confirmed" else 0
+        holds = row.state in ("confirmed", "active")
+        expected = row.cost_gpu_seconds if holds else 0
         held, charged = balance(row)
         assert held == expected, row
         assert charged >= (row.cost_gpu_seconds if row.state == "ended" else 0)
         live = row.allocations.filter(live=True).count()
-        assert bool(live) == (row.state == "confirmed")
+        assert bool(live) == holds
