@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from reservations.domain.fitting import choices as choices
 from reservations.domain.fitting import groups_of as groups_of
+from reservations.domain.gpus import CalendarGpu as CalendarGpu
 from reservations.domain.lifecycle import Kind
 from reservations.domain.window import (
     HOUR_SECONDS,
@@ -30,34 +31,6 @@ from reservations.domain.window import (
 
 if TYPE_CHECKING:
     from reservations.domain.closures import ClosureInfo
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarGpu:
-    """What the calendar knows of a Gpu (a frozen copy of the row)."""
-
-    pk: int
-    node: str
-    index: int
-    gpu_class: str
-    memory_total_bytes: int
-    weight: int
-    """Cost of one second of it, in weighted GPU-seconds."""
-    bookable: bool = True
-    name: str = ""
-    """Product name, as the driver tells it."""
-    pool_pk: int = 0
-    out: str = ""
-    """Why it cannot be booked, in words; empty where it can."""
-    restricted: bool = False
-    """Its pool is kept for some accounts."""
-    limited: bool = False
-    """Its pool has quotas of its own."""
-
-    @property
-    def label(self) -> str:
-        """Return its name on screen."""
-        return f"{self.node}:{self.index}"
 
 
 @dataclass(frozen=True, slots=True)

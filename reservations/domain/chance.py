@@ -77,8 +77,12 @@ def chance_of(
     spared = 1.0
     above = 0
     for one in rivals:
-        rate = min(gpu.weight for gpu in gpus if one.wish.fits(gpu))
-        cost = one.wish.count * one.wish.duration_seconds * rate
+        # At what it would cost from here on.
+        begin = unix(window.start)
+        over = begin + one.wish.duration_seconds
+        cost = one.wish.count * min(
+            gpu.tariff.between(begin, over) for gpu in gpus if one.wish.fits(gpu)
+        )
         after = tree.ranked({one.member_pk: cost, member_pk: without})
         if stands_above(keys(after.path(one.member_pk)), keys(after.path(member_pk))):
             above += 1

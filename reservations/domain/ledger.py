@@ -1,7 +1,7 @@
 """What holding costs, and what giving back costs. Amounts only; no rows.
 
 POLICY.md sections 2 and 3, rule 6. Cost is ``weight x Gpus x seconds``, whole
-weighted GPU-seconds. Over the life of a Reservation HOLD + RELEASE = 0 and
+weighted GPU-seconds, in peak hours times the factor (``prices``). Over the life of a Reservation HOLD + RELEASE = 0 and
 CHARGE is what was paid. An hour given back is judged by itself: one that begins
 24 h or more after the moment of return is free; a later one costs
 ``weight x lambda`` for the part that nobody else then held, charged when it has
@@ -15,24 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from reservations.domain.prices import Rate
+from reservations.domain.prices import cost_gpu_seconds as cost_gpu_seconds
 from reservations.domain.quota import PERMILLE
 from reservations.domain.window import DAY_SECONDS, Window, grid_floor, merged, without
 
 HOUR = 3600
 FULL_PRICE_PERMILLE = PERMILLE
 """lambda = 1: a no-show or an idle Reservation that was freed."""
-
-
-def cost_gpu_seconds(window: Window, *, rate: int) -> int:
-    """Return the cost of holding ``rate`` weighted Gpus over a Window.
-
-    >>> from datetime import UTC, datetime
-    >>> hour = Window(datetime(2026, 3, 2, 9, tzinfo=UTC),
-    ...               datetime(2026, 3, 2, 10, tzinfo=UTC))
-    >>> cost_gpu_seconds(hour, rate=20)
-    72000
-    """
-    return window.seconds * rate
 
 
 def late_windows(
@@ -64,11 +54,11 @@ def unheld(late: Window, *, taken: Iterable[Window]) -> list[Window]:
 
 
 def late_charge_gpu_seconds(
-    parts: Iterable[Window], *, weight: int, permille: int
+    parts: Iterable[Window], *, weight: Rate, permille: int
 ) -> int:
     """Return the price of hours that came back too late, rounded down."""
-    seconds = sum(part.seconds for part in parts)
-    return seconds * weight * permille // PERMILLE
+    whole = sum(cost_gpu_seconds(part, rate=weight) for part in parts)
+    return whole * permille // PERMILLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +74,11 @@ class Settlement:
 
 
 def settle(
-    held_gpu_seconds: int, *, used: Window | None, rate: int, lost: Window | None = None
+    held_gpu_seconds: int,
+    *,
+    used: Window | None,
+    rate: Rate,
+    lost: Window | None = None,
 ) -> Settlement:
     """Return what ends a Reservation that held ``held_gpu_seconds``.
 

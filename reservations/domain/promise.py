@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from reservations.domain.policy import Policy
+from reservations.domain.prices import Rate
 from reservations.domain.quota import QuotaInfo, fits
 from reservations.domain.window import WEEK_SECONDS, Window, grid_ceil
 
@@ -33,7 +34,11 @@ class PoolCapacity:
 
     @property
     def week_gpu_seconds(self) -> int:
-        """Return what any 7 days of it hold, in weighted GPU-seconds."""
+        """Return what any 7 days of it hold, in weighted GPU-seconds.
+
+        Peak hours add nothing: others may hold all their quotas buy outside them,
+        and the promise is of time.
+        """
         return self.gpus * self.weight * WEEK_SECONDS
 
 
@@ -166,7 +171,7 @@ def admitted(
     *,
     start: datetime,
     end: datetime,
-    rate: int,
+    rate: Rate,
     seconds: int,
     grid_seconds: int,
 ) -> tuple[Window, ...]:

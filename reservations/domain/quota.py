@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 
+from reservations.domain.prices import Rate, cost_gpu_seconds
 from reservations.domain.window import WEEK_SECONDS, Window, instant, unix
 
 PERMILLE = 1000
@@ -37,6 +38,21 @@ class Spend:
     def held(cls, window: Window, *, rate: int) -> Spend:
         """Return what holding ``rate`` weighted Gpus over a Window costs."""
         return cls(unix(window.start), unix(window.end), rate * PERMILLE)
+
+
+def spends_at(start: int, end: int, *, rate: Rate, pool_pk: int = 0) -> list[Spend]:
+    """Return what holding from ``start`` to ``end`` (Unix seconds) costs, evenly by
+    parts: the flat rate over all of it, and on top what peak hours add."""
+    if isinstance(rate, int):
+        return [Spend(start, end, rate * PERMILLE, pool_pk)]
+    return [
+        Spend(start, end, rate.flat * PERMILLE, pool_pk),
+        *(
+            Spend(low, high, more * PERMILLE, pool_pk)
+            for peak, more in rate.extras
+            for low, high in peak.spans(start, end)
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +125,10 @@ class Load:
         return Peak(held, instant(-at), instant(-at + WEEK_SECONDS))
 
 
-def peak_with(info: QuotaInfo, window: Window, *, rate: int) -> Peak:
+def peak_with(info: QuotaInfo, window: Window, *, rate: Rate) -> Peak:
     """Return the fullest 7 days that touch a request, the request included."""
-    return Load([*info.spends, Spend.held(window, rate=rate)]).peak(window)
+    own = spends_at(unix(window.start), unix(window.end), rate=rate)
+    return Load([*info.spends, *own]).peak(window)
 
 
 def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
@@ -122,7 +139,7 @@ def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
     return info.quota_gpu_seconds - Load(info.spends).peak(window).held_gpu_seconds
 
 
-def fits(info: QuotaInfo, window: Window, *, rate: int) -> bool:
+def fits(info: QuotaInfo, window: Window, *, rate: Rate) -> bool:
     """Say whether the quota still holds with the request."""
     peak = peak_with(info, window, rate=rate)
     return peak.held_gpu_seconds <= info.quota_gpu_seconds
@@ -132,9 +149,9 @@ def fitting_gpu_seconds(
     infos: Sequence[QuotaInfo],
     window: Window,
     *,
-    rate: int,
+    rate: Rate,
     grid_seconds: int,
-    rates: Mapping[int, int] | None = None,
+    rates: Mapping[int, Rate] | None = None,
 ) -> int:
     """Return the cost of the longest beginning of a request that would fit.
 
@@ -153,7 +170,10 @@ def fitting_gpu_seconds(
             low = middle
         else:
             high = middle - 1
-    return low * grid_seconds * rate
+    if not low:
+        return 0
+    longest = Window.of(window.start, seconds=low * grid_seconds)
+    return cost_gpu_seconds(longest, rate=rate)
 
 
 @dataclass(frozen=True, slots=True)

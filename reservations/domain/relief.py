@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.closures import ClosureInfo
+from reservations.domain.prices import Rate, tariff_of
 from reservations.domain.window import Window, unix
 
 
@@ -38,7 +39,7 @@ class Booked:
     running: bool
     firm: bool
     gpus: tuple[CalendarGpu, ...]
-    rate: int
+    rate: Rate
     """Weighted Gpus: the cost of one second, as it was booked."""
     accounts: frozenset[int] = frozenset()
     """Accounts on the path of who pays: their teaching slots are open to it."""
@@ -171,7 +172,7 @@ def relieve(
             yield Relief(one.pk, Fate.MOVED, moves=moves)
             continue
         until = max(closed_from, now if one.running else start)
-        lost = (unix(end) - unix(until)) * one.rate
+        lost = tariff_of(one.rate).between(unix(until), unix(end))
         if one.running:
             fate = Fate.CUT if until > now else Fate.ENDED
         else:

@@ -1,7 +1,7 @@
 """Gpu B takes the place of Gpu A: which bookings go along, which cannot. Pure.
 
 Nobody pays more for it: of the two weights, the booked one and B's, the lower counts
-from then on. What runs stays where its processes are, until it is over.
+from then on, in the peak hours that were booked. What runs stays where its processes are, until it is over.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import ClassVar
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.closures import ClosureInfo
 from reservations.domain.errors import BookingError
+from reservations.domain.prices import Tariff
 from reservations.domain.relief import Booked, by_right
-from reservations.domain.window import Window, unix
+from reservations.domain.window import Window
 
 
 class Carry(StrEnum):
@@ -80,13 +81,13 @@ def carry(
     *,
     held: Sequence[tuple[int, Window]],
     closures: Collection[ClosureInfo],
-    weights: Mapping[int, int],
+    tariffs: Mapping[int, Tariff],
 ) -> list[Carried]:
     """Return what becomes of each booking of the old Gpu.
 
     Args:
         held: (Reservation, Window) of what stands on the new Gpu.
-        weights: by Reservation, the weight its part was booked with.
+        tariffs: by Reservation, what its part was booked at.
     """
     found = []
     for one in by_right(booked):
@@ -103,10 +104,9 @@ def carry(
         ):
             carried = Carried(one.pk, Carry.CLOSED)
         else:
-            was = weights[one.pk]
-            weight = min(was, new.weight)
-            seconds = unix(one.window.end) - unix(one.window.start)
-            less = (was - weight) * seconds
+            was = tariffs[one.pk]
+            weight = min(was.flat, new.weight)
+            less = was.cost(one.window) - was.lighter(weight).cost(one.window)
             carried = Carried(
                 one.pk, Carry.CARRIED, weight=weight, less_gpu_seconds=less
             )

@@ -9,7 +9,7 @@ in the ledger's weighted GPU-seconds.
   the site took (displaced, refunded) is booked and neither held nor given back;
 - used: held time with a reading x its mean utilization;
 - cost: what was charged for a Reservation, dealt out over its Gpus and months by
-  weight x booked time. Cuts are at whole GPU-seconds of a running sum, so that the
+  the price of the booked time. Cuts are at whole GPU-seconds of a running sum, so that the
   parts of any cutting add up to the charge exactly.
 
 Cost: O(Allocations x months they touch).
@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from datetime import date, datetime, time, tzinfo
 
 from reservations.domain.lifecycle import State
+from reservations.domain.prices import PeakHours, Tariff
 from reservations.domain.window import unix
 
 GAVE_BACK = frozenset({State.CANCELLED, State.RELEASED})
@@ -89,6 +90,12 @@ class Piece:
     seen_ratio: float = 0.0
     """Part of the held time with a reading, 0 to 1."""
     energy_joules: float = 0.0
+    peak: PeakHours | None = None
+
+    def worth(self, until: int) -> int:
+        """Return the price of what was booked up to an instant."""
+        over = min(until, self.booked_end)
+        return Tariff.of(self.weight, self.peak).between(self.start, over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,7 @@ def _charges(pieces: Sequence[Piece], total: int, start: int, end: int) -> list[
     >>> _charges(day, 100, 0, 5), _charges(day, 100, 5, 10)
     ([16, 33], [17, 34])
     """
-    whole = sum(p.weight * (p.booked_end - p.start) for p in pieces)
+    whole = sum(p.worth(p.booked_end) for p in pieces)
     if not total or whole <= 0:
         # Nothing that could be cut: all of it where it began.
         return [
@@ -186,10 +193,9 @@ def _charges(pieces: Sequence[Piece], total: int, start: int, end: int) -> list[
         ]
     parts, before = [], 0
     for p in pieces:
-        low = before + p.weight * max(0, min(start, p.booked_end) - p.start)
-        high = before + p.weight * max(0, min(end, p.booked_end) - p.start)
+        low, high = before + p.worth(start), before + p.worth(end)
         parts.append(total * max(high, low) // whole - total * low // whole)
-        before += p.weight * (p.booked_end - p.start)
+        before += p.worth(p.booked_end)
     return parts
 
 

@@ -11,6 +11,7 @@ from reservations.domain.displacement import FairTree
 from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
+from reservations.domain.prices import Tariff, together
 from reservations.domain.quota import QuotaInfo
 from reservations.domain.rights import Right
 from reservations.domain.strikes import Strike
@@ -40,17 +41,17 @@ class Request:
     """Number of the Token that is spent on it: no horizon limits it."""
 
     @property
-    def rate(self) -> int:
-        """Weighted Gpus: the cost of one second."""
-        return sum(gpu.weight for gpu in self.gpus)
+    def rate(self) -> Tariff:
+        """Weighted Gpus: the cost of one second, by the hour of the week."""
+        return together(gpu.tariff for gpu in self.gpus)
 
     @property
-    def rates(self) -> dict[int, int]:
+    def rates(self) -> dict[int, Tariff]:
         """The same by Pool; 0 stands for all of them together."""
         found = {0: self.rate}
         for gpu in self.gpus:
             if gpu.pool_pk:
-                found[gpu.pool_pk] = found.get(gpu.pool_pk, 0) + gpu.weight
+                found[gpu.pool_pk] = found.get(gpu.pool_pk, Tariff()) + gpu.tariff
         return found
 
     @property

@@ -25,6 +25,7 @@ from reservations.domain.displacement import FairTree
 from reservations.domain.fairshare import AccountShares, MemberShares
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
+from reservations.domain.prices import read_peak
 from reservations.domain.quota import QuotaInfo, Spend
 from reservations.domain.request import Holding, Request, Snapshot
 from reservations.domain.rights import Right
@@ -50,7 +51,11 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
         "policy": snapshot.policy.version,
         "now": unix(request.now),
         "window": [unix(window.start), unix(window.end)],
-        "gpus": [[gpu.pk, gpu.weight, gpu.pool_pk] for gpu in request.gpus],
+        "gpus": [
+            [gpu.pk, gpu.weight, gpu.pool_pk]
+            + ([gpu.peak.to_text()] if gpu.peak is not None else [])
+            for gpu in request.gpus
+        ],
         "member": snapshot.membership_pk,
         "quotas": [_quota(info, window) for info in snapshot.quotas],
     }
@@ -214,9 +219,18 @@ def _request(inputs: Mapping[str, Any]) -> Request:
     earliest = inputs.get("earliest")
     return Request(
         gpus=tuple(
-            CalendarGpu(pk, "", pk, "", 0, weight, pool_pk=pool)
-            for pk, weight, pool in inputs["gpus"]
-        ),
+            CalendarGpu(
+                pk,
+                "",
+                pk,
+                "",
+                0,
+                weight,
+                pool_pk=pool,
+                peak=read_peak(*peak) if peak else None,
+            )
+            for pk, weight, pool, *peak in inputs["gpus"]
+        ),  # fmt: skip
         window=_window(*inputs["window"]),
         now=instant(inputs["now"]),
         earliest=instant(earliest) if earliest else None,

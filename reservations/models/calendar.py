@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from reservations.domain.lifecycle import NEXT, Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
+from reservations.domain.prices import PEAK_LENGTH
 from reservations.models.accounts import Membership, User
 
 
@@ -67,7 +68,9 @@ class Reservation(models.Model):
         choices=[(s.value, s.label) for s in State],
         default=State.CONFIRMED,
     )
-    cost_gpu_seconds = models.BigIntegerField(help_text="weight x Gpus x seconds")
+    cost_gpu_seconds = models.BigIntegerField(
+        help_text="weight x factor x Gpus x seconds"
+    )
     purpose = models.CharField(max_length=120, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     checked_in_at = models.DateTimeField(null=True, blank=True)
@@ -96,6 +99,11 @@ class Reservation(models.Model):
         on_delete=models.PROTECT,
         related_name="displaced",
         help_text="Whose hours these became.",
+    )
+    peaked = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Some of its Gpus cost more in peak hours: see its Allocations.",
     )
     decision = models.JSONField(
         default=dict, blank=True, help_text="The rule, its numbers, the policy version."
@@ -217,6 +225,11 @@ class Allocation(models.Model):
         blank=True,
         help_text="The Pool's weight when it was booked; empty: the weight now.",
     )
+    peak = models.CharField(
+        max_length=PEAK_LENGTH,
+        blank=True,
+        help_text="The Pool's peak hours when it was booked; empty: none.",
+    )
 
     class Meta:
         ordering = ["gpu_id", "start"]
@@ -247,7 +260,8 @@ class LateReturn(models.Model):
 
     Until they have passed they stand for what may be charged; then the parts
     that nobody else held stay, with ``charged_at``, and a CHARGE is written.
-    Quotas count them at ``weight * permille / 1000``.
+    Quotas count them at ``weight * permille / 1000``; in peak hours ``weight`` is the
+    booked one times the factor, so that a row has one price.
     """
 
     reservation = models.ForeignKey(

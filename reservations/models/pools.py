@@ -9,13 +9,15 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
 
+from reservations.domain.prices import PEAK_LENGTH
 from reservations.models.accounts import Account, Membership, User
 
 
 class PoolRule(models.Model):
-    """Who may book a Pool, and whether it has quotas of its own.
+    """Who may book a Pool, its peak hours, and whether it has quotas of its own.
 
-    A Pool without a rule is anybody's, within the quotas that hold everywhere.
+    A Pool without a rule is anybody's, within the quotas that hold everywhere, and
+    costs the same at any time.
     ``restricted`` and ``limited`` repeat what other tables say, so that a booking
     that no rule concerns costs no query more; ``services/pools.py`` keeps them true.
     """
@@ -28,6 +30,12 @@ class PoolRule(models.Model):
         blank=True,
         related_name="pool_rules",
         help_text="Who may book, with everything below them; none: everybody.",
+    )
+    peak = models.CharField(
+        max_length=PEAK_LENGTH,
+        blank=True,
+        editable=False,
+        help_text="Peak hours as domain/prices.py writes them; empty: none.",
     )
     restricted = models.BooleanField(default=False, editable=False)
     limited = models.BooleanField(default=False, editable=False)

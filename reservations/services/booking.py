@@ -236,6 +236,7 @@ def write_decision(
         kind=decision.kind,
         state=State.ACTIVE if window.start <= now else State.CONFIRMED,
         cost_gpu_seconds=decision.cost_gpu_seconds,
+        peaked=any(gpu.peak for gpu in request.gpus),
         purpose=purpose,
         created_at=now,
         decision=decision.to_json(),
@@ -266,6 +267,7 @@ def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
             start=reservation.start,
             end=reservation.end,
             weight=gpu.weight,
+            peak=gpu.peak.to_text() if gpu.peak else "",
         )
         for gpu in sorted(gpus, key=lambda gpu: gpu.pk)
     )
@@ -310,6 +312,9 @@ def preview(
             request = Request(locked.gpus, window, now)
         else:
             request = wish_of(locked, begin, end, now=now, policy=policy)
+        held = allocations_of(before) if before else []
+        # What stays keeps its price.
+        request = replace(request, gpus=books.as_booked(request.gpus, held))
         request = _with_token(request, chosen, token_id, policy, lock=False)
         decision = judge(
             request,
@@ -317,7 +322,7 @@ def preview(
             policy=policy,
             names=policy.names_visible,
             ignoring=pk,
-            extra=given_back_late(before, request, policy) if before else (),
+            extra=given_back_late(before, request, policy, held) if before else (),
             taking=True,
             freed_gpu_seconds=freed,
         )
@@ -333,22 +338,32 @@ def preview(
 
 
 def given_back(
-    row: Reservation, gpu_pks: Iterable[int], window: Window
+    row: Reservation,
+    gpu_pks: Iterable[int],
+    window: Window,
+    held: Iterable[Allocation] | None = None,
 ) -> list[tuple[Allocation, Window]]:
     """Return what a change to these Gpus and this Window would give back."""
     before = Window(row.start, row.end)
     kept = set(gpu_pks)
     returned: list[tuple[Allocation, Window]] = []
-    for allocation in row.allocations.select_related("gpu__pool").order_by("gpu_id"):
+    for allocation in allocations_of(row) if held is None else held:
         gone = without(before, [window]) if allocation.gpu_id in kept else [before]
         returned += [(allocation, part) for part in gone]
     return returned
 
 
-def given_back_late(row: Reservation, request: Request, policy: Policy) -> list[Spend]:
+def allocations_of(row: Reservation) -> list[Allocation]:
+    """Return its Allocations with what each costs, in pk order of the Gpus."""
+    return list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+
+
+def given_back_late(
+    row: Reservation, request: Request, policy: Policy, held: Iterable[Allocation]
+) -> list[Spend]:
     """Return what will have been given back too late: it still counts in quotas."""
     gpu_pks = {gpu.pk for gpu in request.gpus}
-    returned = given_back(row, gpu_pks, request.window)
+    returned = given_back(row, gpu_pks, request.window, held)
     spends = books.late_spends(
         row, returned, now=request.now, permille=policy.late_return_permille
     )

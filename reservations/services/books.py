@@ -1,12 +1,15 @@
 """Rows of the ledger and the audit log. Called inside a service's transaction."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from django.db.models import Sum
 
+from reservations.domain.calendar import CalendarGpu
 from reservations.domain.ledger import Settlement, late_windows
 from reservations.domain.lifecycle import Kind
+from reservations.domain.prices import Tariff, read_peak, together
 from reservations.domain.quota import Spend
 from reservations.domain.window import Window, unix, without
 from reservations.models import (
@@ -87,9 +90,9 @@ def late_return(
             reservation=reservation,
             membership_id=reservation.membership_id,
             gpu_id=allocation.gpu_id,
-            start=late.start,
-            end=late.end,
-            weight=weight_of(allocation),
+            start=piece.start,
+            end=piece.end,
+            weight=rate,
             permille=permille,
             firm=reservation.kind == Kind.FIRM,
             returned_at=now,
@@ -98,6 +101,7 @@ def late_return(
         for late in late_windows(
             window, at=now, never_free=displaced.get(allocation.gpu_id, ())
         )
+        for piece, rate in tariff_of(allocation).pieces(late)
     )
 
 
@@ -114,15 +118,16 @@ def late_spends(
     displaced = displaced_windows(reservation)
     return [
         Spend(
-            unix(late.start),
-            unix(late.end),
-            weight_of(allocation) * permille,
+            unix(piece.start),
+            unix(piece.end),
+            rate * permille,
             allocation.gpu.pool_id,
         )
         for allocation, window in returned
         for late in late_windows(
             window, at=now, never_free=displaced.get(allocation.gpu_id, ())
         )
+        for piece, rate in tariff_of(allocation).pieces(late)
     ]
 
 
@@ -203,10 +208,20 @@ def late_piece(
     )
 
 
-def rate_of(reservation: Reservation) -> int:
-    """Return the weighted Gpus of a Reservation: the cost of one second."""
+def rate_of(
+    reservation: Reservation, held: Iterable[Allocation] | None = None
+) -> Tariff:
+    """Return the weighted Gpus of a Reservation: the cost of one second.
+
+    Args:
+        held: its Allocations, where they have been read.
+    """
+    if reservation.peaked:
+        if held is None:
+            held = reservation.allocations.select_related("gpu__pool")
+        return together(tariff_of(allocation) for allocation in held)
     seconds = unix(reservation.end) - unix(reservation.start)
-    return reservation.cost_gpu_seconds // seconds if seconds else 0
+    return Tariff(reservation.cost_gpu_seconds // seconds if seconds else 0)
 
 
 def weight_of(allocation: Allocation) -> int:
@@ -214,6 +229,24 @@ def weight_of(allocation: Allocation) -> int:
     if allocation.weight is None:
         return allocation.gpu.pool.weight
     return allocation.weight
+
+
+def tariff_of(allocation: Allocation) -> Tariff:
+    """Return what an Allocation was booked at: a new price is none of its concern."""
+    return Tariff.of(weight_of(allocation), read_peak(allocation.peak))
+
+
+def as_booked(
+    gpus: Iterable[CalendarGpu], allocations: Iterable[Allocation]
+) -> tuple[CalendarGpu, ...]:
+    """Return Gpus at the price at which these Allocations hold them already."""
+    held = {one.gpu_id: one for one in allocations}
+    return tuple(
+        replace(gpu, weight=weight_of(one), peak=read_peak(one.peak))
+        if (one := held.get(gpu.pk)) is not None
+        else gpu
+        for gpu in gpus
+    )
 
 
 def ask_summary(reservation: Reservation, *, now: datetime) -> None:

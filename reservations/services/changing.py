@@ -14,10 +14,10 @@ from reservations.domain.errors import (
     Refusal,
     StaleVersion,
 )
-from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.limits import check_gpus, check_window
 from reservations.domain.policy import Policy
+from reservations.domain.prices import Tariff, together
 from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
@@ -25,6 +25,7 @@ from reservations.services import books, displacing, locking, overstaying, searc
 from reservations.services.booking import (
     OVERLAP,
     _taken,
+    allocations_of,
     given_back,
     given_back_late,
     judge,
@@ -78,8 +79,11 @@ def change(
             window = new_window(row, start, end, now=now)
             if row.state == State.ACTIVE and wanted != _gpu_ids(row):
                 raise NotChangeable(state=row.state, act="moved to other GPUs")
-            request = Request(locked.gpus, window, now)
-            decision = _judge(row, request, locked, policy)
+            held = allocations_of(row)
+            # What stays keeps its price: it is judged as it is charged.
+            gpus = books.as_booked(locked.gpus, held)
+            request = Request(gpus, window, now)
+            decision = _judge(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row
     except IntegrityError as error:
@@ -151,7 +155,11 @@ def new_window(
 
 
 def _judge(
-    row: Reservation, request: Request, locked: locking.Locked, policy: Policy
+    row: Reservation,
+    request: Request,
+    locked: locking.Locked,
+    policy: Policy,
+    held: Sequence[Allocation],
 ) -> Decision:
     """Judge what is new; only giving back needs no permission but the grid.
 
@@ -159,14 +167,13 @@ def _judge(
         Refusal: also where a firm Reservation could only go on as flex.
     """
     kind = Kind(row.kind)
-    same = {a.gpu_id for a in row.allocations.all()}
+    same = {a.gpu_id for a in held}
     asked = {gpu.pk for gpu in request.gpus}
     window = request.window
     if asked <= same and asked and row.start <= window.start and window.end <= row.end:
         if window.end != row.end or window.start != row.start:
             check_window(window, now=request.now, policy=policy)
-        cost = cost_gpu_seconds(window, rate=request.rate)
-        return Decision(kind, cost)
+        return Decision(kind, request.cost_gpu_seconds)
     check_gpus(request.gpus)
     decision = judge(
         request,
@@ -174,7 +181,7 @@ def _judge(
         policy=policy,
         names=policy.names_visible,
         ignoring=row.pk,
-        extra=given_back_late(row, request, policy),
+        extra=given_back_late(row, request, policy, held),
         taking=True,
         freed_gpu_seconds=row.cost_gpu_seconds,
     )
@@ -198,7 +205,7 @@ def _apply(
     now, window = request.now, request.window
     assert decision.kind is not None
     was = {"start": row.start.isoformat(), "end": row.end.isoformat()}
-    old = list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
+    old = allocations_of(row)
     displacing.displace(decision, row, now=now, policy=policy)
     overstaying.make_way(row, request.gpus, window, now=now, policy=policy)
     # Before the kind changes: hours that were flex come back as flex.
@@ -207,7 +214,8 @@ def _apply(
     row.kind = decision.kind
     books.release_hold(row, now=now, reason="changed")
     row.start, row.end, row.booked_end = window.start, window.end, window.end
-    row.cost_gpu_seconds = cost_gpu_seconds(window, rate=rate)
+    row.cost_gpu_seconds = rate.cost(window)
+    row.peaked = any(gpu.peak for gpu in request.gpus)
     before = row.decision
     if decision.peaks or decision.why_not_firm:
         row.decision = decision.to_json()
@@ -232,19 +240,19 @@ def _reallocate(
     *,
     now: datetime,
     policy: Policy,
-) -> int:
+) -> Tariff:
     """Move the Allocations to the new Window and Gpus; return the new rate.
 
-    A Gpu that stays keeps the weight it was booked with.
+    A Gpu that stays keeps the price it was booked at.
     """
     asked = {gpu.pk: gpu for gpu in gpus}
     returned = given_back(row, asked, window)
     books.late_return(row, returned, now=now, permille=policy.late_return_permille)
     books.hold_again(row, set(asked), window)
-    rate = 0
+    rate = Tariff()
     for allocation in old:
         if asked.pop(allocation.gpu_id, None) is not None:
-            rate += books.weight_of(allocation)
+            rate += books.tariff_of(allocation)
     kept = [a for a in old if a.gpu_id in {gpu.pk for gpu in gpus}]
     dropped = [a.pk for a in old if a not in kept]
     if dropped:
@@ -260,7 +268,8 @@ def _reallocate(
             start=window.start,
             end=window.end,
             weight=gpu.weight,
+            peak=gpu.peak.to_text() if gpu.peak else "",
         )
         for gpu in sorted(asked.values(), key=lambda gpu: gpu.pk)
     )
-    return rate + sum(gpu.weight for gpu in asked.values())
+    return rate + together(gpu.tariff for gpu in asked.values())

@@ -25,7 +25,7 @@ from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking, news, overstaying
-from reservations.services.booking import OVERLAP, _taken
+from reservations.services.booking import OVERLAP, _taken, allocations_of
 from reservations.services.books import rate_of as rate_of
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import (
@@ -57,7 +57,7 @@ def cancel(
         check_may_change(user, row, act="cancel", reason=reason)
         if row.state != State.CONFIRMED:
             raise NotChangeable(state=row.state, act="cancelled")
-        allocations = _allocations(row)
+        allocations = allocations_of(row)
         Reservation.objects.move(
             row.pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
         )
@@ -88,7 +88,8 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
     check_may_change(user, before, act="undo the cancel of", reason="undo")
-    gpu_ids = [a.gpu_id for a in _allocations(before)]
+    allocations = allocations_of(before)
+    gpu_ids = [a.gpu_id for a in allocations]
     try:
         with transaction.atomic(durable=True):
             membership = load_membership(before.membership_id)
@@ -96,7 +97,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             locked = locking.lock(membership, gpu_ids)
             row = locking.load_reservation(reservation_id, lock=True)
             _check_undo(row, now=at)
-            _check_again(row, locked, now=at, policy=policy)
+            _check_again(row, locked, allocations, now=at, policy=policy)
             books.hold_again(row, gpu_ids, Window(row.start, row.end))
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
@@ -108,7 +109,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             books.hold(row, now=at, reason="cancel undone")
             books.audit("cancel-undone", row, actor=user, now=at)
             row.refresh_from_db(fields=["state", "version", "cancelled_at"])
-            _publish(row, _allocations(row), policy)
+            _publish(row, allocations_of(row), policy)
             return row
     except IntegrityError as error:
         if OVERLAP not in str(error):
@@ -118,14 +119,20 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
 
 
 def _check_again(
-    row: Reservation, locked: locking.Locked, *, now: datetime, policy: Policy
+    row: Reservation,
+    locked: locking.Locked,
+    allocations: list[Allocation],
+    *,
+    now: datetime,
+    policy: Policy,
 ) -> None:
     """Refuse an undo of what would not be granted any more.
 
     Raises:
         Refusal: a Gpu, a limit or the quota was taken meanwhile.
     """
-    request = Request(locked.gpus, Window(row.start, row.end), now)
+    gpus = books.as_booked(locked.gpus, allocations)
+    request = Request(gpus, Window(row.start, row.end), now)
     snapshot = request_snapshot(
         membership=locked.membership,
         path=locked.path,
@@ -222,7 +229,7 @@ def _release(
     permille: int,
     policy: Policy,
 ) -> None:
-    allocations = _allocations(row)
+    allocations = allocations_of(row)
     at = max(at, row.start)
     used = Window(row.start, at) if at > row.start else None
     # Staying on is for as long as one likes: only booked time comes back late.
@@ -256,10 +263,6 @@ def _release(
     )
     row.refresh_from_db()
     _publish(row, allocations, policy)
-
-
-def _allocations(row: Reservation) -> list[Allocation]:
-    return list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
 
 
 def _publish(

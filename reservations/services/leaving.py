@@ -89,15 +89,15 @@ def read(
         path = paths[row.membership.account_id]
         if exempt in path:
             continue
-        gpus = [known[a.gpu_id] for a in allocations if a.reservation_id == pk]
+        own = [a for a in allocations if a.reservation_id == pk]
         booked.append(
             Booked(
                 pk=pk,
                 window=Window(row.start, row.end),
                 running=row.state == State.ACTIVE,
                 firm=row.kind == Kind.FIRM,
-                gpus=tuple(gpus),
-                rate=books.rate_of(row),
+                gpus=tuple(known[a.gpu_id] for a in own),
+                rate=books.rate_of(row, own),
                 accounts=path,
             )
         )
@@ -134,7 +134,11 @@ def _rows(
 
 def _allocations(pks: Collection[int]) -> list[Allocation]:
     rows = Allocation.objects.filter(reservation_id__in=pks, live=True)
-    return list(rows.select_related("gpu__node").order_by("reservation_id", "gpu_id"))
+    return list(
+        rows.select_related("gpu__node", "gpu__pool").order_by(
+            "reservation_id", "gpu_id"
+        )
+    )
 
 
 def _room(

@@ -30,20 +30,23 @@ def charge(allocation: Allocation, row: Reservation, *, now: datetime) -> bool:
     if before is None or now <= row.start:
         return False
     late = Window(row.start, min(now, row.end))
-    weight = books.weight_of(allocation)
-    LateReturn.objects.create(
-        reservation_id=before.pk,
-        membership_id=before.membership_id,
-        gpu_id=allocation.gpu_id,
-        start=late.start,
-        end=late.end,
-        weight=weight,
-        permille=FULL_PRICE_PERMILLE,
-        firm=False,
-        returned_at=now,
-        charged_at=now,
+    tariff = books.tariff_of(allocation)
+    LateReturn.objects.bulk_create(
+        LateReturn(
+            reservation_id=before.pk,
+            membership_id=before.membership_id,
+            gpu_id=allocation.gpu_id,
+            start=piece.start,
+            end=piece.end,
+            weight=rate,
+            permille=FULL_PRICE_PERMILLE,
+            firm=False,
+            returned_at=now,
+            charged_at=now,
+        )
+        for piece, rate in tariff.pieces(late)
     )
-    amount = late_charge_gpu_seconds([late], weight=weight, permille=1000)
+    amount = late_charge_gpu_seconds([late], weight=tariff, permille=1000)
     LedgerEntry.objects.create(
         membership_id=before.membership_id,
         reservation=before,

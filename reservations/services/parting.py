@@ -160,11 +160,11 @@ def _price(
         rest = part.cut(Window(at, row.end)) if row.end > at else None
         if rest is None:
             continue
-        weight = books.weight_of(allocation)
-        returned += rest.seconds * weight
+        tariff = books.tariff_of(allocation)
+        returned += tariff.cost(rest)
         late += late_charge_gpu_seconds(
             late_windows(rest, at=at, never_free=never_free.get(allocation.gpu_id, ())),
-            weight=weight,
+            weight=tariff,
             permille=policy.late_return_permille,
         )
     return Price(end, tuple(kept), returned, late)
@@ -216,9 +216,10 @@ def _split_off(
 def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservation:
     """Cut the Reservation in two along its Gpus; cost is additive (I8)."""
     allocations = list(row.allocations.select_related("gpu__pool"))
-    weights = {a.gpu_id: books.weight_of(a) for a in allocations}
+    held = Window(row.start, row.end)
+    costs = {a.gpu_id: books.tariff_of(a).cost(held) for a in allocations}
     whole = row.cost_gpu_seconds
-    cost = whole * sum(weights[pk] for pk in gone) // sum(weights.values())
+    cost = whole * sum(costs[pk] for pk in gone) // sum(costs.values())
     part = Reservation.objects.create(
         user=row.user,
         membership=row.membership,
@@ -228,6 +229,7 @@ def _part_of(row: Reservation, gone: frozenset[int], at: datetime) -> Reservatio
         kind=row.kind,
         state=State.ACTIVE,
         cost_gpu_seconds=cost,
+        peaked=row.peaked,
         purpose=row.purpose,
         created_at=row.created_at,
         checked_in_at=row.checked_in_at,

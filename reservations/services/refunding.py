@@ -12,6 +12,7 @@ from reservations import live
 from reservations.domain.ledger import Settlement, cost_gpu_seconds
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
+from reservations.domain.prices import together
 from reservations.domain.window import Window
 from reservations.models import Allocation, Reservation, Token
 from reservations.services import books
@@ -41,7 +42,7 @@ def refund(
     over = min(max(now, row.start), row.end)
     held = books.held_gpu_seconds(row)
     used = Window(row.start, over) if over > row.start else None
-    rate = rate_of(row) - sum(books.weight_of(one) for one in never_had)
+    rate = rate_of(row) - together(books.tariff_of(one) for one in never_had)
     site = cost_gpu_seconds(used, rate=rate) if used else 0
     moved = Reservation.objects.move(
         row.pk,

@@ -129,8 +129,8 @@ def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement
             )
         ],
         closures=closures_between(now, latest),
-        weights={
-            part.reservation_id: books.weight_of(part)
+        tariffs={
+            part.reservation_id: books.tariff_of(part)
             for part in parts.select_related("gpu__pool")
         },
     )

@@ -10,6 +10,7 @@ from django.db.models import Sum
 
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
+from reservations.domain.prices import read_peak
 from reservations.domain.report import HELD, Booking, Piece
 from reservations.domain.window import instant, unix
 from reservations.models import Allocation, LedgerEntry
@@ -30,6 +31,7 @@ _FIELDS = (
     "reservation__no_show",
     "reservation__end",
     "reservation__booked_end",
+    "peak",
 )
 Row = tuple[Any, ...]
 Measured = dict[tuple[int, int], tuple[float | None, float, float]]
@@ -111,7 +113,8 @@ def _booking(
 
 
 def _piece(row: Row, measured: Measured) -> Piece:
-    pk, gpu, start, end, weight, weight_now, _member, state, _gone, over, booked = row
+    pk, gpu, start, end, weight, weight_now, _member, state, _gone, *times, peak = row
+    over, booked = times
     util, seen, joules = measured.get((pk, gpu), (None, 0.0, 0.0))
     if state not in HELD:
         util, seen, joules = None, 0.0, 0.0
@@ -122,6 +125,7 @@ def _piece(row: Row, measured: Measured) -> Piece:
         # A Gpu that was left before the others was booked no longer than it was held.
         booked_end=max(unix(end), unix(booked) if end == over else unix(end)),
         weight=weight_now if weight is None else weight,
+        peak=read_peak(peak),
         util_ratio=util,
         seen_ratio=seen,
         energy_joules=joules,

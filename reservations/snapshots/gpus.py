@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from reservations.domain.calendar import CalendarGpu
+from reservations.domain.prices import read_peak
 from telemetry.models import Gpu, GpuQuerySet
 
 OUT_FIELDS = (
@@ -48,13 +49,15 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
             out=out_words(present=present, out=out),
             restricted=bool(restricted),
             limited=bool(limited),
+            peak=read_peak(peak or ""),
         )
         for (
             pk, node, index, gpu_class, memory_bytes, weight, name, pool,
-            restricted, limited, present, *out,
+            restricted, limited, peak, present, *out,
         ) in rows.values_list(
             "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
             "pool__weight", "name", "pool_id",
-            "pool__rule__restricted", "pool__rule__limited", "present", *OUT_FIELDS,
+            "pool__rule__restricted", "pool__rule__limited", "pool__rule__peak",
+            "present", *OUT_FIELDS,
         )
     ]  # fmt: skip

@@ -14,7 +14,8 @@ from reservations.domain.calendar import CalendarGpu
 from reservations.domain.closures import Barred, ClosureInfo
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
-from reservations.domain.quota import QuotaInfo, Spend
+from reservations.domain.prices import Tariff, read_peak
+from reservations.domain.quota import QuotaInfo, Spend, spends_at
 from reservations.domain.window import unix
 from reservations.models import (
     Account,
@@ -186,7 +187,7 @@ def _pool_spends(
         .values_list(
             "reservation__membership_id", "gpu__pool_id", "start", "end", "weight",
             "gpu__pool__weight", "reservation__kind", "reservation__state",
-            "reservation__booked_end",
+            "reservation__booked_end", "peak",
         )
     )  # fmt: skip
     late = (
@@ -201,11 +202,12 @@ def _pool_spends(
         )
     )  # fmt: skip
     holding, found = State.holding(), []
-    for owner, pool, begin, over, booked, weight, kind, state, booked_end in held:
-        first, last = unix(begin), unix(min(over, booked_end))
+    for owner, pool, begin, over, booked, weight, kind, state, until, peak in held:
+        first, last = unix(begin), unix(min(over, until))
         if last > first and kind == Kind.FIRM and state in holding:
-            rate = (weight if booked is None else booked) * 1000
-            found.append((owner, Spend(first, last, rate, pool)))
+            tariff = Tariff.of(weight if booked is None else booked, read_peak(peak))
+            own = spends_at(first, last, rate=tariff, pool_pk=pool)
+            found += [(owner, spend) for spend in own]
     for owner, pool, begin, over, weight, part in late:
         found.append((owner, Spend(unix(begin), unix(over), weight * part, pool)))
     return found

@@ -1,13 +1,16 @@
 """What counts in quotas near a span: firm time held, and late hours at their part."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
+
+from django.db.models import QuerySet
 
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
-from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
+from reservations.domain.prices import Tariff, read_peak
+from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, spends_at
 from reservations.domain.window import unix
-from reservations.models import LateReturn, Membership, Reservation
+from reservations.models import Allocation, LateReturn, Membership, Reservation
 
 HOLDING = State.holding()
 
@@ -44,6 +47,8 @@ def spends_of(
             "cost_gpu_seconds",
             "kind",
             "state",
+            "peaked",
+            "pk",
         )
     )
     late = (
@@ -55,15 +60,42 @@ def spends_of(
         .values_list("membership_id", account, "start", "end", "weight", "permille")
     )
     found = []
-    for pk, group, begin, over, booked, cost, kind, state in held:
+    by_the_hour: dict[int, tuple[int, int]] = {}
+    for pk, group, begin, over, booked, cost, kind, state, peaked, own in held:
         first, last = unix(begin), unix(over)
         # Here and not in SQL: without statistics SQLite would search by state.
-        if last > first and kind == Kind.FIRM and state in HOLDING:
+        if last <= first or kind != Kind.FIRM or state not in HOLDING:
+            continue
+        if peaked:
+            by_the_hour[own] = (pk, group)
+        else:
             rate = cost * PERMILLE // (last - first)
             found.append((pk, group, Spend(first, min(last, unix(booked)), rate)))
     for pk, group, begin, over, weight, part in late:
         found.append((pk, group, Spend(unix(begin), unix(over), weight * part)))
+    if by_the_hour:
+        rows = Allocation.objects.filter(reservation_id__in=by_the_hour).order_by()
+        for own, spend in spends_by_the_hour(rows):
+            found.append((*by_the_hour[own], spend))
     return found
+
+
+def spends_by_the_hour(rows: QuerySet[Allocation]) -> Iterator[tuple[int, Spend]]:
+    """Yield (Reservation, cost) of Allocations, each at the price it was booked at.
+
+    Up to the booked end: staying on past it counts nowhere.
+    """
+    for pk, pool, begin, over, booked, weight, weight_now, peak in rows.values_list(
+        "reservation_id", "gpu__pool_id", "start", "end", "reservation__booked_end",
+        "weight", "gpu__pool__weight", "peak",
+    ):  # fmt: skip
+        first, last = unix(begin), unix(min(over, booked))
+        if last > first:
+            tariff = Tariff.of(
+                weight_now if weight is None else weight, read_peak(peak)
+            )  # fmt: skip
+            for spend in spends_at(first, last, rate=tariff, pool_pk=pool):
+                yield pk, spend
 
 
 def person_quota(
