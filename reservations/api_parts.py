@@ -74,6 +74,12 @@ def decision_json(decision: Decision) -> dict[str, object]:
         "ok": refusal is None,
         "kind": decision.kind.value if decision.kind else None,
         "cost_gpu_hours": hours_of(decision.cost_gpu_seconds),
+        # What of it the peak hours add; not there where they add nothing.
+        **(
+            {"peak_gpu_hours": hours_of(decision.peak_gpu_seconds)}
+            if decision.peak_gpu_seconds
+            else {}
+        ),
         # Flex takes nothing from the quota, so it leaves nothing to tell.
         "quota_left_gpu_hours": hours_of(decision.quota_left_gpu_seconds)
         if decision.kind is Kind.FIRM

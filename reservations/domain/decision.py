@@ -54,6 +54,8 @@ class Decision:
     rank_before: int | None = None
     rank_after: int | None = None
     of: int | None = None
+    peak_gpu_seconds: int = 0
+    """What of the cost peak hours add; told, not stored: the inputs say it."""
 
     def to_json(self) -> dict[str, object]:
         """Return what is stored with the Reservation (rule 8)."""

@@ -1,7 +1,8 @@
 """Gpu B takes the place of Gpu A: which bookings go along, which cannot. Pure.
 
 Nobody pays more for it: of the two weights, the booked one and B's, the lower counts
-from then on, in the peak hours that were booked. What runs stays where its processes are, until it is over.
+from then on, in the peak hours that were booked. What runs stays where its processes
+are, until it is over.
 """
 
 from __future__ import annotations

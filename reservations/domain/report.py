@@ -9,8 +9,8 @@ in the ledger's weighted GPU-seconds.
   the site took (displaced, refunded) is booked and neither held nor given back;
 - used: held time with a reading x its mean utilization;
 - cost: what was charged for a Reservation, dealt out over its Gpus and months by
-  the price of the booked time. Cuts are at whole GPU-seconds of a running sum, so that the
-  parts of any cutting add up to the charge exactly.
+  the price of the booked time. Cuts are at whole GPU-seconds of a running sum, so
+  that the parts of any cutting add up to the charge exactly.
 
 Cost: O(Allocations x months they touch).
 """

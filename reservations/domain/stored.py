@@ -230,7 +230,7 @@ def _request(inputs: Mapping[str, Any]) -> Request:
                 peak=read_peak(*peak) if peak else None,
             )
             for pk, weight, pool, *peak in inputs["gpus"]
-        ),  # fmt: skip
+        ),
         window=_window(*inputs["window"]),
         now=instant(inputs["now"]),
         earliest=instant(earliest) if earliest else None,

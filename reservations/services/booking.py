@@ -1,6 +1,6 @@
 """Book, and say beforehand what booking would do."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.quota import Spend
 from reservations.domain.stored import inputs_of
-from reservations.domain.window import Window, whole_second, without
+from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.services import (
     books,
@@ -25,6 +25,7 @@ from reservations.services import (
     spending,
 )
 from reservations.services.refused import count_refusal
+from reservations.services.returned import allocations_of, given_back_late
 from reservations.services.rights import may_change
 from reservations.services.turns import turn
 from reservations.snapshots.facts import Taker, request_snapshot, site_policy
@@ -328,6 +329,9 @@ def preview(
         )
     except Refusal as refusal:
         return Decision(None, 0, refusal=refusal)
+    flat = request.window.seconds * request.rate.flat
+    more = decision.cost_gpu_seconds - flat
+    decision = replace(decision, peak_gpu_seconds=more)
     if decision.refusal is not None:
         search.add_next_slot(
             decision.refusal, chosen, gpu_ids, begin, end,
@@ -335,39 +339,6 @@ def preview(
         )  # fmt: skip
         return replace(decision, next_slot=decision.refusal.next_slot)
     return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
-
-
-def given_back(
-    row: Reservation,
-    gpu_pks: Iterable[int],
-    window: Window,
-    held: Iterable[Allocation] | None = None,
-) -> list[tuple[Allocation, Window]]:
-    """Return what a change to these Gpus and this Window would give back."""
-    before = Window(row.start, row.end)
-    kept = set(gpu_pks)
-    returned: list[tuple[Allocation, Window]] = []
-    for allocation in allocations_of(row) if held is None else held:
-        gone = without(before, [window]) if allocation.gpu_id in kept else [before]
-        returned += [(allocation, part) for part in gone]
-    return returned
-
-
-def allocations_of(row: Reservation) -> list[Allocation]:
-    """Return its Allocations with what each costs, in pk order of the Gpus."""
-    return list(row.allocations.select_related("gpu__pool").order_by("gpu_id"))
-
-
-def given_back_late(
-    row: Reservation, request: Request, policy: Policy, held: Iterable[Allocation]
-) -> list[Spend]:
-    """Return what will have been given back too late: it still counts in quotas."""
-    gpu_pks = {gpu.pk for gpu in request.gpus}
-    returned = given_back(row, gpu_pks, request.window, held)
-    spends = books.late_spends(
-        row, returned, now=request.now, permille=policy.late_return_permille
-    )
-    return spends + books.spends_left(row, gpu_pks, request.window)
 
 
 def _to_be_changed(user: User, pk: int | None) -> Reservation | None:

@@ -25,10 +25,12 @@ from reservations.services import books, displacing, locking, overstaying, searc
 from reservations.services.booking import (
     OVERLAP,
     _taken,
+    judge,
+)
+from reservations.services.returned import (
     allocations_of,
     given_back,
     given_back_late,
-    judge,
 )
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import load_membership, site_policy

@@ -25,8 +25,9 @@ from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking, news, overstaying
-from reservations.services.booking import OVERLAP, _taken, allocations_of
+from reservations.services.booking import OVERLAP, _taken
 from reservations.services.books import rate_of as rate_of
+from reservations.services.returned import allocations_of
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import (
     load_membership,

@@ -19,9 +19,9 @@ from reservations.domain.policy import Policy
 from reservations.domain.window import Window, grid_ceil, whole_second
 from reservations.models import Allocation, Reservation, User
 from reservations.services import books, locking
-from reservations.services.booking import given_back
 from reservations.services.changing import _check_row, change
 from reservations.services.giving import _release
+from reservations.services.returned import given_back
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import site_policy
 

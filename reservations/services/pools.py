@@ -1,18 +1,21 @@
-"""Pools and the service of Gpus: weights, who may book, quotas, bulk acts, draining.
+"""Pools and the service of Gpus: prices, who may book, quotas, bulk acts, draining.
 
-A new weight counts for bookings made from then on: an Allocation keeps the one it was
-booked with. Every act writes what was and what is into the audit log.
+A new weight or peak rate counts for bookings made from then on: an Allocation keeps
+the one it was booked with. Every act writes what was and what is into the audit log.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from reservations.domain.desk import ACTS, Act, DeskInvalid
 from reservations.domain.errors import NotFound
+from reservations.domain.peaktext import PeakTextInvalid, peak_words, read_hours
+from reservations.domain.prices import MOST_FACTOR, PeakHours, read_peak
 from reservations.domain.relief import Fate, Relief, vacate
 from reservations.domain.window import whole_second
 from reservations.models import Account, Membership, PoolQuota, PoolRule, User
@@ -33,6 +36,10 @@ class PoolEdit:
     weight: int
     account_ids: tuple[int, ...] = ()
     """Who may book; none: everybody."""
+    peak_factor: int = 1
+    """How many times every second of the peak hours counts; 1: there are none."""
+    peak_hours: str = ""
+    """As ``domain.peaktext`` reads them, on the site's clock."""
 
 
 def add_pool(
@@ -62,32 +69,39 @@ def add_pool(
 def change_pool(
     *, pool_id: int, edit: PoolEdit, actor: User, now: datetime, reason: str
 ) -> bool:
-    """Set the weight and who may book; False: nothing is different.
+    """Set the price and who may book; False: nothing is different.
 
     Raises:
         DeskInvalid: by field.
         NotFound.
     """
     _check_weight(edit.weight)
+    peak = _peak(edit)
     with transaction.atomic(durable=True):
         pool = _pool(pool_id)
         rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
         before = {
             "weight": pool.weight,
             "accounts": sorted(rule.accounts.values_list("pk", flat=True)),
+            "peak": peak_words(read_peak(rule.peak)),
         }
         known = Account.objects.filter(pk__in=edit.account_ids).values_list(
             "pk", flat=True
         )
         if set(edit.account_ids) - set(known):
             raise DeskInvalid({"accounts": "There is no such account."})
-        after = {"weight": edit.weight, "accounts": sorted(known)}
+        after = {
+            "weight": edit.weight,
+            "accounts": sorted(known),
+            "peak": peak_words(peak),
+        }
         if before == after:
             return False
         telemetry.set_weight(pool_id=pool_id, weight=edit.weight)
         rule.accounts.set(known)
         rule.restricted = bool(after["accounts"])
-        rule.save(update_fields=["restricted"])
+        rule.peak = peak.to_text() if peak else ""
+        rule.save(update_fields=["restricted", "peak"])
         audit_act(
             verb="pool.changed", subject=f"pool:{pool_id}", actor=actor, now=now,
             reason=reason, before=before, after=after,
@@ -261,6 +275,31 @@ def _fields(
 def _check_weight(weight: int) -> None:
     if not 1 <= weight <= MOST_WEIGHT:
         raise DeskInvalid({"weight": f"A whole number between 1 and {MOST_WEIGHT}."})
+
+
+def _peak(edit: PoolEdit) -> PeakHours | None:
+    """Return the peak hours that are wanted.
+
+    Raises:
+        DeskInvalid: by field.
+    """
+    if not 1 <= edit.peak_factor <= MOST_FACTOR:
+        raise DeskInvalid(
+            {"peak_factor": f"A whole number between 1 and {MOST_FACTOR}."}
+        )
+    try:
+        mask = read_hours(edit.peak_hours)
+    except PeakTextInvalid as invalid:
+        raise DeskInvalid({"peak_hours": str(invalid)}) from invalid
+    if edit.peak_factor == 1 and mask:
+        raise DeskInvalid(
+            {"peak_factor": "At 1 these hours cost what others do: choose 2 or more."}
+        )
+    if edit.peak_factor == 1:
+        return None
+    if not mask:
+        raise DeskInvalid({"peak_hours": "Say which hours, as in “Mon-Fri 9-18”."})
+    return PeakHours(edit.peak_factor, mask, settings.TIME_ZONE)
 
 
 def _pool(pk: int) -> Pool:

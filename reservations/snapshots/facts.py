@@ -356,15 +356,21 @@ def right_to_book(membership: Membership, path: Iterable[Account]) -> Right | No
 
 def pending_late_gpu_seconds() -> dict[int, int]:
     """Return, by Membership, what hours given back late may still cost."""
-    found: dict[int, int] = {}
+    owed: dict[tuple[int, int], int] = {}
     rows = (
         LateReturn.objects.filter(charged_at=None)
         .order_by()
-        .values_list("membership_id", "start", "end", "weight", "permille")
+        .values_list(
+            "membership_id", "reservation_id", "start", "end", "weight", "permille"
+        )
     )
-    for membership, start, end, weight, part in rows:
-        cost = (unix(end) - unix(start)) * weight * part // PERMILLE
-        found[membership] = found.get(membership, 0) + cost
+    for membership, row, start, end, weight, part in rows:
+        more = (unix(end) - unix(start)) * weight * part
+        owed[membership, row] = owed.get((membership, row), 0) + more
+    found: dict[int, int] = {}
+    for (membership, _), thousandths in owed.items():
+        # Rounded as it will be charged: once for each Reservation.
+        found[membership] = found.get(membership, 0) + thousandths // PERMILLE
     return found
 
 

@@ -7,6 +7,8 @@ from django import forms
 from django.db.models import QuerySet
 
 from reservations.domain.desk import ACTS, Act
+from reservations.domain.peaktext import LONGEST_TEXT
+from reservations.domain.prices import MOST_FACTOR
 from reservations.forms import WALL, whole_number
 from reservations.models import Account, Closure, Membership
 from reservations.views.tree_forms import HoursField
@@ -149,13 +151,28 @@ class ActForm(forms.Form):
 
 
 class PoolForm(forms.Form):
-    """What a Pool costs and who may book it."""
+    """What a Pool costs, at which hours more, and who may book it."""
 
     weight = forms.IntegerField(
         min_value=1,
         max_value=10_000,
         help_text="Cost of one second of one GPU, in weighted GPU-seconds. "
         "Counts for bookings made from now on.",
+        widget=forms.NumberInput(attrs={"class": "input"}),
+    )
+    peak_hours = forms.CharField(
+        required=False,
+        max_length=LONGEST_TEXT,
+        help_text="Days and whole hours on the site’s clock, as in “Mon-Fri 9-18; "
+        "Sat 10-14”; empty: none.",
+        widget=forms.TextInput(attrs={"class": "input"}),
+    )
+    peak_factor = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_FACTOR,
+        help_text="How many times a second of them counts: 2 to 10; 1: no more than "
+        "others. What is booked keeps its price.",
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     accounts = KeysField(

@@ -15,6 +15,8 @@ from django.views.decorators.http import (
 )
 
 from reservations.domain.desk import DeskInvalid
+from reservations.domain.peaktext import DAYS, hours_text
+from reservations.domain.prices import PeakHours, read_peak
 from reservations.models import Account, AuditEntry, PoolQuota
 from reservations.services import pools
 from reservations.services.pools import PoolEdit
@@ -101,14 +103,19 @@ def new(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_required
 def one(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Show a pool; set its weight and who may book it."""
+    """Show a pool; set its price and who may book it."""
     pool = get_object_or_404(_pools(), pk=pk)
     if request.method != "POST":
         return _page(request, pool, form=PoolForm(initial=_initial(pool)))
     form = PoolForm(request.POST)
     if form.is_valid():
         values = form.cleaned_data
-        edit = PoolEdit(values["weight"], tuple(a.pk for a in values["accounts"]))
+        edit = PoolEdit(
+            values["weight"],
+            tuple(a.pk for a in values["accounts"]),
+            peak_factor=values["peak_factor"] or 1,
+            peak_hours=values["peak_hours"],
+        )
         try:
             changed = pools.change_pool(
                 pool_id=pk,
@@ -166,9 +173,12 @@ def _put(form: Any, invalid: DeskInvalid) -> None:
 
 def _initial(pool: Pool) -> dict[str, Any]:
     rule = getattr(pool, "rule", None)
+    peak = _peak(pool)
     return {
         "weight": pool.weight,
         "accounts": [a.pk for a in rule.accounts.all()] if rule else [],
+        "peak_factor": peak.factor if peak else 1,
+        "peak_hours": hours_text(peak.mask) if peak else "",
     }
 
 
@@ -190,11 +200,33 @@ def _page(
         "quota_form": quota_form or PoolQuotaForm(),
         "quotas": quotas,
         "changes": changes_of(f"pool:{pool.pk}"),
+        "peak": _peak(pool),
+        "week": _week(_peak(pool)),
     }
     return render(request, "reservations/pool_edit.html", context, status=status)
 
 
-_WORDS = {"weight": "weight", "accounts": "who may book", "name": "name"}
+_WORDS = {
+    "weight": "weight",
+    "accounts": "who may book",
+    "name": "name",
+    "peak": "peak hours",
+}
+
+
+def _peak(pool: Pool) -> PeakHours | None:
+    rule = getattr(pool, "rule", None)
+    return read_peak(rule.peak) if rule else None
+
+
+def _week(peak: PeakHours | None) -> list[tuple[str, str]]:
+    """Return each day of the week with its peak hours in words."""
+    if peak is None:
+        return []
+    days = [hours_text(peak.mask & 0xFFFFFF << 24 * day) for day in range(7)]
+    return [
+        (name, said.partition(" ")[2]) for name, said in zip(DAYS, days, strict=True)
+    ]
 
 
 def changes_of(subject: str) -> list[Changed]:

@@ -23,6 +23,7 @@ export function judgedNodes(answer, view) {
 
 function facts(answer) {
   const found = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
+  if (answer.peak_gpu_hours) found.push(["Of it, for peak hours", `${figure(answer.peak_gpu_hours)} GPU-h`]);
   const left = answer.quota_left_gpu_hours;
   if (left !== null && left !== undefined) found.push(["Firm quota left then", `${figure(left)} GPU-h`]);
   if (answer.rank_before) {
