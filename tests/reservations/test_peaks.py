@@ -336,11 +336,11 @@ def test_books_and_quotas_hold_to_the_second_while_prices_change(
         st.sampled_from((CLOCKS_CHANGE, NOW)),
         st.lists(
             st.tuples(st.sampled_from((*ACTS, "set_prices")), st.integers(0, 2**32)),
-            min_size=40, max_size=40,
+            min_size=36, max_size=36,
         ),
     )  # fmt: skip
     @settings(
-        max_examples=2, deadline=None, derandomize=True, database=None,
+        max_examples=3, deadline=None, derandomize=True, database=None,
         phases=[Phase.generate],
     )  # fmt: skip
     def stories(start: datetime, acts: list[tuple[str, int]]) -> None:
@@ -372,4 +372,4 @@ def test_books_and_quotas_hold_to_the_second_while_prices_change(
             done["stored"] += stored.count(BERLIN)
 
     stories()
-    assert all(done[name] for name in ("late at a peak", "peaked", "not", "stored"))
+    assert all(done.values()), dict(done)
