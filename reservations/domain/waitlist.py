@@ -39,6 +39,7 @@ from reservations.domain.errors import (
 from reservations.domain.fairshare import Rank
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
+from reservations.domain.prices import Tariff
 from reservations.domain.recheck import broken_rules
 from reservations.domain.rooms import rooms
 from reservations.domain.window import Window
@@ -144,7 +145,7 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
     """
     asked = 0
     to_ask: Choice | None = None
-    hopeless: set[tuple[Window, int]] = set()
+    hopeless: set[tuple[Window, Tariff]] = set()
     for window, found_sets in _attempts(one, facts, now=now):
         if one.plan is not None and window.start > one.plan.window.start:
             break
