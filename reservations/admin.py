@@ -245,7 +245,7 @@ class AllocationInline(admin.TabularInline):  # type: ignore[type-arg]
     model = Allocation
     extra = 0
     can_delete = False
-    readonly_fields = ("gpu", "start", "end", "live", "weight")
+    readonly_fields = ("gpu", "start", "end", "live", "weight", "peak")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody: services write Allocations."""

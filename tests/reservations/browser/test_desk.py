@@ -7,7 +7,9 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
 from reservations.domain.lifecycle import State
-from reservations.models import Closure, Reservation
+from reservations.domain.peaktext import read_hours
+from reservations.domain.prices import PeakHours
+from reservations.models import Closure, PoolRule, Reservation
 from telemetry.models import Gpu
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.reservations.browser.ground import axe_findings, page_of
@@ -45,6 +47,8 @@ def test_the_desk_by_hand(
     booked = make_reservation(
         alice, gpus, soon + timedelta(hours=30), soon + timedelta(hours=32)
     )
+    peak = PeakHours(2, read_hours("Mon-Fri 9-18; Sat 10-14"), "Europe/Berlin")
+    PoolRule.objects.create(pool=gpus[0].pool, peak=peak.to_text())
     size = {"width": width, "height": 900}
     with page_of(browser, live_asgi, omar, color_scheme=theme, viewport=size) as page:
         close_and_reopen(page, booked)
