@@ -4,8 +4,7 @@ POLICY.md sections 2 and 3, rule 6. Cost is ``weight x Gpus x seconds``, whole
 weighted GPU-seconds, in peak hours times the factor (``prices``). Over the life of a
 Reservation HOLD + RELEASE = 0 and CHARGE is what was paid. An hour given back is judged
 by itself: one that begins 24 h or more after the moment of return is free; a later one
-costs
-``weight x lambda`` for the part that nobody else then held, charged when it has
+costs ``weight x lambda`` for the part that nobody else then held, charged when it has
 passed. Time that somebody else's flex was displaced for is never free. Hours are those
 of the UTC clock, so that cutting a Reservation in pieces costs the same (I8).
 """

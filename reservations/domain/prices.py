@@ -188,7 +188,10 @@ Rate = int | Tariff
 
 def together(tariffs: Iterable[Tariff]) -> Tariff:
     """Return what several Gpus cost together."""
-    return sum(tariffs, start=Tariff())
+    found = list(tariffs)
+    if not any(one.extras for one in found):
+        return Tariff(sum(one.flat for one in found))
+    return sum(found, start=Tariff())
 
 
 def tariff_of(rate: Rate) -> Tariff:
