@@ -59,6 +59,11 @@ class Request:
         """Weighted GPU-seconds of the whole Window."""
         return cost_gpu_seconds(self.window, rate=self.rate)
 
+    @property
+    def peak_gpu_seconds(self) -> int:
+        """What of the cost the peak hours add."""
+        return self.cost_gpu_seconds - self.rate.flat * self.window.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -207,7 +207,8 @@ def judge(
     decision = decide(request, snapshot)
     if decision.refusal is not None:
         return decision
-    return replace(decision, inputs=inputs_of(request, snapshot))
+    more, inputs = request.peak_gpu_seconds, inputs_of(request, snapshot)
+    return replace(decision, peak_gpu_seconds=more, inputs=inputs)
 
 
 def write_decision(
@@ -306,6 +307,7 @@ def preview(
             membership = spending.owed_to(user, token_id)
         chosen = locking.choose_membership(user, membership)
         locked = locking.read(chosen, gpu_ids)
+        locked, held = _as_held(locked, before)
         if before is not None and before.state == State.ACTIVE:
             # The part that has passed belongs to the same Window and quota.
             begin = before.start
@@ -313,9 +315,6 @@ def preview(
             request = Request(locked.gpus, window, now)
         else:
             request = wish_of(locked, begin, end, now=now, policy=policy)
-        held = allocations_of(before) if before else []
-        # What stays keeps its price.
-        request = replace(request, gpus=books.as_booked(request.gpus, held))
         request = _with_token(request, chosen, token_id, policy, lock=False)
         decision = judge(
             request,
@@ -329,9 +328,6 @@ def preview(
         )
     except Refusal as refusal:
         return Decision(None, 0, refusal=refusal)
-    flat = request.window.seconds * request.rate.flat
-    more = decision.cost_gpu_seconds - flat
-    decision = replace(decision, peak_gpu_seconds=more)
     if decision.refusal is not None:
         search.add_next_slot(
             decision.refusal, chosen, gpu_ids, begin, end,
@@ -351,6 +347,14 @@ def _to_be_changed(user: User, pk: int | None) -> Reservation | None:
     # Staying on is no part of what is changed: it begins anew after it.
     found.end = min(found.end, found.booked_end)
     return found
+
+
+def _as_held(
+    locked: locking.Locked, before: Reservation | None
+) -> tuple[locking.Locked, list[Allocation]]:
+    """Return the Gpus at the price of what is changed: what stays keeps it."""
+    held = allocations_of(before) if before else []
+    return replace(locked, gpus=books.as_booked(locked.gpus, held)), held
 
 
 def _with_ranks(

@@ -83,8 +83,7 @@ def change(
                 raise NotChangeable(state=row.state, act="moved to other GPUs")
             held = allocations_of(row)
             # What stays keeps its price: it is judged as it is charged.
-            gpus = books.as_booked(locked.gpus, held)
-            request = Request(gpus, window, now)
+            request = Request(books.as_booked(locked.gpus, held), window, now)
             decision = _judge(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row

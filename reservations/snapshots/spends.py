@@ -3,8 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
-from django.db.models import QuerySet
-
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
 from reservations.domain.prices import Tariff, read_peak
@@ -39,16 +37,8 @@ def spends_of(
         .exclude(pk=ignoring or 0)
         .order_by()
         .values_list(
-            "membership_id",
-            account,
-            "start",
-            "end",
-            "booked_end",
-            "cost_gpu_seconds",
-            "kind",
-            "state",
-            "peaked",
-            "pk",
+            *("membership_id", account, "start", "end", "booked_end"),
+            *("cost_gpu_seconds", "kind", "state", "peaked", "pk"),
         )
     )
     late = (
@@ -59,7 +49,10 @@ def spends_of(
         .order_by()
         .values_list("membership_id", account, "start", "end", "weight", "permille")
     )
-    found = []
+    found = [
+        (pk, group, Spend(unix(begin), unix(over), weight * part))
+        for pk, group, begin, over, weight, part in late
+    ]
     by_the_hour: dict[int, tuple[int, int]] = {}
     for pk, group, begin, over, booked, cost, kind, state, peaked, own in held:
         first, last = unix(begin), unix(over)
@@ -71,20 +64,16 @@ def spends_of(
         else:
             rate = cost * PERMILLE // (last - first)
             found.append((pk, group, Spend(first, min(last, unix(booked)), rate)))
-    for pk, group, begin, over, weight, part in late:
-        found.append((pk, group, Spend(unix(begin), unix(over), weight * part)))
-    if by_the_hour:
-        rows = Allocation.objects.filter(reservation_id__in=by_the_hour).order_by()
-        for own, spend in spends_by_the_hour(rows):
-            found.append((*by_the_hour[own], spend))
+    found += [(*by_the_hour[own], one) for own, one in _by_the_hour(by_the_hour)]
     return found
 
 
-def spends_by_the_hour(rows: QuerySet[Allocation]) -> Iterator[tuple[int, Spend]]:
+def _by_the_hour(pks: Collection[int]) -> Iterator[tuple[int, Spend]]:
     """Yield (Reservation, cost) of Allocations, each at the price it was booked at.
 
-    Up to the booked end: staying on past it counts nowhere.
+    Up to the booked end: staying on past it counts nowhere. No query for none.
     """
+    rows = Allocation.objects.filter(reservation_id__in=pks).order_by()
     for pk, pool, begin, over, booked, weight, weight_now, peak in rows.values_list(
         "reservation_id", "gpu__pool_id", "start", "end", "reservation__booked_end",
         "weight", "gpu__pool__weight", "peak",

@@ -85,9 +85,7 @@ def plain(one: Allocation, start: int, end: int) -> int:
 # --- one story ------------------------------------------------------------------------
 
 
-def test_what_is_booked_at_peak_hours_is_changed_returned_and_charged_at_its_price(
-    lab, alice, bob
-) -> None:
+def test_peak_hours_count_at_their_factor_in_cost_and_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 12 * HOUR)
     pool = lab.gpus[0].pool
     set_peak(pool, 3, "Mon-Fri 12-14")
@@ -109,6 +107,14 @@ def test_what_is_booked_at_peak_hours_is_changed_returned_and_charged_at_its_pri
     assert refused.value.fields["would_hold_gpu_seconds"] == 13 * HOUR * WEIGHT
     assert refused.value.fields["fits_gpu_seconds"] == 3 * HOUR * WEIGHT
 
+
+def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged(
+    lab, alice, bob
+) -> None:
+    lab.set(quota_gpu_seconds=WEIGHT * 12 * HOUR)
+    pool = lab.gpus[0].pool
+    set_peak(pool, 3, "Mon-Fri 12-14")
+    row = lab.book(alice, lab.gpus[:1], at(10, day=4), 3)
     # A new price is none of its concern; what is added on new Gpus has it.
     set_peak(pool, 5, "0-24")
     Pool.objects.filter(pk=pool.pk).update(weight=2 * WEIGHT)
