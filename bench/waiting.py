@@ -1,6 +1,6 @@
 """What does a look at a crowded waitlist cost?
 
-    python bench/waiting.py [--waiting 300] [--bookings 3500]
+    python bench/waiting.py [--waiting 60] [--bookings 3500]
 
 154 GPUs of four classes on 20 nodes, 300 people of 15 groups. Every GPU is held for a
 week on end, by firm bookings inside the freeze and half of them flex after it; each
@@ -28,7 +28,7 @@ CLASSES = (("11 GB", 11, 1), ("24 GB", 24, 3), ("48 GB", 48, 6), ("80 GB", 80, 1
 def main() -> None:
     """Make the lab, look, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--waiting", type=int, default=300)
+    parser.add_argument("--waiting", type=int, default=60)
     parser.add_argument("--bookings", type=int, default=3500)
     asked = parser.parse_args()
     with ExitStack() as stack:

@@ -30,7 +30,9 @@ def test_the_drawer_says_what_goes_before_the_button_and_bob_is_told(
             f"/calendar/?gpus={gpu}&start={lab.tomorrow}T14:00&end={lab.tomorrow}T15:00"
         )
         verdict = carol.locator("#verdict")
-        expect(verdict).to_contain_text("Bob’s flex tomorrow 14:00 – 16:00: 20 GPU-h go")
+        expect(verdict).to_contain_text(
+            "Bob’s flex tomorrow 14:00 – 16:00: 20 GPU-h go"
+        )
         assert axe_findings(carol) == []
         carol.click("#book")
         expect(carol.locator("#drawer")).to_be_hidden()
