@@ -2,9 +2,9 @@
 
 Brings what is missing and may be brought (Chromium; under CI=true also
 PostgreSQL and a C compiler). Without arguments two lanes run side by side, because
-half of the suite's time is waiting: what needs no browser; and the browser, then
-PostgreSQL, whose output follows when both are through. Arguments go to pytest, and
-then one run follows the other. pytest's line is the last.
+half of the suite's time is waiting: what needs no browser; and the browser, whole
+portals, then PostgreSQL, whose output follows when both are through. Arguments go to
+pytest, and then one run follows the other. pytest's line is the last.
 """
 
 import os
@@ -23,6 +23,8 @@ from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
+# They mostly wait for processes of their own, in the browser or not.
+PORTALS = ("tests/portal", "tests/flows")
 # Nothing was collected: no failure where arguments leave no database test over.
 NO_TESTS = 5
 
@@ -59,10 +61,14 @@ def main(arguments: Sequence[str]) -> int:
         if arguments:
             first = _pytest(Run("on SQLite", arguments, environ))
             return max([first, *(_or_none(_pytest(run)) for run in behind)])
-        browser = Run("in the browser", ["-m", "browser"], environ)
+        apart = [f"--ignore={folder}" for folder in PORTALS]
         return _side_by_side(
-            Run("without the browser", ["-m", "not browser"], environ),
-            [browser, *behind],
+            Run("without the browser", ["-m", "not browser", *apart], environ),
+            [
+                Run("in the browser", ["-m", "browser", *apart], environ),
+                Run("whole portals", PORTALS, environ),
+                *behind,
+            ],
         )
 
 
