@@ -238,7 +238,7 @@ def check_notices() -> None:
     """I5: whoever was displaced has the whole hold back, and was told once."""
     gone = Reservation.objects.filter(state=State.DISPLACED)
     for row in gone:
-        notice = row.notices.get()
+        notice = row.notices.get(kind="displaced")
         assert notice.user_id == row.user_id
         assert notice.told_at < row.start - timedelta(hours=12)
         assert notice.detail["refund_gpu_seconds"] == row.cost_gpu_seconds
