@@ -2,12 +2,14 @@
 
 from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet
 from placement.models.moves import MoveDecision, PlacementPolicy
+from placement.models.outcomes import PlanOutcome
 from placement.models.plans import (
     Refinement,
     RegisteredModel,
     StoredPlan,
     StoredPlanQuerySet,
 )
+from placement.models.results import ResultFile
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
 from placement.models.waiting import WaitingLaunch
 
@@ -21,8 +23,10 @@ __all__ = [
     "ModelFile",
     "MoveDecision",
     "PlacementPolicy",
+    "PlanOutcome",
     "Refinement",
     "RegisteredModel",
+    "ResultFile",
     "ServedModel",
     "StoredPlan",
     "StoredPlanQuerySet",

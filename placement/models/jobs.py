@@ -177,6 +177,16 @@ class Job(models.Model):
         null=True, blank=True, editable=False, help_text="Measured, the last look."
     )
 
+    progress_done = models.FloatField(
+        null=True, blank=True, editable=False, help_text="Of its total, as it says."
+    )
+    progress_total = models.FloatField(null=True, blank=True, editable=False)
+    progress_at = models.DateTimeField(null=True, blank=True, editable=False)
+    progress_from = models.FloatField(
+        null=True, blank=True, editable=False, help_text="Where it was first seen."
+    )
+    progress_from_at = models.DateTimeField(null=True, blank=True, editable=False)
+
     objects = JobQuerySet.as_manager()
 
     class Meta:

@@ -53,6 +53,19 @@ class PlacementPolicy(models.Model):
         help_text="What a plan may keep in a node's memory instead of its GPUs'; "
         "empty: not known, taken as enough.",
     )
+    learns = models.BooleanField(
+        default=True,
+        help_text="Whether predictions are corrected by what jobs here measured.",
+    )
+    results_most_files = models.PositiveIntegerField(
+        default=200, help_text="Of one job's results, brought up to the portal."
+    )
+    results_most_bytes = models.PositiveBigIntegerField(
+        default=2 * 2**30, help_text="The same, all its files together."
+    )
+    results_keep_days = models.PositiveIntegerField(
+        default=30, help_text="Results are deleted so long after their job's end."
+    )
 
     history = HistoricalRecords()
 

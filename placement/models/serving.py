@@ -16,8 +16,17 @@ class ModelFile(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="model_files"
     )
     name = models.CharField(max_length=120)
-    sha256 = models.CharField(max_length=64)
-    size_bytes = models.BigIntegerField()
+    sha256 = models.CharField(
+        max_length=64,
+        help_text="Of the file; of the list of parts where there are several.",
+    )
+    size_bytes = models.BigIntegerField(help_text="Of all its parts.")
+    parts = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Where its weights lie in files beside it: name, sha256 and "
+        "size_bytes of each, the model's own file first.",
+    )
     signature = models.JSONField(
         help_text="Inputs and outputs: name, type, shape; operator sets."
     )
@@ -89,6 +98,20 @@ class Endpoint(models.Model):
     memory_bytes = models.BigIntegerField(
         help_text="What the loaded models may take together on the GPU."
     )
+    follows = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="successors",
+        help_text="The endpoint whose models move here.",
+    )
+    took_over_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when calls to that one come here."
+    )
+    heard_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its node last told of its models."
+    )
 
     objects = EndpointQuerySet.as_manager()
 
@@ -112,6 +135,13 @@ class ServedModel(models.Model):
     )
     added_at = models.DateTimeField(default=timezone.now)
     removed_at = models.DateTimeField(null=True, blank=True)
+    state = models.CharField(
+        max_length=8, blank=True, help_text="As its node says: loading, ready, failed."
+    )
+    note = models.CharField(max_length=300, blank=True)
+    ready_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was ready for the first time."
+    )
 
     class Meta:
         ordering = ["name"]
