@@ -200,6 +200,13 @@ class SitePolicy(models.Model):
         help_text="Time that a Job has from the signal to stop until it is killed. "
         "In seconds; default 30.",
     )
+    job_folder_bytes = models.PositiveBigIntegerField(
+        default=100 * 2**30,
+        validators=[MaxValueValidator(2**50)],
+        help_text="Most that a Job's own folder on its node may hold; a Job that "
+        "fills more is stopped. In bytes; 0: no limit; default 107374182400 "
+        "(100 GiB).",
+    )
     names_visible = models.BooleanField(
         default=True,
         help_text="Students see who holds a GPU; off: groups only; default yes.",
