@@ -201,7 +201,7 @@ def tell_next(alert: Alert, row: Allocation, now: datetime) -> bool:
         return False
     told = notices.tell(
         user=user,
-        kind="job_warning",
+        kind="job_held",
         reservation=row.reservation,
         detail={
             "url": f"/reservations/{row.reservation_id}/",

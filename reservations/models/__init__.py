@@ -12,6 +12,7 @@ from reservations.models.reports import (
     MonthUse,
     PolicyReplay,
     RefusedDemand,
+    RefusedRequest,
     RolledMonth,
 )
 from reservations.models.sharing import (
@@ -46,6 +47,7 @@ __all__ = [
     "PoolQuota",
     "PoolRule",
     "RefusedDemand",
+    "RefusedRequest",
     "Reservation",
     "RolledMonth",
     "Series",

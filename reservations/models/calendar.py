@@ -76,6 +76,12 @@ class Reservation(models.Model):
     checked_in_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     cancelled_at = models.DateTimeField(null=True, blank=True)
+    watched_from = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="Since when a holder is waited for, where that is not the start: "
+        "it was taken over running, and nobody had come.",
+    )
     blind_seconds = models.PositiveIntegerField(
         default=0, help_text="Time without fresh samples: it stops every clock."
     )

@@ -40,6 +40,40 @@ class RefusedDemand(models.Model):
         return f"{self.day} {self.rule}: {self.requests}"
 
 
+class RefusedRequest(models.Model):
+    """One refused booking with its reason and what it was judged by (rule 8, I14).
+
+    Of each Membership the newest are kept, and none for long: see
+    ``services/refused``. The demand behind them is counted in ``RefusedDemand``.
+    """
+
+    membership = models.ForeignKey(
+        Membership, on_delete=models.PROTECT, related_name="refused_requests"
+    )
+    asked_at = models.DateTimeField()
+    gpu_ids = models.JSONField(default=list)
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+    rule = models.CharField(max_length=40, help_text="The refusal's code.")
+    text = models.CharField(max_length=600, help_text="As it was told.")
+    fields = models.JSONField(default=dict, help_text="The numbers of the refusal.")
+    next_slot = models.JSONField(
+        null=True, blank=True, help_text="What was told to work instead."
+    )
+    inputs = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What decides it again; empty: refused before it was judged.",
+    )
+
+    class Meta:
+        ordering = ["-asked_at", "-pk"]
+        indexes = [models.Index(fields=["membership", "asked_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.asked_at:%F %R} {self.rule}"
+
+
 class MonthUse(models.Model):
     """What one Membership and one Gpu had to do with each other in a month.
 

@@ -104,6 +104,7 @@ def test_a_process_of_an_ended_job_is_an_alert_until_it_is_gone(
     assert tick(at)["next_told"] == 1 and clearing.tell_next_holders(at) == 0
     notice = Notice.objects.get(user=bob)
     assert notice.reservation == following
+    assert notice.kind == Notice.Kind.JOB_HELD
     assert f"{gpu} is not free yet" in notice.detail["text"]
     assert clearing.look(at) == 0
     redis_client.delete(live.FRAME_LATEST)
