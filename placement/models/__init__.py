@@ -3,6 +3,7 @@
 from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet
 from placement.models.moves import MoveDecision, PlacementPolicy
 from placement.models.outcomes import PlanOutcome
+from placement.models.parts import CarriedCheckpoint, JobPart
 from placement.models.plans import (
     Refinement,
     RegisteredModel,
@@ -15,10 +16,12 @@ from placement.models.waiting import WaitingLaunch
 
 __all__ = [
     "Admits",
+    "CarriedCheckpoint",
     "Endpoint",
     "Job",
     "JobArray",
     "JobEvent",
+    "JobPart",
     "JobQuerySet",
     "ModelFile",
     "MoveDecision",

@@ -67,6 +67,12 @@ class PlacementPolicy(models.Model):
         default=30, help_text="Results are deleted so long after their job's end."
     )
 
+    checkpoint_bytes = models.PositiveBigIntegerField(
+        default=8 * 2**30,
+        help_text="The largest checkpoint that travels from node to node through "
+        "the portal's storage; 0: none does.",
+    )
+
     history = HistoricalRecords()
 
     class Meta:

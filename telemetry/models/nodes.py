@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import secrets
 
+from django.core.validators import RegexValidator
 from django.db import models
 from django.utils import timezone
 
@@ -28,6 +29,18 @@ class Node(models.Model):
     )
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
+    )
+    address = models.CharField(
+        max_length=253,
+        blank=True,
+        validators=[
+            RegexValidator(
+                r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
+                "a host name or an IP address, nothing else",
+            )
+        ],
+        help_text="Where other nodes reach it, for jobs over several; empty: the "
+        "host name that it reports.",
     )
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=20, blank=True)

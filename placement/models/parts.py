@@ -1,0 +1,98 @@
+"""Jobs over several nodes: what runs on each; and checkpoints that travel.
+
+A Job on one node has no JobPart: its own row says all. A Job over several has one of
+each node, the first with number 0, and its own state is folded from theirs.
+"""
+
+from django.db import models
+
+from placement.domain.lifecycle import JobState
+from placement.models.jobs import Job
+
+
+class JobPart(models.Model):
+    """What of a Job over several nodes runs on one of them."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="parts")
+    number = models.PositiveSmallIntegerField(
+        help_text="0: the first node, at which the others meet."
+    )
+    node = models.ForeignKey(
+        "telemetry.Node", on_delete=models.PROTECT, related_name="+"
+    )
+    gpu_ids = models.JSONField(
+        default=list, blank=True, help_text="Those it got there, by rank."
+    )
+    first_rank = models.PositiveSmallIntegerField(
+        default=0, help_text="Of the ranks that run there."
+    )
+    state = models.CharField(
+        max_length=10,
+        choices=[(s.value, s.label) for s in JobState],
+        default=JobState.QUEUED,
+    )
+    reason = models.CharField(max_length=400, blank=True)
+    pid = models.PositiveIntegerField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    last_lines = models.JSONField(default=list, blank=True)
+    order_nonce = models.CharField(max_length=64, blank=True)
+    address = models.CharField(
+        max_length=253, blank=True, help_text="Where the others meet; of the first."
+    )
+    port = models.PositiveIntegerField(null=True, blank=True)
+    seen_at = models.DateTimeField(null=True, blank=True)
+    ordered_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    log_bytes = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["job", "number"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job", "number"], name="one_part_per_number"
+            ),
+            models.UniqueConstraint(fields=["job", "node"], name="one_part_per_node"),
+        ]
+
+    def __str__(self) -> str:
+        return f"part {self.number} of job #{self.job_id}"
+
+
+class CarriedCheckpoint(models.Model):
+    """What one node holds of an ended Job's checkpoint, on its way to others."""
+
+    class State(models.TextChoices):
+        WANTED = "wanted", "asked of its node"
+        COMING = "coming", "on its way"
+        WHOLE = "whole", "here"
+        NONE = "none", "its node has none"
+        REFUSED = "refused", "cannot travel"
+        DROPPED = "dropped", "deleted"
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="carried")
+    number = models.PositiveSmallIntegerField(default=0, help_text="Of the part.")
+    node = models.ForeignKey(
+        "telemetry.Node", on_delete=models.PROTECT, related_name="+"
+    )
+    state = models.CharField(max_length=8, choices=State, default=State.WANTED)
+    size_bytes = models.BigIntegerField(default=0)
+    have_bytes = models.BigIntegerField(default=0)
+    sha256 = models.CharField(max_length=64, blank=True)
+    reason = models.CharField(max_length=400, blank=True)
+    asked_at = models.DateTimeField()
+    ordered_at = models.DateTimeField(null=True, blank=True)
+    whole_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["job", "number"]
+        indexes = [models.Index(fields=["state"])]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job", "number"], name="one_carried_checkpoint_per_part"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"checkpoint of job #{self.job_id}, part {self.number}"
