@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("placement", "0013_outcomes"),
-        ("telemetry", "0007_several_nodes"),
+        ("telemetry", "0007_node_address"),
     ]
 
     operations = [
