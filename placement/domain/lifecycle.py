@@ -9,6 +9,7 @@ class JobState(StrEnum):
     QUEUED = "queued"  # waits for its Reservation's start
     STARTING = "starting"  # ordered from the node; no process seen yet
     RUNNING = "running"
+    MOVING = "moving"  # stops here, and goes on elsewhere as another Job
     STOPPING = "stopping"  # TERM sent or ordered; KILL follows after the grace
     DONE = "done"
     FAILED = "failed"
@@ -24,7 +25,17 @@ class JobState(StrEnum):
     @classmethod
     def live(cls) -> frozenset["JobState"]:
         """Return the states in which a Job holds or waits for Gpus."""
-        return frozenset({cls.QUEUED, cls.STARTING, cls.RUNNING, cls.STOPPING})
+        return cls.on_node() | {cls.QUEUED}
+
+    @classmethod
+    def on_node(cls) -> frozenset["JobState"]:
+        """Return the states in which something of it may be on its Gpus."""
+        return cls.ending() | {cls.STARTING, cls.RUNNING}
+
+    @classmethod
+    def ending(cls) -> frozenset["JobState"]:
+        """Return the states in which it was told to end and has not."""
+        return frozenset({cls.MOVING, cls.STOPPING})
 
 
 _ENDS = frozenset({JobState.DONE, JobState.FAILED, JobState.STOPPED, JobState.LOST})
@@ -33,7 +44,9 @@ NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
     # A short Job may have ended before its start was heard of.
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
-    JobState.RUNNING: frozenset({JobState.STOPPING}) | _ENDS,
+    JobState.RUNNING: frozenset({JobState.MOVING, JobState.STOPPING}) | _ENDS,
+    # Somebody may stop what moves: then nothing waits for it elsewhere.
+    JobState.MOVING: frozenset({JobState.STOPPING}) | _ENDS,
     JobState.STOPPING: _ENDS,
     JobState.DONE: frozenset(),
     JobState.FAILED: frozenset(),

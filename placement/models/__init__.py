@@ -1,5 +1,6 @@
 """What the second floor keeps."""
 
+from placement.models.backfill import Backfill, BackfillQuerySet
 from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet
 from placement.models.moves import MoveDecision, PlacementPolicy
 from placement.models.outcomes import PlanOutcome
@@ -16,6 +17,8 @@ from placement.models.waiting import WaitingLaunch
 
 __all__ = [
     "Admits",
+    "Backfill",
+    "BackfillQuerySet",
     "CarriedCheckpoint",
     "Endpoint",
     "Job",

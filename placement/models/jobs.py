@@ -117,6 +117,14 @@ class Job(models.Model):
         related_name="continued_by",
         help_text="The job whose checkpoint it begins with.",
     )
+    backfill = models.ForeignKey(
+        "placement.Backfill",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="stretches",
+        help_text="What runs in gaps: this is one stretch of it.",
+    )
     waits_with = models.ForeignKey(
         "reservations.WaitingRequest",
         null=True,
@@ -195,6 +203,13 @@ class Job(models.Model):
             models.Index(fields=["state"]),
             models.Index(fields=["owner"]),
             models.Index(fields=["ended_at"]),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["backfill"],
+                condition=models.Q(state__in=sorted(s.value for s in JobState.live())),
+                name="one_live_stretch_in_gaps",
+            )
         ]
 
     def __str__(self) -> str:
