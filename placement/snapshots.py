@@ -53,7 +53,7 @@ def silent_since(job: Job, now: datetime) -> datetime | None:
 
     Silence is ours, not the Job's: its shim keeps it and its end by itself.
     """
-    if job.state not in {JobState.RUNNING, JobState.STOPPING} or job.seen_at is None:
+    if job.state not in JobState.ending() | {JobState.RUNNING} or job.seen_at is None:
         return None
     silent = now - job.seen_at > timedelta(seconds=SILENT_SECONDS)
     return job.seen_at if silent else None
@@ -71,9 +71,11 @@ def job_steps(job: Job) -> list[dict[str, object]]:
     ]
     ended = job.state not in JobState.live()
     if job.stop_at is not None:
-        words.append((JobState.STOPPING.value, job.stop_at))
+        moved = any(event.new == JobState.MOVING for event in job.events.all())
+        told = JobState.MOVING if moved else JobState.STOPPING
+        words.append((told.value, job.stop_at))
     last = job.state if ended else JobState.DONE.value
-    if job.state == JobState.STOPPING or (job.stop_at and not ended):
+    if job.state in JobState.ending() or (job.stop_at and not ended):
         last = JobState.STOPPED.value
     words.append((last, job.ended_at if ended else None))
     return [

@@ -45,8 +45,7 @@ NEXT: dict[JobState, frozenset[JobState]] = {
     # A short Job may have ended before its start was heard of.
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
     JobState.RUNNING: frozenset({JobState.MOVING, JobState.STOPPING}) | _ENDS,
-    # Somebody may stop what moves: then nothing waits for it elsewhere.
-    JobState.MOVING: frozenset({JobState.STOPPING}) | _ENDS,
+    JobState.MOVING: _ENDS,
     JobState.STOPPING: _ENDS,
     JobState.DONE: frozenset(),
     JobState.FAILED: frozenset(),

@@ -22,6 +22,8 @@ from reservations import services as reservations
 
 ABSENT_SECONDS = 15.0
 REPLAYED = "replayed"
+SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
+"""A node that believes nothing of these has lost them."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ def _believable(job: Job, fact: JobFact) -> bool:
 
 
 def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
-    stopped = job.state == JobState.STOPPING
+    stopped = job.state in JobState.ending()
     if fact.event is Event.LOST:
         new = JobState.LOST
     elif stopped or fact.stopped:
@@ -158,7 +160,7 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
             # Of an ended Job too: the tick then stops what should not run.
             seen.append(job.pk)
             moved |= _see(job, item, now)
-        elif job.state in {JobState.RUNNING, JobState.STOPPING}:
+        elif job.state in SHOULD_SHOW:
             moved |= _miss(job, belief, now)
     Job.objects.filter(pk__in=seen).update(seen_at=now)
     return moved
@@ -167,9 +169,7 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
 def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
     named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
     own = _jobs().filter(node__name=node_name)
-    return own.filter(pk__in=named) | own.filter(
-        state__in=[JobState.RUNNING, JobState.STOPPING]
-    )
+    return own.filter(pk__in=named) | own.filter(state__in=SHOULD_SHOW)
 
 
 def _see(job: Job, item: Running, now: datetime) -> bool:

@@ -15,7 +15,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job
 from telemetry.models import Gpu
 
-ON_NODE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+ON_NODE = tuple(sorted(JobState.on_node()))
 
 
 @dataclass(frozen=True, slots=True)

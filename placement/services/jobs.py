@@ -144,7 +144,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
     words = reason.strip() or (
         "stopped by its owner" if job.owner_id == user.pk else "stopped by the operator"
     )
-    if job.state == JobState.STOPPING:
+    if job.state in JobState.ending():
         return job
     moved = (
         move(

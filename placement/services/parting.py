@@ -11,7 +11,7 @@ from placement.domain.refusals import JobRefusal
 from placement.models import Job
 from reservations.models import Reservation
 
-_ON_NODE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+_ON_NODE = tuple(sorted(JobState.on_node()))
 
 
 @dataclass(eq=False)

@@ -262,7 +262,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
     if job.state == JobState.RUNNING:
         move(
             job,
-            JobState.STOPPING,
+            JobState.MOVING,
             now=now,
             actor=actor.username if actor else PORTAL,
             reason=f"moves to {places}",

@@ -251,7 +251,7 @@ def _to_stop(now: datetime) -> Iterable[Job]:
     )
     lately = Q(seen_at__gt=now - timedelta(seconds=STRAY_SECONDS))
     return _jobs().filter(
-        due & (Q(state=JobState.STOPPING) | (ended_but_runs & lately))
+        due & (Q(state__in=JobState.ending()) | (ended_but_runs & lately))
     )[:MOST_ROWS]
 
 

@@ -77,7 +77,7 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     assert [a.gpu for a in new.allocations.all()] == [cards[0]]
     assert not Allocation.objects.filter(gpu=cards[4], live=True).exists()
     slow.refresh_from_db()
-    assert (slow.state, slow.reason) == (JobState.STOPPING, "moves to node-a:0")
+    assert (slow.state, slow.reason) == (JobState.MOVING, "moves to node-a:0")
     row = moves(slow)[0]
     again = row.next_job
     assert (row.state, again.state, again.reservation) == (M.MOVING, "queued", new)
