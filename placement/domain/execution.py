@@ -120,8 +120,6 @@ def why_not(plan: Mapping[str, Any]) -> str:
     for name, (value, known) in asked.items():
         if value not in known:
             return f"the recipe runs {name} {', '.join(known)}, not {str(value)[:40]}"
-    if len(launch.get("nodes", ())) > 1:
-        return "it spans several nodes, and a job runs on one"
     if launch.get("engine", "torch") != "torch" and strategy not in BY_FSDP:
         return f"it needs {str(launch['engine'])[:40]}"
     if launch.get("weights", "full") != "full":
@@ -171,14 +169,14 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         strategy=plan.strategy,
         places=tuple(
             Place(shard.stage, shard.replica, shard.tensor_rank)
-            for shard in sorted(plan.shards, key=lambda shard: shard.rank)
+            for shard in plan.by_process
         ),
         stages=int(launch.get("pipeline_degree", 1)),
         replicas=int(launch.get("data_degree", 1)),
         tensor_degree=width,
         sequence_parallel=along,
         zero_stage=int(launch.get("zero_stage", 0)),
-        shares=tuple(launch.get("shares", ())),
+        shares=_shares(plan),
         schedule=str(launch.get("schedule", "")),
         bounds=scaled(bounds, count),
         microbatches=int(launch.get("microbatches", 1)) if staged else 1,
@@ -194,6 +192,14 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     )
     _check_grid(made)
     return made
+
+
+def _shares(plan: Plan) -> tuple[float, ...]:
+    """The Plan has them by rank; processes are counted Node by Node."""
+    shares = plan.launch.get("shares", ())
+    if not shares or not plan.spans_nodes:
+        return tuple(shares)
+    return tuple(shares[shard.rank] for shard in plan.by_process)
 
 
 def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> None:

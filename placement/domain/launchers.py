@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from placement.domain.meeting import Meeting
+
 PLAN = "plan.json"
 DEEPSPEED = "deepspeed.json"
 ACCELERATE = "accelerate.json"
@@ -24,6 +26,8 @@ FILES = {
 """Files of a Plan in the Job's folder -> what its environment calls their paths."""
 MOST_FILES_BYTES = 2**20
 MOST_FOLDER_CHARACTERS = 300
+MEETING_SECONDS = 600
+"""For so long the ranks of the first node wait for those of the others."""
 
 
 class Launcher(StrEnum):
@@ -63,6 +67,8 @@ class Ranks:
     """Names of those of ``FILES`` that lie in it."""
     port: int
     """A free one, for the ranks to meet."""
+    meeting: Meeting | None = None
+    """Where there are ranks on other nodes too."""
 
 
 def script_command(
@@ -75,7 +81,8 @@ def script_command(
     """
     count, words = len(ranks.gpu_uuids), [script, *arguments]
     if launcher is Launcher.TORCHRUN:
-        return ["torchrun", "--standalone", f"--nproc-per-node={count}", *words]
+        where = ["--standalone"] if not ranks.meeting else static_options(ranks.meeting)
+        return ["torchrun", *where, f"--nproc-per-node={count}", *words]
     if launcher is Launcher.ACCELERATE:
         return ["accelerate", "launch", *_accelerate(ranks), *words]
     if launcher is Launcher.DEEPSPEED:
@@ -90,8 +97,44 @@ def programs(launcher: Launcher) -> tuple[str, ...]:
     return (launcher.value,) if launcher else ()
 
 
+def static_options(meeting: Meeting) -> list[str]:
+    """Return torchrun's options for one node of several; PET_RDZV_ID names the rest."""
+    return [
+        f"--nnodes={len(meeting.counts)}",
+        f"--node-rank={meeting.node_rank}",
+        "--rdzv-backend=static",
+        f"--rdzv-conf=timeout={MEETING_SECONDS}",
+        f"--master-addr={meeting.address}",
+        f"--master-port={meeting.port}",
+    ]
+
+
+def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
+    """Say why a launcher cannot start so many ranks on each node; "" where it can.
+
+    >>> why_not_on_nodes(Launcher.TORCHRUN, (2, 1))
+    ''
+    """
+    if launcher is Launcher.ACCELERATE and len(set(counts)) > 1:
+        told = ", ".join(map(str, counts))
+        return f"accelerate starts as many ranks on each node, and there are {told}"
+    return ""
+
+
 def _accelerate(ranks: Ranks) -> list[str]:
     count = len(ranks.gpu_uuids)
+    if (meeting := ranks.meeting) is not None:
+        known = [f"--config_file={ranks.folder}/{ACCELERATE}"]
+        return [
+            *(known if ACCELERATE in ranks.files else ["--mixed_precision=no"]),
+            "--multi_gpu",
+            f"--num_machines={len(meeting.counts)}",
+            f"--machine_rank={meeting.node_rank}",
+            f"--num_processes={meeting.world}",
+            "--rdzv_backend=static",
+            f"--main_process_ip={meeting.address}",
+            f"--main_process_port={meeting.port}",
+        ]
     several = ["--main_process_port=0"] if count > 1 else []  # 0: a free one
     if ACCELERATE in ranks.files:
         return [f"--config_file={ranks.folder}/{ACCELERATE}", *several]
@@ -109,15 +152,26 @@ def _deepspeed(ranks: Ranks) -> list[str]:
     no Gpu: the ranks of a Job on simulated ones see no real card.
     """
     gpus = ["-1" for _ in ranks.gpu_uuids] if ranks.simulated else ranks.gpu_uuids
-    world = json.dumps({"localhost": list(gpus)}).encode()
+    meeting = ranks.meeting
+    counts = meeting.counts if meeting else (len(gpus),)
+    own = meeting.node_rank if meeting else 0
+    # Of the other nodes only how many there are is needed.
+    nodes = {
+        "localhost" if not meeting else f"node{number}": list(gpus)
+        if number == own
+        else list(range(count))
+        for number, count in enumerate(counts)
+    }
+    world = json.dumps(nodes).encode()
     return [
         "python",
         "-u",
         "-m",
         "deepspeed.launcher.launch",
         f"--world_info={base64.urlsafe_b64encode(world).decode()}",
-        "--master_addr=127.0.0.1",
-        f"--master_port={ranks.port}",
+        *([f"--node_rank={own}"] if meeting else []),
+        f"--master_addr={meeting.address if meeting else '127.0.0.1'}",
+        f"--master_port={meeting.port if meeting else ranks.port}",
     ]
 
 

@@ -17,8 +17,12 @@ from typing import Any, Protocol
 
 from placement.domain.errors import OrderRefused
 from placement.domain.launchers import Launcher, folder_problem
+from placement.domain.meeting import Carried, Meeting, checkpoints_of, meeting_of
 
-VERSION = 1
+VERSION = 2
+SINCE: dict[str, Any] = {"meeting": None, "checkpoints": [], "carry_most_bytes": 0}
+"""What version 1 did not know, and means. An order that needs none of it is written as
+version 1: a node whose worker is older goes on taking what it can do."""
 MAX_ORDER_BYTES = 64 * 1024
 # A node whose clock is further off cannot keep deadlines: refused, not guessed.
 MAX_CLOCK_SKEW_SECONDS = 300.0
@@ -29,6 +33,7 @@ class OrderKind(StrEnum):
 
     START = "start"
     STOP = "stop"
+    CARRY = "carry"  # bring an ended Job's checkpoint to the web
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,12 @@ class Order:
     resume_job: int = 0
     """The Job whose ``checkpoint`` folder it begins with; 0: none."""
     resume_attempt: int = 0
+    meeting: Meeting | None = None
+    """How the ranks of several nodes meet; None: all are on this one."""
+    checkpoints: tuple[Carried, ...] = ()
+    """Fetched before the start, instead of what lies on this node."""
+    carry_most_bytes: int = 0
+    """The largest checkpoint that the web takes; of an order to carry."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:
@@ -108,10 +119,15 @@ class Order:
             )
         if len(self.gpu_uuids) != len(self.gpu_indexes):
             raise OrderRefused("malformed", "as many Gpu indexes as UUIDs are needed")
+        meeting = self.meeting
+        if meeting and meeting.counts[meeting.node_rank] != len(self.gpu_uuids):
+            raise OrderRefused("malformed", "as many Gpus as processes are needed")
 
     def payload(self) -> str:
         """Return the canonical JSON that is signed."""
         body = {"v": VERSION, **asdict(self)}
+        if not (self.meeting or self.checkpoints or self.carry_most_bytes):
+            body = {name: body[name] for name in body if name not in SINCE} | {"v": 1}
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -138,6 +154,7 @@ _COUNTS = (
     "claim_bytes_per_gpu",
     "resume_job",
     "resume_attempt",
+    "carry_most_bytes",
 )
 
 
@@ -153,14 +170,18 @@ def parse_order(payload: str) -> Order:
         body = json.loads(payload)
     except ValueError as error:
         raise OrderRefused("malformed", "not JSON") from error
-    if not isinstance(body, dict) or body.pop("v", None) != VERSION:
-        raise OrderRefused("malformed", f"not an order of version {VERSION}")
+    version = body.pop("v", None) if isinstance(body, dict) else None
+    if version not in range(1, VERSION + 1):
+        raise OrderRefused("malformed", f"not an order of version 1 to {VERSION}")
+    if version == 1 and not body.keys() & SINCE.keys():
+        body |= SINCE
     known = {item.name for item in fields(Order)}
     strange = sorted(set(body) - known)
     missing = sorted(known - set(body))
     if strange or missing:
         raise OrderRefused(
-            "malformed", f"unknown fields {strange}, missing fields {missing}"
+            "malformed",
+            f"version {version}: unknown fields {strange}, missing fields {missing}",
         )
     _check_scalars(body)
     return Order(
@@ -172,6 +193,8 @@ def parse_order(payload: str) -> Order:
             "argv": None if body["argv"] is None else _tuple_of(body, "argv", str),
             "limits": _limits(body["limits"]),
             "env": _env(body["env"]),
+            "meeting": meeting_of(body["meeting"]),
+            "checkpoints": checkpoints_of(body["checkpoints"]),
         }
     )
 

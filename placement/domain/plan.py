@@ -70,6 +70,10 @@ class Shard:
     """interleaved: the pieces of the model that it has; empty: one, first to last."""
     busy_seconds: float = 0.0
     """Of one step, how long it computes."""
+    prior_likely_bytes: int = 0
+    """Before the site's measured error moved it; 0: it did not."""
+    prior_high_bytes: int = 0
+    """The same."""
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -122,6 +126,8 @@ class Plan:
     """How many of its Gpus have something wrong with them; the notes say what."""
     wait_seconds: float = 0.0
     """After the start that was asked for, when its Gpus are free together."""
+    prior_step_seconds: float = 0.0
+    """Before the site's measured error moved it; 0: it did not."""
 
     @property
     def spans_nodes(self) -> bool:
@@ -132,6 +138,18 @@ class Plan:
     def gpu_uuids(self) -> tuple[str, ...]:
         """The Gpus in rank order."""
         return tuple(shard.gpu_uuid for shard in self.shards)
+
+    @property
+    def by_process(self) -> tuple[Shard, ...]:
+        """The Shards as processes are counted: Node by Node, by rank on each.
+
+        A launcher numbers the processes of a Node one after the other, whatever order
+        the ranks of several Nodes have in the Plan.
+        """
+        places = {name: number for number, name in enumerate(self.nodes)}
+        return tuple(
+            sorted(self.shards, key=lambda one: (places.get(one.node, 0), one.rank))
+        )
 
     @property
     def bounds(self) -> tuple[int, ...]:

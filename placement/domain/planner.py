@@ -31,6 +31,7 @@ from placement.domain.candidates.tensor import tensor
 from placement.domain.candidates.uneven import zero1_uneven
 from placement.domain.candidates.whole import data_parallel, single
 from placement.domain.errors import SpecInvalid, WorkloadInvalid
+from placement.domain.measured import UNCORRECTED, Corrections
 from placement.domain.offer import GpuOffer, check_offers
 from placement.domain.plan import TITLES, LeftOut, Plan, PlanSet, Refusal
 from placement.domain.remedies import Limits, Weights
@@ -68,8 +69,12 @@ def plan(
     max_gpus: int | None = None,
     limits: Limits | None = None,
     wish: Wish | None = None,
+    learned: Corrections = UNCORRECTED,
 ) -> PlanSet:
     """Ranked Plans and the strategies that lost. Deterministic.
+
+    `learned` is the site's measured error (measured.py), by which needs and times are
+    corrected.
 
     Raises OffersInvalid for offers that contradict themselves, WorkloadInvalid for a
     strategy that is none. Without a usable Gpu the answer has no Plans and one Refusal
@@ -89,6 +94,7 @@ def plan(
         (),
         allowed,
         wish=wish,
+        learned=learned,
         quantize=quantizer_of(spec, workload),
     )
     plans, refusals = _everywhere(base, usable)
@@ -279,8 +285,8 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
     if len(nodes) > 1 and not slowest:
         notes.append(
-            f"A job runs on one node, so the {plural(len(nodes), 'node')} were planned "
-            "one by one."
+            "How fast the nodes are joined is not set (placement policy), so the "
+            f"{plural(len(nodes), 'node')} were planned one by one."
         )
     elif len(nodes) > 1:
         notes.append(

@@ -258,6 +258,7 @@ def recipe_command(
     gpu_count: int,
     python: str,
     plan: Mapping[str, Any] | None = None,
+    world: int = 0,
 ) -> list[str]:
     """Return the argv that starts a recipe on so many Gpus.
 
@@ -267,6 +268,7 @@ def recipe_command(
         gpu_count: Gpus that it gets.
         python: the interpreter.
         plan: the Plan (as JSON) that lies in its folder as plan.json, if any.
+        world: processes on all its nodes together; 0: there is no other node.
 
     Raises:
         LaunchInvalid: unknown recipe or settings, or a strategy without its Plan.
@@ -280,9 +282,10 @@ def recipe_command(
     launch = [python, "-m", "placement.runtime.launch", name]
     if plan is not None and runs_by_plan(plan):
         count = len(plan["shards"])
-        if count != gpu_count:
-            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {gpu_count}"})
-        return [*launch, str(count), text, PLAN_FILE]
+        if count != (world or gpu_count):
+            got = world or gpu_count
+            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {got}"})
+        return [*launch, str(gpu_count), text, PLAN_FILE]
     check_needs_no_plan(checked)
     return [*launch, str(process_count(checked, gpu_count=gpu_count)), text]
 

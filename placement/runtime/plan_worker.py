@@ -166,13 +166,14 @@ def tell(plan: Plan | None, trainer: Trainer) -> None:
             f"{how.bounds[-1]} and is cut before layer {cuts}",
             flush=True,
         )
-    for shard, place in zip(plan.shards, how.places, strict=True):
+    pairs = zip(plan.by_process, how.places, strict=True)
+    for rank, (shard, place) in enumerate(pairs):
         pieces = [
             f"{how.bounds[n]}-{how.bounds[n + 1] - 1}"
             for n in how.pieces_of(place.stage)
         ]
         print(
-            f"rank {shard.rank}: {shard.gpu_label}, layers {' and '.join(pieces)}, "
+            f"rank {rank}: {shard.gpu_label}, layers {' and '.join(pieces)}, "
             f"copy {place.replica}, part {place.tensor_rank}",
             flush=True,
         )

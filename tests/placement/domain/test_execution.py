@@ -88,7 +88,7 @@ def test_no_piece_is_ever_empty():
     [({"task": "infer"}, "inference"), ({"precision": "mixed_fp16"}, "not mixed_fp16"),
      ({"optimizer": "adafactor"}, "not adafactor"),
      ({"checkpointing": "selective"}, "not selective"),
-     ({"nodes": ["a", "b"]}, "several nodes"), ({"engine": "deepspeed"}, "deepspeed"),
+     ({"engine": "deepspeed"}, "deepspeed"),
      ({"weights": "nf4"}, "quantized"), ({"offload": "moon"}, "moon"),
      ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
      ({"offload": "cpu", "offload_parameters": True}, "for one GPU")],

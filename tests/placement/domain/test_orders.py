@@ -126,4 +126,4 @@ def test_a_slow_clock_never_lengthens_a_reservation():
 
 
 def test_the_kinds_are_words():
-    assert [str(kind) for kind in OrderKind] == ["start", "stop"]
+    assert [str(kind) for kind in OrderKind] == ["start", "stop", "carry"]
