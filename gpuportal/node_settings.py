@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuportal import paths
 
 BACKENDS = ("auto", "nvml", "simulated")
+ISOLATIONS = ("auto", "watched", "enforced")
 # A Slug: the name is part of queue, stream and file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -53,6 +54,9 @@ class NodeSettings:
     """Process of ``manage.py portal``; jobs end with it. None in production."""
     allow_scripts: bool = False
     """Whether scripts may run where jobs have no Unix user of their own."""
+    isolation: str = "auto"
+    """How far jobs are kept apart: ``watched``, ``enforced`` (then nothing starts
+    where that is not possible), or ``auto``: the best that this node can."""
 
     @property
     def queue(self) -> str:
@@ -100,6 +104,12 @@ class NodeSettings:
                 variable="GPUPORTAL_BACKEND",
                 why=f"is {backend!r}, not one of {', '.join(BACKENDS)}",
             )
+        isolation = env.get("GPUPORTAL_ISOLATION") or "auto"
+        if isolation not in ISOLATIONS:
+            raise NodeSettingsError(
+                variable="GPUPORTAL_ISOLATION",
+                why=f"is {isolation!r}, not one of {', '.join(ISOLATIONS)}",
+            )
         sim_dir = env.get("GPUPORTAL_SIM_DIR")
         if backend == "simulated" and not sim_dir:
             raise NodeSettingsError(
@@ -116,6 +126,7 @@ class NodeSettings:
             sim_dir=Path(sim_dir) if sim_dir else None,
             supervisor_pid=_pid(env.get("GPUPORTAL_SUPERVISOR_PID", "")),
             allow_scripts=_flag(env, "GPUPORTAL_ALLOW_SCRIPTS"),
+            isolation=isolation,
         )
 
 

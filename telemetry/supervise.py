@@ -27,8 +27,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from telemetry.domain.hardware import Isolation
 from telemetry.domain.trouble import NodeTrouble, TroubleState
+from telemetry.levels import isolation_of
 from telemetry.owners import read_stat
 from telemetry.sender import Sender
 
@@ -105,17 +105,9 @@ class NodeFacts(Protocol):
     def allow_scripts(self) -> bool:
         """Whether scripts may run without a Unix user of their own."""
 
-
-def isolation_of(facts: NodeFacts) -> Isolation:
-    """How far jobs are kept apart here (DESIGN.md section 5, levels).
-
-    Each student's own user needs a worker that is root, and nothing that lets a
-    job run without one; a worker under `make run` has the users of a laptop.
-    """
-    own_users = os.geteuid() == 0 and facts.supervisor_pid is None
-    return (
-        Isolation.WATCHED if own_users and not facts.allow_scripts else Isolation.NONE
-    )
+    @property
+    def isolation(self) -> str:
+        """How far jobs are to be kept apart: `auto`, `watched` or `enforced`."""
 
 
 def child_command(facts: NodeFacts) -> list[str]:

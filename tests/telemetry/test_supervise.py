@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from telemetry import levels
+from telemetry.levels import isolation_of
 from telemetry.owners import read_stat
 from telemetry.supervise import (
     ChildState,
     SamplerStatus,
     SamplerSupervisor,
     child_command,
-    isolation_of,
 )
 from tests.telemetry.children import BASE_DIR, samples, troubles, wait_for
 from tests.telemetry.test_simulated import write
@@ -37,6 +38,7 @@ class Facts:
     sim_dir: Path | None = None
     supervisor_pid: int | None = 1
     allow_scripts: bool = False
+    isolation: str = "watched"
 
 
 class Watched:
@@ -275,6 +277,38 @@ def test_the_brokers_password_is_not_in_the_process_list(tmp_path) -> None:
 def test_jobs_are_apart_only_where_each_has_a_user_of_its_own(
     tmp_path, monkeypatch, euid, supervisor_pid, allow_scripts, level
 ) -> None:
-    monkeypatch.setattr("telemetry.supervise.os.geteuid", lambda: euid)
+    monkeypatch.setattr(levels.os, "geteuid", lambda: euid)
     facts = Facts(tmp_path, supervisor_pid=supervisor_pid, allow_scripts=allow_scripts)
     assert isolation_of(facts) == level
+    assert bool(levels.why_not(facts)) == (level == "none")
+
+
+def test_units_are_used_where_systemd_runs_a_machine_of_cgroup_v2(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(levels.os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    systemd, controllers = tmp_path / "system", tmp_path / "controllers"
+    monkeypatch.setattr(levels, "SYSTEMD", systemd)
+    monkeypatch.setattr(levels, "CONTROLLERS", controllers)
+    wanted = Facts(tmp_path, supervisor_pid=None, isolation="enforced")
+    best = Facts(tmp_path, supervisor_pid=None, isolation="auto")
+
+    def make_programs() -> None:
+        for name in ("systemd-run", "systemctl"):
+            (tmp_path / name).write_text("#!/bin/sh\n")
+            (tmp_path / name).chmod(0o755)
+
+    steps = (
+        ("systemd does not run", systemd.mkdir),
+        ("not version 2", controllers.touch),
+        ("systemd-run and systemctl is not installed", make_programs),
+    )
+    for why, mend in steps:
+        assert why in levels.why_not(wanted)
+        assert (isolation_of(wanted), isolation_of(best)) == ("none", "watched")
+        assert not levels.why_not(best)
+        mend()
+    assert isolation_of(wanted) == isolation_of(best) == "enforced"
+    assert not levels.why_not(wanted)
+    assert isolation_of(Facts(tmp_path, supervisor_pid=None)) == "watched"
