@@ -1,10 +1,15 @@
 """One search among some Gpus: needs of ranks, cached, and the making of Plans."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from placement.domain.candidates.telling import bound_by, launch_of, notes_of
+from placement.domain.candidates.telling import (
+    bound_by,
+    launch_of,
+    learned_notes,
+    notes_of,
+)
 from placement.domain.costs import LayerCost
 from placement.domain.estimate import (
     Estimate,
@@ -13,6 +18,7 @@ from placement.domain.estimate import (
     rank_costs,
     tape_workload,
 )
+from placement.domain.measured import UNCORRECTED, Corrections
 from placement.domain.offer import GpuOffer
 from placement.domain.phases import rank_phases
 from placement.domain.plan import TITLES, Plan, Shard
@@ -81,6 +87,8 @@ class Search:
     tight: bool = False
     """Plan by the least possible need instead of the likely one."""
     wish: Wish | None = None
+    learned: Corrections = UNCORRECTED
+    """The site's measured error, by which need and time are corrected."""
     caches: Caches = field(default_factory=Caches)
     links: dict[tuple[str, ...], Link] = field(default_factory=dict)
     _near: list[tuple[GpuOffer, ...]] | None = None
@@ -231,7 +239,14 @@ class Search:
             peak = rank_phases(costs, setting.workload, sharding).peak_bytes
             low, likely, _ = interval(peak, setting.workload)
             known = self.caches.needs[key] = (low, likely)
-        return known[0] if self.tight else known[1]
+        return known[0] if self.tight else self._learned(sharding, *known)
+
+    def learned_ratio(self, strategy: str) -> float:
+        """What likely needs are multiplied by, on the class that needs most of all."""
+        return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
+
+    def _learned(self, sharding: Sharding, low: int, likely: int) -> int:
+        return max(low, int(likely * self.learned_ratio(sharding.strategy)))
 
     def state_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Less than `need_bytes` of copies, at once: states after sharding, no more."""
@@ -254,7 +269,7 @@ class Search:
         if workload.offload_parameters:
             parameters = 0.0
         low, likely, _ = interval(parameters + gradients + optimizer, workload)
-        return low if self.tight else likely
+        return low if self.tight else self._learned(sharding, low, likely)
 
     def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
         """The whole Estimate of a rank."""
@@ -265,10 +280,13 @@ class Search:
             self.costs(setting, sharding),
         )
 
-    def shard(self, rank: int, seat: Seat, made: Estimate) -> Shard:
-        """One rank of a Plan."""
+    def shard(self, rank: int, seat: Seat, made: Estimate, slower: float) -> Shard:
+        """One rank of a Plan; `slower`: what its class's times are multiplied by."""
         sharding, offer = seat.sharding, seat.offer
         last = sharding.last_layer
+        prior = (made.low_bytes, made.likely_bytes, made.high_bytes)
+        learned = self.learned.memory(sharding.strategy, offer.gpu_class)
+        low, likely, high = now = learned.of(*prior)
         return Shard(
             rank=rank,
             gpu_uuid=offer.uuid,
@@ -278,9 +296,11 @@ class Search:
             last_layer=len(self.spec.layers) if last is None else last,
             share_ratio=sharding.share_ratio,
             components=dict(made.components),
-            low_bytes=made.low_bytes,
-            likely_bytes=made.likely_bytes,
-            high_bytes=made.high_bytes,
+            low_bytes=low,
+            likely_bytes=likely,
+            high_bytes=high,
+            prior_likely_bytes=made.likely_bytes if now != prior else 0,
+            prior_high_bytes=made.high_bytes if now != prior else 0,
             total_bytes=offer.memory_total_bytes,
             used_bytes=offer.used_bytes,
             free_bytes=offer.free_bytes,
@@ -289,7 +309,7 @@ class Search:
             replica=seat.replica,
             tensor_rank=seat.tensor_rank,
             chunks=sharding.chunks,
-            busy_seconds=seat.busy_seconds,
+            busy_seconds=seat.busy_seconds * slower,
         )
 
     def plan(
@@ -306,11 +326,13 @@ class Search:
         """A Plan out of its ranks."""
         kinds = dict.fromkeys(seat.sharding for seat in seats)
         made = {one: self.estimate(setting, one) for one in kinds}
+        offers = [seat.offer for seat in seats]
+        learned = self.learned.step(offer.gpu_class for offer in offers)
+        prior_seconds, time = time.total_seconds, time.times(learned.ratio)
         shards = tuple(
-            self.shard(rank, seat, made[seat.sharding])
+            self.shard(rank, seat, made[seat.sharding], learned.ratio)
             for rank, seat in enumerate(seats)
         )
-        offers = [seat.offer for seat in seats]
         comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
         bound = bound_by(shards)
         total = time.total_seconds
@@ -327,13 +349,15 @@ class Search:
             shards=shards,
             fit="comfortable" if comfortable else "tight",
             step_seconds=total,
-            compute_seconds=time.compute_seconds,
-            communication_seconds=time.communication_seconds,
-            bubble_seconds=time.bubble_seconds,
+            **asdict(time),
             # Tensors without a matrix product (a bare embedding) take no known time.
             units_per_second=self.units(setting.workload) / total if total else 0.0,
             why=(*why, f"Bound by {bound}."),
-            notes=notes_of(setting, offers, made.values(), comfortable=comfortable),
+            notes=(
+                *notes_of(setting, offers, made.values(), comfortable=comfortable),
+                *learned_notes(learned, shards),
+            ),
+            prior_step_seconds=prior_seconds if learned.ratio != 1 else 0.0,
             activations_are_a_guess=self.spec.activations_are_a_guess,
             bound_by=bound,
             quota_gpu_seconds=sum(offer.weight for offer in offers) * total,

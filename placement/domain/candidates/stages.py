@@ -144,6 +144,8 @@ def problem_of(
     layers = hunt.caches.layers.get(key)
     if layers is None:
         layers = hunt.caches.layers[key] = _layers(hunt, setting, base)
+    bare = hunt.tight or workload.accelerator == "cpu"
+    learned = 1.0 if bare else hunt.learned_ratio(base.strategy)
     return PipelineProblem(
         **layers,
         free_bytes=[_rounded(block.free_bytes) for block in blocks],
@@ -152,8 +154,8 @@ def problem_of(
         ],
         microbatches=base.microbatches,
         gpipe=gpipe,
-        fixed_bytes=float(outside_bytes(workload)) + extra_bytes,
-        scale=1.0 if hunt.tight or workload.accelerator == "cpu" else LIKELY_RATIO,
+        fixed_bytes=outside_bytes(workload) * max(1.0, learned) + extra_bytes,
+        scale=1.0 if bare else max(1.0, LIKELY_RATIO * learned),
     )
 
 

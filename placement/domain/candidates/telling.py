@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from placement.domain.estimate import Estimate
+from placement.domain.measured import StepCorrection
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import TITLES, Refusal, Shard
 from placement.domain.remedies import Setting
 from placement.domain.sharding import Sharding
 from placement.domain.topology import joined_by_fast_links
-from placement.domain.words import gib
+from placement.domain.words import gib, plural
 
 WORDS = {
     "parameters": "weights",
@@ -66,6 +67,24 @@ def notes_of(
     if setting.weights != "full" and setting.workload.trains:
         notes.append("Only the trainable parameters are stepped in full precision.")
     return tuple(dict.fromkeys(notes))
+
+
+def learned_notes(step: StepCorrection, shards: Sequence[Shard]) -> tuple[str, ...]:
+    """What the site's measured error has moved, in words."""
+    notes = []
+    if step.ratio != 1:
+        notes.append(
+            f"Step time as measured here: {step.ratio:.2f} times what arithmetic says "
+            f"({plural(step.runs, 'run')})."
+        )
+    moved = [shard for shard in shards if shard.prior_likely_bytes]
+    if moved:
+        most = max(moved, key=lambda one: one.likely_bytes)
+        notes.append(
+            f"Memory as measured here: likely {gib(most.likely_bytes)} instead of "
+            f"{gib(most.prior_likely_bytes)} on {most.gpu_label}."
+        )
+    return tuple(notes)
 
 
 def launch_of(
