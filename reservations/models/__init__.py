@@ -4,7 +4,7 @@ from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.change import Invitation, TreeChange, TreeChangeRow
-from reservations.models.ledger import LedgerEntry
+from reservations.models.ledger import KeptUsage, LedgerEntry
 from reservations.models.notice import Delivery, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
 from reservations.models.pools import Closure, PoolQuota, PoolRule
@@ -35,6 +35,7 @@ __all__ = [
     "CoUser",
     "Delivery",
     "Invitation",
+    "KeptUsage",
     "LateReturn",
     "LedgerEntry",
     "Membership",

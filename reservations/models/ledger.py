@@ -42,3 +42,22 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.gpu_seconds} for #{self.reservation_id}"
+
+
+class KeptUsage(models.Model):
+    """The weighed charges of the oldest rows of the ledger, added up once.
+
+    The ledger only grows and the weight of a charge never changes, so this stays true
+    for ever: a process that starts reads on from ``settled_pk``, not a million rows.
+    """
+
+    half_life_seconds = models.PositiveBigIntegerField(
+        unique=True, help_text="What the charges are weighed by."
+    )
+    settled_pk = models.BigIntegerField(help_text="Rows up to here are in the sums.")
+    sums = models.JSONField(
+        help_text="By Membership, in units of fairshare.weight_at, as hexadecimal text."
+    )
+
+    def __str__(self) -> str:
+        return f"usage up to ledger row {self.settled_pk}"
