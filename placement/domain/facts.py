@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from placement.domain.errors import FactRefused
+from placement.domain.meeting import address_problem
 
 MOST_TEXT = 400
 MOST_LINES = 20
@@ -49,6 +50,10 @@ class JobFact:
     reason: str = ""
     log_bytes: int = 0
     last_lines: tuple[str, ...] = ()
+    pid: int | None = None
+    meeting_address: str = ""
+    """Where the ranks of other nodes are to come; "": nowhere."""
+    meeting_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Running:
     started_at: float | None
     deadline_at: float | None
     """The Reservation's end as the shim knows it."""
+    meeting_address: str = ""
+    meeting_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,8 @@ def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief:
                 attempt=_count(item, "attempt"),
                 started_at=_maybe_time(item, "started_at"),
                 deadline_at=_maybe_time(item, "deadline_at"),
+                meeting_address=_address(item),
+                meeting_port=_port(item),
             )
             for item in _objects(message, "running", MOST_RUNNING)
         ),
@@ -120,6 +129,9 @@ def _job_fact(body: Mapping[str, Any]) -> JobFact:
         reason=_text(body, "reason"),
         log_bytes=_count(body, "log_bytes") if body.get("log_bytes") else 0,
         last_lines=tuple(_storable(line)[:MOST_LINE] for line in lines[-MOST_LINES:]),
+        pid=_count(body, "pid") if body.get("pid") else None,
+        meeting_address=_address(body),
+        meeting_port=_port(body),
     )
 
 
@@ -166,6 +178,20 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise FactRefused(name, "no text")
     return _storable(value)[:MOST_TEXT]
+
+
+def _address(body: Mapping[str, Any]) -> str:
+    address = body.get("meeting_address", "")
+    if address and (not isinstance(address, str) or address_problem(address)):
+        raise FactRefused("meeting_address", "neither a host name nor an IP address")
+    return str(address or "")
+
+
+def _port(body: Mapping[str, Any]) -> int:
+    port = body.get("meeting_port", 0)
+    if type(port) is not int or not 0 <= port < 2**16:
+        raise FactRefused("meeting_port", "is none")
+    return port
 
 
 def _storable(text: str) -> str:

@@ -4,12 +4,49 @@
 
 With a plan.json the workers do what it says. The same as ``torchrun --standalone
 --nproc-per-node N``, but a SIGTERM, which torchrun passes on to the workers, ends it
-quietly instead of with a traceback.
+quietly instead of with a traceback, and a rank that fails is named in one line. Of a
+Job over several nodes this runs on each, for the ranks there; the environment says
+where they meet.
 """
 
+import os
+import signal
 import sys
+from collections.abc import Mapping
+
+from placement.domain.launchers import MEETING_SECONDS
 
 OWN_MODEL = "own-model"
+FAILED = 1
+
+
+def meeting(environ: Mapping[str, str]) -> list[str]:
+    """Return torchrun's options for this node: alone, or one of several."""
+    if "GPUPORTAL_NODE_RANK" not in environ:
+        return ["--standalone"]
+    return [
+        *("--nnodes", environ["GPUPORTAL_NODE_COUNT"]),
+        *("--node-rank", environ["GPUPORTAL_NODE_RANK"]),
+        *("--rdzv-backend", "static"),
+        *("--rdzv-id", environ["PET_RDZV_ID"]),
+        *("--rdzv-conf", f"timeout={MEETING_SECONDS}"),
+        *("--master-addr", environ["GPUPORTAL_MEETING_ADDRESS"]),
+        *("--master-port", environ["GPUPORTAL_MEETING_PORT"]),
+    ]
+
+
+def ending(exit_code: int) -> str:
+    """Say how a rank ended.
+
+    >>> ending(-9), ending(3)
+    ('ended by SIGKILL', 'ended with exit code 3')
+    """
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"ended by signal {-exit_code}"
 
 
 def main(argv: list[str]) -> int:
@@ -21,17 +58,16 @@ def main(argv: list[str]) -> int:
     print(f"{recipe}: starting {processes} process(es)", flush=True)
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
-        run.main(
-            [
-                "--standalone",
-                *("--nproc-per-node", processes),
-                *("-m", *worker),
-            ]
-        )
+        run.main([*meeting(os.environ), "--nproc-per-node", processes, "-m", *worker])
     except SignalException as ended:
         print(f"ended by signal {int(ended.sigval)}", flush=True)
+    except ChildFailedError as failed:
+        rank, first = failed.get_first_failure()
+        print(f"gpuportal: rank {rank} {ending(first.exitcode)}", flush=True)
+        return FAILED
     return 0
 
 
