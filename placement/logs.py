@@ -17,8 +17,9 @@ from placement.domain.errors import LogConflict, LogTooLarge
 from placement.domain.logtext import clean, numbers_of
 from placement.models import Job
 
-MOST_BYTES = 2**30
-"""Ceiling of one stored log: as much as a shim lets a Job write."""
+MOST_BYTES = 2**33
+"""Ceiling of one stored log, against a node that lies: eight times the size at which
+a shim ends a Job, which may still print as fast as it can for its grace."""
 TAIL_BYTES = 64 * 1024
 MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000

@@ -8,6 +8,7 @@
         stop.json      why it is to stop (written before the shim gets TERM)
         reported.json  what the web has heard of it
         lock           held by the shim as long as it lives
+        reserve        room for its last words on a full disk
         log            of the Job's standard output and error
         serve.sock     where a Job that serves models is asked
         models/        the files that it serves, its Unix user's to read
@@ -196,6 +197,11 @@ def write_json(path: Path, body: Mapping[str, Any]) -> None:
     """Write an object whole: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(body, file)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(body, file)
+    except OSError:
+        # On a full disk an empty file of each try would stay.
+        draft.unlink()
+        raise
     draft.replace(path)

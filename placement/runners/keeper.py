@@ -198,7 +198,11 @@ class JobKeeper:
             "last_lines": kept.folder.last_lines(),
             **facts,
         }
-        kept.folder.write("status", kept.status)
+        try:
+            kept.folder.write("status", kept.status)
+        except OSError as error:
+            # It is told all the same, and buried again after a restart.
+            logger.error("job %s: its end is not kept: %s", kept.folder.name, error)
 
     # --- telling ---------------------------------------------------------------
 
@@ -233,6 +237,7 @@ class JobKeeper:
                         "attempt": kept.folder.attempt,
                         "started_at": kept.status.get("started_at"),
                         "deadline_at": kept.deadline_at(),
+                        **meets_at(kept.status),
                     }
                 )
             elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:
@@ -280,12 +285,14 @@ class JobKeeper:
         ]
 
     def tidy(self, now: float) -> int:
-        """Remove folders of Jobs that ended a week ago and were told; how many."""
+        """Remove folders of Jobs that ended a week ago and are with the web."""
         old = [
             name
             for name, kept in self.kept.items()
             if kept.ended
             and kept.reported.get("ended")
+            # A web that was away for a week has not the whole log yet.
+            and kept.reported.get("uploaded")
             and now - float(kept.status.get("ended_at") or now) > KEEP_SECONDS
         ]
         for name in old:
@@ -300,6 +307,13 @@ def connect(url: str) -> redis.Redis:
         socket_timeout=BROKER_TIMEOUT_SECONDS,
         socket_connect_timeout=BROKER_TIMEOUT_SECONDS,
     )
+
+
+def meets_at(status: dict[str, Any]) -> dict[str, Any]:
+    """Return where the ranks of other nodes are to come, if they are."""
+    if not status.get("meeting_port"):
+        return {}
+    return {name: status[name] for name in ("meeting_address", "meeting_port")}
 
 
 def fact_of(folder: JobFolder, status: dict[str, Any]) -> dict[str, Any]:
@@ -319,6 +333,7 @@ def fact_of(folder: JobFolder, status: dict[str, Any]) -> dict[str, Any]:
         "exit_code": status.get("exit_code"),
         "signal": status.get("signal"),
         "stopped": bool(status.get("stopped")),
+        **meets_at(status),
         "reason": str(status.get("reason", "")),
         "log_bytes": int(status.get("log_bytes", 0)),
         "last_lines": list(status.get("last_lines", [])),

@@ -30,6 +30,7 @@ SHIM_VARIABLES = (
     "GPUPORTAL_SIM_DIR",
     "GPUPORTAL_SUPERVISOR_PID",
     "GPUPORTAL_ALLOW_SCRIPTS",
+    "GPUPORTAL_MEETING_PORTS",
 )
 # Under `make run` the supervisor leaves this long after it asked; it then waits.
 HALT_GRACE_SECONDS = 2.0
@@ -77,11 +78,11 @@ class LocalRunner:
         self.prepare()
         draft = self.jobs / f".{folder.name}.{secrets.token_hex(6)}"
         draft.mkdir(mode=0o711)
-        draft.chmod(0o711)
-        write_json(draft / "order.json", order)
-        if status is not None:
-            write_json(draft / "status.json", status)
         try:
+            draft.chmod(0o711)
+            write_json(draft / "order.json", order)
+            if status is not None:
+                write_json(draft / "status.json", status)
             # rename(2) replaces an empty folder only; a Job's is never empty.
             draft.rename(folder.path)
         except OSError:

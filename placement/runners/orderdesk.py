@@ -28,7 +28,7 @@ from placement.domain.process_orders import (
     parse_process_order,
 )
 from placement.domain.recipes import KNOWN_RECIPES, SERVE, checked_settings
-from placement.runners import accounts
+from placement.runners import accounts, room
 from placement.runners.base import JobFolder, NodeView
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
@@ -57,16 +57,26 @@ class Nonces:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            lines = [line.split() for line in file if line.count(" ") == 1]
-            fresh = {word: float(until) for until, word in lines if float(until) > now}
+            fresh = {word: at for at, word in map(_entry, file) if at > now}
             if nonce in fresh:
                 return False
             fresh[nonce] = expires_at
             kept = list(fresh.items())[-MOST_NONCES:]
             file.seek(0)
-            file.truncate()
             file.writelines(f"{until} {word}\n" for word, until in kept)
+            # Cut after the write: a full disk does not empty the file.
+            file.flush()
+            file.truncate()
         return True
+
+
+def _entry(line: str) -> tuple[float, str]:
+    """Read one line; half a one, after a full disk or a power cut, is over."""
+    until, _, word = line.strip().partition(" ")
+    try:
+        return float(until), word
+    except ValueError:
+        return 0.0, ""
 
 
 class OrderDesk:
@@ -83,7 +93,10 @@ class OrderDesk:
         """Do what an order says; False: it was refused, and the web is told."""
         now = time.time() if now is None else now
         try:
-            self._take(payload, signature, now)
+            try:
+                self._take(payload, signature, now)
+            except OSError as error:
+                raise OrderRefused("storage", room.why(error)) from error
         except OrderRefused as refusal:
             if kind_of(payload) is not None:
                 self._refuse_process(payload, refusal, now)
@@ -121,19 +134,29 @@ class OrderDesk:
             self._take_process(payload, now)
             return
         order = parse_order(payload)
+        if order.kind is OrderKind.STOP:
+            self._take_stop(order, now)
+            return
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
             raise OrderRefused("replayed", "this order was here before")
-        if order.kind is OrderKind.STOP:
-            self._stop(order, now)
-            return
         folder = self.runner.folder(order.job, order.attempt)
         if folder.path.is_dir():
             self._follow(folder, order)
             return
         self._check(order)
         self.runner.accept(order, payload)
+
+    def _take_stop(self, order: Order, now: float) -> None:
+        """End an attempt, whenever the order comes and how often.
+
+        What was to stop once is to stop for ever: a late or repeated stop does no
+        harm, and a node whose clock has jumped must not be one that nothing stops.
+        """
+        check_order(order, node=self.node.name, now=order.issued_at)
+        self.runner.prepare()
+        self._stop(order, now)
 
     def _take_process(self, payload: str, now: float) -> None:
         """An order against an intruder's process, for the enforcer."""

@@ -32,7 +32,15 @@ from placement.domain.endings import WARN_SECONDS, due_warning, left_words
 from placement.domain.errors import LaunchInvalid, OrderRefused
 from placement.domain.orders import Order, parse_order, remaining_seconds
 from placement.domain.recipes import SERVE
-from placement.runners import accounts, belongings, leader, processes, sockets
+from placement.runners import (
+    accounts,
+    belongings,
+    leader,
+    meetings,
+    processes,
+    room,
+    sockets,
+)
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
 from placement.runners.ending import Ending, supervisor
@@ -73,19 +81,26 @@ class Shim:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self._register()
         try:
+            room.put_aside(self.folder.path)
             identity = accounts.identity_of(
                 self.order,
                 allow_scripts=os.environ.get("GPUPORTAL_ALLOW_SCRIPTS") == "1",
             )
             argv = self._prepare(identity)
+            log = self._open_log()
         except (OrderRefused, LaunchInvalid) as refusal:
             self._write_end("refused", reason=str(refusal))
             return
-        log = self._open_log()
+        except OSError as error:
+            self._write_end("refused", reason=room.why(error))
+            return
         try:
             self._run_job(argv, identity, log)
         except TelemetryError as refusal:
             self._out_of_memory(log, refusal)
+        except OSError as error:
+            processes.end_descendants()
+            self._write_end("lost", reason=room.why(error))
         finally:
             processes.end_descendants()
 
@@ -100,6 +115,7 @@ class Shim:
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
             given_up=lambda: self.asked,
         )
+        self.order = meetings.settled(self.order, os.environ["GPUPORTAL_WEB_URL"])
         return leader.command(self.order, self.folder.work, self.files)
 
     def _open_log(self) -> int:
@@ -123,7 +139,10 @@ class Shim:
             command=self.order.recipe or "script " + " ".join(argv[1:]),
         ):
             started_at = time.time()
-            self._write_status({"event": "started", "started_at": started_at})
+            self._write_status(
+                {"event": "started", "started_at": started_at}
+                | meetings.told(self.order)
+            )
             gate.send(b"g")
             gate.close()
             self._watch(log)
@@ -152,7 +171,11 @@ class Shim:
         listener = sockets.listen(self.folder) if self._serves else None
         work, me = self.folder.work, os.getpid()
         env = leader.environment(
-            self.order, work=work, identity=identity, files=self.files
+            self.order,
+            work=work,
+            identity=identity,
+            files=self.files,
+            web_url=os.environ["GPUPORTAL_WEB_URL"],
         )
         pid = os.fork()
         if pid == 0:
@@ -249,12 +272,15 @@ class Shim:
             self._end(WINDOW_OVER, grace_seconds=self.order.grace_seconds)
         self._warn(self.deadline - now, log)
         most = self.order.limits.log_bytes
-        if most and os.fstat(log).st_size > most:
-            self._end(
-                f"the log grew over {most} bytes",
-                grace_seconds=self.order.grace_seconds,
-                stopped=False,
+        if most and self.ending is None and os.fstat(log).st_size > most:
+            grace_seconds = self.order.grace_seconds
+            words = f"the log grew over {most} bytes"
+            room.say(
+                log,
+                f"\ngpuportal: {words}: SIGTERM now, SIGKILL {grace_seconds:.0f} s "
+                "later\n",
             )
+            self._end(words, grace_seconds=grace_seconds, stopped=False)
 
     def _warn(self, left_seconds: float, log: int) -> None:
         """Say in the log that the Reservation's end is near."""
@@ -268,7 +294,7 @@ class Shim:
             f"gpuportal: the reservation ends in {left_words(left_seconds)}: SIGTERM "
             f"then, SIGKILL {self.order.grace_seconds:.0f} s later\n"
         )
-        os.write(log, line.encode())
+        room.say(log, line)
 
     def _end(
         self,
@@ -309,16 +335,17 @@ class Shim:
 
     def _out_of_memory(self, log: int, refusal: TelemetryError) -> None:
         line = f"gpuportal: {refusal}\n"
-        os.write(log, line.encode())
+        room.say(log, line)
         now = time.time()
         self._write_end("exited", reason=str(refusal), exit_code=1, started_at=now)
 
     def _write_exit(self, started_at: float) -> None:
         status = self.leader_status or 0
         ending = self.ending
+        full = room.full_words(self.folder.path) if status else ""
         self._write_end(
             "lost" if ending and ending.lost else "exited",
-            reason=ending.reason if ending else "",
+            reason=ending.reason if ending else full,
             stopped=bool(ending and ending.stopped),
             exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
@@ -326,15 +353,14 @@ class Shim:
         )
 
     def _write_end(self, event: str, **facts: object) -> None:
-        self._write_status(
-            {
-                "event": event,
-                "ended_at": time.time(),
-                "log_bytes": self.folder.log_bytes(),
-                "last_lines": self.folder.last_lines(),
-                **facts,
-            }
-        )
+        ended = {
+            "event": event,
+            "ended_at": time.time(),
+            "log_bytes": self.folder.log_bytes(),
+            "last_lines": self.folder.last_lines(),
+            **facts,
+        }
+        room.insist(self.folder.path, lambda: self._write_status(ended))
 
     def _write_status(self, facts: dict[str, object]) -> None:
         self.folder.write(

@@ -7,21 +7,30 @@ the table of legal moves, so the second one finds nothing to do.
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from signal import Signals
 from typing import Any
 
 from django.db import transaction
 
+from placement import live
 from placement.domain.errors import FactRefused
 from placement.domain.facts import Belief, Event, JobFact, Running, parse_fact
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobQuerySet
+from placement.models import Job, JobEvent, JobQuerySet
 from placement.services.moves import instant, move
 from reservations import services as reservations
 
 ABSENT_SECONDS = 15.0
+CLOCK_SECONDS = 300.0
+"""A belief from before a start counts all the same after so long without the Job."""
 REPLAYED = "replayed"
+PASSING = {
+    "storage": "",
+    "expired": "its clock is not the portal's, or the order was long on its way",
+    "clock": "its clock is not the portal's",
+}
+"""Refusals that may pass: the Job stays where it is and is ordered again."""
 SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
 """A node that believes nothing of these has lost them."""
 
@@ -57,7 +66,7 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     """Apply one fact of the Job's own node."""
     if job.state not in JobState.live():
         return False
-    if fact.event is Event.REFUSED and not _believable(job, fact):
+    if fact.event is Event.REFUSED and not _believable(job, fact, now):
         return False
     started_at = fact.started_at or (fact.at if fact.event is Event.STARTED else None)
     fields: dict[str, Any] = {"seen_at": now}
@@ -77,11 +86,12 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     return moved
 
 
-def _believable(job: Job, fact: JobFact) -> bool:
-    """Say whether a refusal is of the order that was sent last.
+def _believable(job: Job, fact: JobFact, now: datetime) -> bool:
+    """Say whether a refusal ends the Job: it is of the order that was sent last.
 
     Anybody who can write into a node's queue can make the node refuse an order
-    of theirs; that must not end a Job. (A refusal by the shim has no code.)
+    of theirs; that must not end a Job. (A refusal by the shim has no code.) Nor
+    does one of an order that only told a Job which runs a new end.
     """
     if not fact.code:
         return True
@@ -93,7 +103,25 @@ def _believable(job: Job, fact: JobFact) -> bool:
             fact.reason,
         )
         return False
+    if job.started_at is not None:
+        return False
+    if fact.code in PASSING:
+        _note(job, f"{job.node.name}: {PASSING[fact.code] or fact.reason}", now)
+        return False
     return True
+
+
+def _note(job: Job, why: str, now: datetime) -> None:
+    """Write down why a Job does not start; it is ordered again by the tick."""
+    same = Job.objects.filter(pk=job.pk, state=JobState.STARTING)
+    with transaction.atomic():
+        if not same.exclude(reason=why).update(reason=why):
+            return
+        JobEvent.objects.create(
+            job=job, at=now, old=job.state, new=job.state, actor=job.node.name,
+            reason=why,
+        )  # fmt: skip
+    live.publish_job(job.pk)
 
 
 def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
@@ -194,13 +222,17 @@ def _see(job: Job, item: Running, now: datetime) -> bool:
 def _miss(job: Job, belief: Belief, now: datetime) -> bool:
     """A Job that ran there is not named: after 15 s of that it is lost.
 
-    Only a belief from after its start counts: one from before may be read late.
+    A belief from before its start may be read late, and does not count; but a node
+    whose clock is behind is not believed for ever.
     """
     if job.seen_at is None or job.started_at is None:
         return False
-    if belief.at < job.started_at.timestamp():
+    silent_seconds = (now - job.seen_at).total_seconds()
+    if belief.at < job.started_at.timestamp() and silent_seconds < CLOCK_SECONDS:
         return False
-    if now - job.seen_at < timedelta(seconds=ABSENT_SECONDS):
+    if silent_seconds < 0:  # the portal's own clock went back
+        Job.objects.filter(pk=job.pk).update(seen_at=now)
+    if silent_seconds < ABSENT_SECONDS:
         return False
     lost = JobFact(
         job=job.pk,

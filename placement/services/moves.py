@@ -1,7 +1,7 @@
 """One move of one Job: legal by the table, compare-and-set, written down, told."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from placement import live
@@ -11,6 +11,7 @@ from placement.services.summaries import ask_summary
 from placement.services.telling import tell_move
 
 MOST_REASON = 400
+BEHIND_SECONDS = 60.0
 
 
 def move(
@@ -48,12 +49,15 @@ def move(
 def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetime:
     """Return a node's time as ours: never in the future, never before a cause.
 
-    A node's clock may be wrong; the order of what happened must not be.
+    A node's clock may be wrong; the order of what happened must not be. One that is
+    behind by more than a minute says nothing of when: then it is when it was heard.
     """
     if unix is None:
         return now
     try:
         at = datetime.fromtimestamp(unix, UTC)
     except (OverflowError, OSError, ValueError):
+        return now
+    if at < earliest - timedelta(seconds=BEHIND_SECONDS):
         return now
     return min(max(at, earliest), now)

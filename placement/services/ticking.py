@@ -138,13 +138,18 @@ def _order(job: Job, now: datetime) -> bool:
     return ordering.send(ordering.start_order(job, now=now), now=now)
 
 
+def _long_ago(now: datetime, seconds: float) -> Q:
+    """Ordered so long ago, or in a future that a clock set back has made."""
+    span = timedelta(seconds=seconds)
+    return Q(ordered_at__lt=now - span) | Q(ordered_at__gt=now + span)
+
+
 def _unheard(now: datetime) -> Iterable[Job]:
-    again = now - timedelta(seconds=AGAIN_SECONDS)
     return _jobs().filter(
+        _long_ago(now, AGAIN_SECONDS),
         state=JobState.STARTING,
         reservation__state=State.ACTIVE,
         reservation__end__gt=now,
-        ordered_at__lt=again,
     )[:MOST_ROWS]
 
 
@@ -244,8 +249,7 @@ def _stop(job: Job, now: datetime) -> bool:
 
 
 def _to_stop(now: datetime) -> Iterable[Job]:
-    again = now - timedelta(seconds=STOP_AGAIN_SECONDS)
-    due = Q(ordered_at=None) | Q(ordered_at__lt=again)
+    due = Q(ordered_at=None) | _long_ago(now, STOP_AGAIN_SECONDS)
     ended_but_runs = ~Q(state__in=list(JobState.live())) & Q(
         seen_at__gt=F("ended_at") + timedelta(seconds=STRAY_SECONDS)
     )

@@ -215,11 +215,19 @@ def test_a_bad_folder_never_blocks_the_rest(node, keep, redis_client):
     until(lambda: facts(redis_client, "exited"))
 
 
-def test_old_folders_are_removed_a_week_after_their_end(node, keep, redis_client):
-    keeper = keep()
+def test_old_folders_are_removed_a_week_after_their_end(
+    node, keep, serve, redis_client
+):
+    web = serve()
+    web.down = True
+    keeper = keep(web_url=web.url)
     folder = accept(node, make_order(settings={"seconds": 0, "lines_per_second": 1}))
     until(lambda: facts(redis_client, "exited"))
     until(lambda: folder.read("reported").get("ended"))
+    # The only copy of its log.
+    assert keeper.tidy(time.time() + 8 * 86_400) == 0
+    web.down = False
+    until(lambda: folder.read("reported").get("uploaded"))
     assert keeper.tidy(time.time() + 6 * 86_400) == 0
     assert keeper.tidy(time.time() + 8 * 86_400) == 1
     assert not folder.path.exists()
