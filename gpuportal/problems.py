@@ -4,6 +4,7 @@ The only place that knows both the apps' errors and HTTP. The API and the pages
 use it, and ``middleware.py`` for whatever a view let through.
 """
 
+import errno
 import re
 from http import HTTPStatus
 
@@ -41,12 +42,20 @@ OUTAGES: tuple[type[Exception], ...] = (
     redis.ConnectionError,
     redis.TimeoutError,
 )
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Say whether something could not be kept for want of room."""
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error; None: a crash, nobody's refusal."""
     if isinstance(error, OUTAGES):
         return HTTPStatus.SERVICE_UNAVAILABLE
+    if disk_is_full(error):
+        return HTTPStatus.INSUFFICIENT_STORAGE
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
@@ -72,6 +81,13 @@ def problem_of(error: Exception) -> dict[str, object]:
             code="unavailable",
             title="The portal cannot reach its database just now",
             detail="Nothing was changed. It tries again by itself; so can you.",
+        )
+    if disk_is_full(error):
+        return problem(
+            status,
+            code="storage-full",
+            title="The portal's disk is full",
+            detail="Nothing was kept. Please tell the operator.",
         )
     members: dict[str, object] = {}
     if isinstance(error, placement.BadInput):

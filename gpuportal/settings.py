@@ -147,6 +147,7 @@ CELERY_TASK_ROUTES = {"placement.tasks.refine": {"queue": "refine"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BEAT_SCHEDULER = "gpuportal.beat:SteadyScheduler"
 CELERY_BEAT_SCHEDULE = {
     "reservations": {
         "task": "reservations.tasks.tick",
@@ -171,9 +172,20 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 60.0,
         "options": {"expires": 50},
     },
+    # Of a ledger that is too long to be read whole; else one short query.
+    "usage": {
+        "task": "reservations.tasks.store_usage",
+        "schedule": 60.0,
+        "options": {"expires": 50},
+    },
     "placement": {
         "task": "placement.tasks.tick",
         "schedule": 1.0,
+        "options": {"expires": 5},
+    },
+    "jobs": {
+        "task": "placement.tasks.follow",
+        "schedule": 2.0,
         "options": {"expires": 5},
     },
     # Which Jobs are due is in the database: see placement's policy.

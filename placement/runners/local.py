@@ -19,9 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from placement.domain.orders import Order
-from placement.runners import processes
+from placement.runners import processes, room, units
 from placement.runners.base import JobFolder, NodeView, job_folders, write_json
 from placement.runners.leader import CODE_DIR, run_entry
+from telemetry.domain.hardware import Isolation
+from telemetry.levels import isolation_of
 
 SHIM_VARIABLES = (
     "GPUPORTAL_NODE",
@@ -105,6 +107,7 @@ class LocalRunner:
             "GPUPORTAL_SIM_DIR": str(self.node.sim_dir or ""),
             "GPUPORTAL_SUPERVISOR_PID": str(self.node.supervisor_pid or ""),
             "GPUPORTAL_ALLOW_SCRIPTS": "1" if self.node.allow_scripts else "0",
+            units.VARIABLE: isolation_of(self.node).value,
         }
         with (folder.path / "shim.log").open("ab") as diary:
             first = subprocess.Popen(
@@ -136,6 +139,9 @@ class LocalRunner:
         nonce = folder.read("order").get("nonce")
         if not nonce:
             return 0
+        if isolation_of(self.node) is Isolation.ENFORCED:
+            # Also what has wiped the mark out of its environment.
+            units.kill(folder.job, folder.attempt)
         mark = run_entry(str(nonce))
         left = [
             item.pid
@@ -177,7 +183,13 @@ def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
         return False
     # Before the signal: a shim that has no word takes it for a shutdown, and one
     # that has not registered yet reads the word when it begins.
-    folder.write("stop", {"at": time.time(), **why})
+    word = {"at": time.time(), **why}
+    try:
+        folder.write("stop", word)
+    except OSError:
+        # A full disk is no reason to go on: its end gives some room for the word.
+        room.release(folder.path)
+        folder.write("stop", word)
     shim = folder.read("shim")
     if processes.alive(shim.get("pid"), shim.get("start_ticks")):
         processes.send(int(shim["pid"]), signal.SIGTERM)

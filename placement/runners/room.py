@@ -36,14 +36,19 @@ def put_aside(folder: Path) -> None:
         os.close(handle)
 
 
+def release(folder: Path) -> None:
+    """Give back the room that was put aside, for words that cannot wait."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / RESERVE).unlink()
+
+
 def insist(folder: Path, write: Callable[[], None]) -> None:
     """Write a Job's end with the room put aside; wait where even that is gone.
 
     Raises:
         OSError: there was no room for half a minute.
     """
-    with contextlib.suppress(FileNotFoundError):
-        (folder / RESERVE).unlink()
+    release(folder)
     deadline = time.monotonic() + LAST_WORDS_SECONDS
     while True:
         try:
