@@ -11,6 +11,7 @@ from reservations.domain.calendar import CalendarGpu
 from reservations.domain.decision import Decision, Request, decide
 from reservations.domain.errors import GpuTaken, InThePast, Refusal
 from reservations.domain.lifecycle import State
+from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.quota import Spend
 from reservations.domain.stored import inputs_of
@@ -128,15 +129,18 @@ def wish_of(
 ) -> Request:
     """Return the same; "now" waits for the notice of who stays on with a Gpu.
 
+    Any start waits for what a Job in a gap needs to leave.
+
     Raises:
         InThePast: also where it would be over by then.
     """
     request = request_of(locked.gpus, start, end, now=now)
-    if request.window.start > now:
+    if request.window.start >= notice_end(now, policy):
         return request
     gpu_ids = [gpu.pk for gpu in locked.gpus]
-    earliest = overstaying.free_from(gpu_ids, now=now, policy=policy)
-    if earliest == now:
+    later = request.window.start > now
+    earliest = overstaying.free_from(gpu_ids, now=now, policy=policy, gaps=later)
+    if earliest <= request.window.start:
         return request
     if request.window.end <= earliest:
         raise InThePast(end=request.window.end, now=earliest)

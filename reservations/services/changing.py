@@ -1,6 +1,7 @@
 """Move, lengthen, shorten a Reservation, or give it other Gpus."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
@@ -26,6 +27,7 @@ from reservations.services.booking import (
     OVERLAP,
     _taken,
     judge,
+    wish_of,
 )
 from reservations.services.returned import (
     allocations_of,
@@ -83,7 +85,11 @@ def change(
                 raise NotChangeable(state=row.state, act="moved to other GPUs")
             held = allocations_of(row)
             # What stays keeps its price: it is judged as it is charged.
-            request = Request(books.as_booked(locked.gpus, held), window, now)
+            locked = replace(locked, gpus=books.as_booked(locked.gpus, held))
+            request = Request(locked.gpus, window, now)
+            if row.state == State.CONFIRMED and window.start >= now:
+                begin, over = window.start, window.end
+                request = wish_of(locked, begin, over, now=now, policy=policy)
             decision = _judge(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import F
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.closures import ClosureInfo
@@ -20,6 +21,7 @@ from reservations.domain.window import Window
 from reservations.models import Account, Allocation, Notice, Reservation, User
 from reservations.services import books, news, notices, refunding
 from reservations.services.giving import _release
+from reservations.services.overstaying import clear_gaps
 from reservations.snapshots.facts import calendar_gpus
 from reservations.snapshots.pools import closures_between
 from telemetry.models import Gpu
@@ -152,8 +154,10 @@ def _room(
     high = max(one.window.end for one in booked)
     held: dict[int, list[Window]] = {}
     rows = Allocation.objects.filter(
-        gpu_id__in=list(known), live=True, start__lt=high, end__gt=low
-    )
+        # Jobs in gaps make way for what is moved to their Gpus.
+        reservation__booked_end__gt=F("reservation__start"),
+        gpu_id__in=list(known), live=True, start__lt=high, end__gt=low,
+    )  # fmt: skip
     for gpu, start, end in rows.order_by().values_list("gpu_id", "start", "end"):
         held.setdefault(gpu, []).append(Window(start, end))
     changed = {one.pk for one in closures}
@@ -208,6 +212,7 @@ def move(
     why: Why,
 ) -> None:
     """Put Allocations on other Gpus; the weights they were booked with stay."""
+    clear_gaps([new for _old, new in moves], row.start, now=why.now)
     for old, new in moves:
         Allocation.objects.filter(reservation=row, gpu_id=old, live=True).update(
             gpu_id=new

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
+from django.db.models import F
 
+from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Notice, Reservation, User
@@ -35,6 +37,8 @@ def released(
     """Say that a running Reservation was given back; not to who did it."""
     if by is not None and by.pk == row.user_id:
         return
+    if by is None and is_gap(row.start, row.booked_end):
+        return  # it comes and goes with its Job
     tell(
         user=row.user,
         kind=Kind.RELEASED,
@@ -89,6 +93,8 @@ def ending(at: datetime, policy: Policy) -> dict[str, int]:
     soon = at + timedelta(seconds=SOON_SECONDS)
     rows = list(
         Reservation.objects.filter(state=State.ACTIVE, end__gt=at, end__lte=soon)
+        # What holds a gap was not booked: its Job goes on in the next one.
+        .filter(booked_end__gt=F("start"))
         .select_related("user")
         .order_by("end", "pk")[:MOST_ROWS]
     )

@@ -9,8 +9,8 @@ else's time begins, or after the site's longest stay.
 In each function: inside a transaction, with the row locked.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -18,12 +18,13 @@ from django.db.models import F, Q
 from reservations import live
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.errors import NotChangeable
+from reservations.domain.gaps import gap_notice_seconds, is_gap
 from reservations.domain.ledger import cost_gpu_seconds
 from reservations.domain.lifecycle import State
 from reservations.domain.overstay import latest_end, notice_end, tail_end
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, instant, whole_second
-from reservations.models import Allocation, Reservation, User
+from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.services import books, locking
 from reservations.services.notices import tell
 from reservations.services.rights import check_may_change
@@ -36,6 +37,7 @@ from reservations.snapshots.facts import (
     right_to_book,
     site_policy,
 )
+from reservations.snapshots.gaps import whole_holdings
 from telemetry.models import Gpu
 
 
@@ -146,7 +148,9 @@ def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None
     rate = books.rate_of(row)
     books.release_hold(row, now=now, reason=why)
     row.end = end
-    row.cost_gpu_seconds = cost_gpu_seconds(Window(row.start, end), rate=rate)
+    # A gap may be claimed in the second in which it was taken.
+    held = Window(row.start, end) if end > row.start else None
+    row.cost_gpu_seconds = cost_gpu_seconds(held, rate=rate) if held else 0
     row.version += 1
     row.save(update_fields=["end", "cost_gpu_seconds", "version"])
     Allocation.objects.filter(reservation=row).update(end=end)
@@ -157,8 +161,16 @@ def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None
 # --- who claims ----------------------------------------------------------------------
 
 
-def free_from(gpu_ids: Sequence[int], *, now: datetime, policy: Policy) -> datetime:
-    """Return when Gpus that somebody stays on with could be had; else ``now``."""
+def free_from(
+    gpu_ids: Sequence[int], *, now: datetime, policy: Policy, gaps: bool = False
+) -> datetime:
+    """Return when Gpus that somebody stays on with could be had; else ``now``.
+
+    A Job in a gap needs its grace, who stays on with a booking the policy's notice.
+
+    Args:
+        gaps: ask for Jobs in gaps alone.
+    """
     rows = Allocation.objects.filter(
         gpu_id__in=gpu_ids,
         live=True,
@@ -166,12 +178,20 @@ def free_from(gpu_ids: Sequence[int], *, now: datetime, policy: Policy) -> datet
         end__gt=now,
         reservation__state=State.ACTIVE,
         reservation__booked_end__lt=F("end"),
-    ).values_list("reservation__booked_end", "end")
+    ).values_list("start", "reservation__booked_end", "end")
     leave = [now]
-    for booked_end, end in rows:
-        if booked_end <= notice_end(now, policy):
+    for start, booked_end, end in rows:
+        if is_gap(start, booked_end):
+            leave.append(min(end, now + gap_notice(policy)))
+        elif not gaps and booked_end <= notice_end(now, policy):
             leave.append(min(end, notice_end(now, policy)))
     return max(leave)
+
+
+def gap_notice(policy: Policy) -> timedelta:
+    """Return how long before its claimed start a gap is left."""
+    grace_seconds = SitePolicy.current().stop_grace_seconds
+    return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
 
 
 def make_way(
@@ -206,15 +226,34 @@ def make_way(
         if leave_at >= row.end:
             continue
         set_end(row, leave_at, now=now, why=f"claimed by #{made.pk}")
-        tell(
-            user=row.user,
-            kind="overstay_claimed",
-            reservation=row,
-            detail={"leave_at": leave_at.isoformat(), "by": made.pk},
-            now=now,
-            key=f"claimed:{row.pk}:{made.pk}",
-        )
+        # The Job in a gap goes on in the next one: no news for its owner.
+        if not is_gap(row.start, row.booked_end):
+            tell(
+                user=row.user,
+                kind="overstay_claimed",
+                reservation=row,
+                detail={"leave_at": leave_at.isoformat(), "by": made.pk},
+                now=now,
+                key=f"claimed:{row.pk}:{made.pk}",
+            )
         publish(row, policy)
+
+
+def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> None:
+    """Have Jobs in gaps leave these Gpus for a booking that is carried to them."""
+    rows = Reservation.objects.filter(
+        state=State.ACTIVE,
+        booked_end__lte=F("start"),
+        end__gt=max(start, now),
+        allocations__gpu__in=list(gpu_ids),
+    )
+    policy = site_policy()
+    for pk in sorted(set(rows.order_by().values_list("pk", flat=True))):
+        row = locking.load_reservation(pk, lock=True)
+        leave_at = max(start, now, row.start)
+        if row.state == State.ACTIVE and leave_at < row.end:
+            set_end(row, leave_at, now=now, why="its Gpus are needed")
+            publish(row, policy)
 
 
 def _crowded(
@@ -228,11 +267,11 @@ def _crowded(
     """Say whether the taker, staying on with other Gpus, would hold too many."""
     if row.user_id != made.user_id:
         return False
-    own = own_holdings(made.user_id, ignoring=row.pk)
+    own = whole_holdings(made.user_id)
     beside = sum(
         len(h.gpu_pks)
         for h in own
-        if h.window.meets(window) and h.reservation_pk != made.pk
+        if h.window.meets(window) and h.reservation_pk not in (made.pk, row.pk)
     )
     return len(held) + len(asked) + beside > policy.gpus_at_once
 

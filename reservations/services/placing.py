@@ -52,7 +52,7 @@ REST_SECONDS = 5
 """Between two looks while things are written all the time."""
 NO_REASON = (
     "booked", "started", "checked-in", "kept", "idle-warned", "shared", "unshared",
-    "waiting.planned", "waiting.offered", "waiting.expired",
+    "waiting.planned", "waiting.offered", "waiting.expired", "gap-taken",
 )  # fmt: skip
 """Acts that free nothing; a rank that they move counts at the next look."""
 WAITING, PLACED, DECLINED, CANCELLED, EXPIRED = WaitingRequest.State
@@ -74,7 +74,7 @@ def place(at: datetime, policy: Policy) -> dict[str, int]:
     age = (at - before.looked_at).total_seconds() if before.looked_at else None
     rests = age is not None and 0 < age < REST_SECONDS
     recent = age is not None and 0 <= age < policy.look_again_seconds
-    if rests or (recent and not _something_new(before.seen_entry)):
+    if rests or (recent and not something_new(before.seen_entry)):
         return done
     try:
         done["waiting_expired"] = _expire(at, policy)
@@ -95,7 +95,7 @@ def _newest_entry() -> int:
     return AuditEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
 
 
-def _something_new(seen: int) -> bool:
+def something_new(seen: int) -> bool:
     """Say whether something was written since that gives a reason to look."""
     return (
         AuditEntry.objects.filter(pk__gt=seen)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from reservations import live
+from reservations.domain.gaps import is_gap
 from reservations.domain.ledger import Settlement, cost_gpu_seconds
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
@@ -85,7 +86,12 @@ def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
 
 
 def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
-    """Owe the Membership one firm booking; False: this Reservation gave one before."""
+    """Owe the Membership one firm booking; False: this Reservation gave one before.
+
+    Nothing is owed for a gap: nobody had booked it.
+    """
+    if is_gap(row.start, row.booked_end):
+        return False
     policy = site_policy()
     _token, made = Token.objects.get_or_create(
         given_for=row,

@@ -1,6 +1,7 @@
 """Who may change whose Reservation."""
 
-from reservations.domain.errors import NotAllowed, ReasonNeeded
+from reservations.domain.errors import NotAllowed, NotChangeable, ReasonNeeded
+from reservations.domain.gaps import is_gap
 from reservations.models import Reservation, User
 from reservations.snapshots.calendar import headed_accounts
 
@@ -21,9 +22,12 @@ def check_may_change(
 
     Raises:
         NotAllowed: it is not theirs to change.
+        NotChangeable: it holds a gap, which can only be given back.
         ReasonNeeded: it is somebody else's, and no reason was given.
     """
     if not may_change(user, reservation):
         raise NotAllowed(act=f"{act} somebody else's reservation")
+    if is_gap(reservation.start, reservation.booked_end) and act != "release":
+        raise NotChangeable(state="held for a job that runs in gaps", act=act)
     if reservation.user_id != user.pk and not reason.strip():
         raise ReasonNeeded

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Allocation, Reservation
 from reservations.services import books, locking, news, overrun
+from reservations.services.overstaying import clear_gaps
 from reservations.snapshots.pools import closed_gpus
 from telemetry.domain.rules import INTRUDER, OVERRUN
 from telemetry.models import Alert, Gpu
@@ -58,7 +59,7 @@ def mend(pk: int, now: datetime, policy: Policy, *, refund: Refund) -> bool:
     moved: dict[str, str] = {}
     for allocation in dirty:
         old, new = allocation.gpu, _equal(allocation, row)
-        if new is None or not _move(allocation, new):
+        if new is None or not _move(allocation, new, now):
             paid = [a for a in dirty if overrun.charge(a, row, now=now)]
             refund(row, now=now, reason=REASON, policy=policy, never_had=paid)
             return True
@@ -83,6 +84,7 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
     """Return a Gpu of the same Node and Pool that is free and clean; locked."""
     taken = Q(
         allocations__live=True,
+        allocations__reservation__booked_end__gt=F("allocations__reservation__start"),
         allocations__start__lt=allocation.end,
         allocations__end__gt=allocation.start,
     )
@@ -99,10 +101,11 @@ def _equal(allocation: Allocation, row: Reservation) -> Gpu | None:
     return rows.select_for_update(no_key=True, of=("self",)).first()
 
 
-def _move(allocation: Allocation, gpu: Gpu) -> bool:
+def _move(allocation: Allocation, gpu: Gpu, now: datetime) -> bool:
     """Put an Allocation on another Gpu; False: somebody was first."""
     try:
         with transaction.atomic():
+            clear_gaps([gpu.pk], now, now=now)
             return (
                 Allocation.objects.filter(pk=allocation.pk, live=True).update(gpu=gpu)
                 == 1

@@ -8,6 +8,7 @@ from django.db.models import Sum
 from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
 from reservations.domain.closures import closed_spans
 from reservations.domain.decision import Holding, Snapshot
+from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.overstay import stands_until
 from reservations.domain.policy import Policy
@@ -62,7 +63,8 @@ def calendar_of(
         taker: whose request may displace; None: nothing can be taken.
         asking: Accounts on the path of who asks: their teaching slots are open.
         leave_at: when who stays on past the end is gone, if claimed now; the
-            taker knows it; None: they stand in the way to the end.
+            taker knows it; None: they stand in the way to the end, and so do gaps
+            that are held.
     """
     rows = list(
         Allocation.objects.filter(
@@ -99,6 +101,8 @@ def calendar_of(
             flex.get(pk),
         )
         for gpu, begin, over, shown, login, pk, _kind, booked in rows
+        # Who asks for Gpus gets those that only a gap's Job is on.
+        if leave_at is None or not is_gap(begin, booked)
     ]
     busy += _closed(gpus, start, end, busy, asking)
     plans = plans_between(start, end, taker) if taker is not None else ()
@@ -150,6 +154,8 @@ def holdings_of(
     )
     found: dict[int, dict[int, tuple[Window, Kind, set[int]]]] = {}
     for user, pk, start, end, booked, kind, gpu in rows:
+        if is_gap(start, booked):
+            continue
         own = found.setdefault(user, {})
         if pk not in own:
             # Staying on yields to one's own next booking like to anybody's.
