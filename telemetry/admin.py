@@ -95,6 +95,7 @@ class NodeAdmin(FactsAdmin):
         "isolation",
         "driver_version",
         "cuda_version",
+        "extras",
         "fast_links",
         "links",
         "enrolled_at",

@@ -59,6 +59,7 @@ from telemetry.domain.sample import (
     largest,
 )
 from telemetry.domain.simulation import Load
+from telemetry.extras import installed
 from telemetry.owners import Owners, boot_id, read_stat
 
 __all__ = ["SimulatedProbe", "claims_dir", "drop_claim", "write_claim"]
@@ -308,4 +309,5 @@ class SimulatedProbe:
             driver_version="simulated",
             boot_id=boot_id(),
             isolation=self._isolation,
+            extras=installed(),
         )

@@ -25,6 +25,7 @@ from telemetry.domain.units import GIB_BYTES, TIB_BYTES
 
 MOST_GPUS = 64
 """Gpus (MIG instances included) in one node; NVSwitch nodes have 16 boards."""
+MOST_EXTRAS = 16
 MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
 MOST_MEMORY_BYTES = 4 * TIB_BYTES
 MOST_WATTS = 10_000.0
@@ -172,6 +173,8 @@ class NodeInfo:
     boot_id: str = ""
     """Changes with every start of the machine: "missing after reboot"."""
     isolation: Isolation = Isolation.NONE
+    extras: tuple[str, ...] = ()
+    """Optional packages that the worker's environment has, of `extras.KNOWN`."""
 
     @property
     def fast_links(self) -> tuple[tuple[str, str], ...]:
@@ -193,6 +196,7 @@ class NodeInfo:
             "cuda_version": self.cuda_version,
             "boot_id": self.boot_id,
             "isolation": self.isolation,
+            "extras": self.extras,
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "fast_links": self.fast_links,
         }
@@ -229,6 +233,7 @@ class NodeInfo:
             cuda_version=fields.text_or_none("cuda_version", most=20) or "",
             boot_id=fields.text_or_none("boot_id", most=40) or "",
             isolation=fields.one_of("isolation", Isolation, Isolation.NONE),
+            extras=fields.words("extras", most=MOST_EXTRAS, longest=40),
         )
 
 

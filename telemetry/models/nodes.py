@@ -53,6 +53,11 @@ class Node(models.Model):
         blank=True,
         help_text="[UUID, UUID, distance] of the other pairs, as nvidia-smi topo says.",
     )
+    extras = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Optional packages that its worker has: deepspeed.",
+    )
     enrolled_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
 

@@ -32,6 +32,7 @@ from telemetry.domain.sample import (
     XidEvent,
     largest,
 )
+from telemetry.extras import installed
 from telemetry.owners import Owners, boot_id
 from telemetry.probe import node as machine
 from telemetry.probe import slow
@@ -141,6 +142,7 @@ class NvmlProbe:
             cuda_version=machine.cuda_version(),
             boot_id=boot_id(),
             isolation=self._isolation,
+            extras=installed(),
         )
         return self._info
 

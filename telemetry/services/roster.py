@@ -168,6 +168,7 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
         "cuda_version": info.cuda_version,
         "boot_id": info.boot_id,
         "isolation": info.isolation.value,
+        "extras": list(info.extras),
         "fast_links": [list(pair) for pair in info.fast_links],
         "links": [
             [link.a, link.b, link.kind.value]

@@ -49,6 +49,7 @@ NODE = NodeInfo(
     cuda_version="12.8",
     boot_id="b",
     isolation=Isolation.WATCHED,
+    extras=("deepspeed",),
 )
 
 

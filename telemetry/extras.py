@@ -1,0 +1,13 @@
+"""Optional packages of a node worker's environment, told with its roster.
+
+Looked for, never imported: the sampling child stays small.
+"""
+
+from importlib.util import find_spec
+
+KNOWN = ("deepspeed",)
+
+
+def installed() -> tuple[str, ...]:
+    """Return those of KNOWN that Jobs of ready recipes can import here."""
+    return tuple(name for name in KNOWN if find_spec(name) is not None)
