@@ -50,6 +50,8 @@ class Limits:
     """Size of each file (RLIMIT_FSIZE)."""
     log_bytes: int = 2**30
     """Size of the log; the shim ends a Job that writes more."""
+    disk_bytes: int = 0
+    """What the Job's folder may hold; the shim ends a Job that fills more."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -280,6 +282,9 @@ def _tuple_of(body: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]
 
 def _limits(body: object) -> Limits:
     known = {item.name for item in fields(Limits)}
+    if isinstance(body, dict):
+        # What a web of before this limit sends.
+        body = {"disk_bytes": 0, **body}
     if not isinstance(body, dict) or set(body) != known:
         raise OrderRefused("malformed", f"limits must hold exactly {sorted(known)}")
     return Limits(**body)

@@ -24,7 +24,7 @@ COMMON_DEVICES = (
 )
 """What CUDA opens besides the cards; they give no access to a card that is not open."""
 MOST_COMMON_RATIO = 0.9
-"""Of the machine's memory, where a Job holds all of its Gpus: the rest is the node's."""
+"""Of the memory, where a Job holds all Gpus of a machine: the rest is the node's."""
 _DEVICE = re.compile(r"/dev/(nvidia[0-9]{1,4}|nvidia-caps/nvidia-cap[0-9]{1,5})")
 _CAPABILITY = re.compile(r"gpu([0-9]+)/gi([0-9]+)(?:/ci([0-9]+))?/access ([0-9]+)")
 

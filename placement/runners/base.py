@@ -12,6 +12,7 @@
         log            of the Job's standard output and error
         serve.sock     where a Job that serves models is asked
         models/        the files that it serves, its Unix user's to read
+        tmp/           what it sees as /tmp and /var/tmp where it runs in a unit
         work/          the Job's own folder: the only one that it may write
 
 Everything but ``work`` belongs to the node worker. JSON files are written whole
@@ -72,6 +73,10 @@ class NodeView(Protocol):
     @property
     def allow_scripts(self) -> bool:
         """Whether scripts may run without a Unix user of their own."""
+
+    @property
+    def isolation(self) -> str:
+        """How far Jobs are to be kept apart: `auto`, `watched` or `enforced`."""
 
     def token(self) -> str:
         """Read the node's token."""

@@ -1,7 +1,11 @@
 """Why a shim ends its Job, and what tells it that the portal has ended."""
 
 import os
+import time
 from dataclasses import dataclass
+
+from placement.domain.orders import remaining_seconds
+from placement.runners.base import JobFolder
 
 
 @dataclass
@@ -14,6 +18,31 @@ class Ending:
     stopped: bool = True
     """Whether somebody or the clock ended it, and not a fault of the Job."""
     lost: bool = False
+
+
+class Deadline:
+    """The Reservation's end by the monotonic clock: the wall's may jump."""
+
+    def __init__(self, deadline_at: float, issued_at: float) -> None:
+        self.at = 0.0
+        """Monotonic time."""
+        self._read_ns = 0
+        self._set(deadline_at, issued_at)
+
+    def _set(self, deadline_at: float, issued_at: float) -> None:
+        remaining = remaining_seconds(deadline_at, issued_at, time.time())
+        self.at = time.monotonic() + remaining
+
+    def reread(self, folder: JobFolder) -> None:
+        """Take over an end that has moved."""
+        try:
+            changed_ns = (folder.path / "deadline.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns != self._read_ns:
+            self._read_ns = changed_ns
+            moved = folder.read("deadline")
+            self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
 
 
 def supervisor() -> int | None:

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from placement.domain.launchers import (
     FILES,
     Launcher,
     Ranks,
-    programs,
     script_command,
 )
 from placement.domain.orders import Order
 from placement.domain.recipes import recipe_command
-from placement.runners import accounts, processes
+from placement.runners import meetings
 from placement.runners.accounts import Identity
+from placement.runners.begin import CANNOT_START, Begin, say
 from placement.runners.belongings import SCRIPT
-from placement.runners.programs import checked_argv, free_port, search_path
+from placement.runners.programs import SYSTEM_PATH, free_port, search_path
 
 CODE_DIR = Path(__file__).resolve().parents[2]
-CANNOT_START = 126
 RUN_VARIABLE = "GPUPORTAL_RUN"
-CHECKPOINT = "checkpoint"
-"""The folder in a Job's own one that is taken over by the Job that goes on."""
+PRIVATE_TMP = "tmp"
+"""The folder beside a Job's own one that it has for /tmp in a unit."""
 LISTENER = 3
 """The descriptor of the socket that served models are asked through."""
 
@@ -57,6 +56,7 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
             gpu_count=len(order.gpu_uuids),
             python=sys.executable,
             plan=order.plan,
+            world=order.meeting.world if order.meeting else 0,
         )
     script, arguments = work / SCRIPT, order.argv or ()
     launcher = Launcher(order.launcher)
@@ -67,6 +67,7 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
             folder=str(work),
             files=files,
             port=free_port(),
+            meeting=order.meeting,
         )
         return script_command(launcher, str(script), arguments, ranks)
     with script.open("rb") as file:
@@ -80,6 +81,7 @@ def environment(
     work: Path,
     identity: Identity | None,
     files: Collection[str] = (),
+    web_url: str = "",
 ) -> dict[str, str]:
     """Return the whole environment of the Job."""
     home = identity.home if identity and identity.home.is_dir() else work
@@ -103,6 +105,8 @@ def environment(
         **{FILES[name]: str(work / name) for name in files},
         **_visible(order),
     }
+    if order.meeting is not None:
+        facts |= meetings.environment(order.meeting, web_url)
     if name:
         facts |= {"USER": name, "LOGNAME": name}
     if order.recipe is not None:
@@ -136,6 +140,7 @@ def become_job(
     shim_pid: int,
     listener: socket.socket | None = None,
     resume: Path | None = None,
+    unit: Sequence[str] = (),
 ) -> None:
     """Turn the forked child into the Job. Never returns.
 
@@ -143,6 +148,7 @@ def become_job(
     gate that closes without a word means that the shim is gone or says no.
     ``listener``: what a Job that serves models accepts on, and nothing else.
     ``resume``: the checkpoint that it begins with, read as its own user.
+    ``unit``: the command of the systemd unit that it runs in; none: in no unit.
     """
     try:
         os.setsid()
@@ -159,50 +165,36 @@ def become_job(
             # Where it had that number already dup2 leaves it to be closed at exec.
             os.set_inheritable(LISTENER, True)
         os.closerange(3 if listener is None else LISTENER + 1, 4096)
-        os.chdir(work)
-        os.umask(0o077)
-        accounts.limit(order.limits, identity)
-        accounts.become(identity)
-        processes.die_with_parent(shim_pid)
-        argv = checked_argv(
-            argv, programs(Launcher(order.launcher)), order.environment_folder
+        begin = Begin(
+            argv=tuple(argv),
+            env=dict(env),
+            work=work,
+            identity=identity,
+            limits=order.limits,
+            shim_pid=shim_pid,
+            launcher=order.launcher,
+            environment_folder=order.environment_folder,
+            resume=resume,
+            resume_job=order.resume_job,
+            private_tmp=work.parent / PRIVATE_TMP if unit else None,
         )
-        _check_reach(work, argv, identity)
-        if resume is not None:
-            _take_over(resume, work / CHECKPOINT, order.resume_job)
-        os.execve(argv[0], argv, dict(env))
+        if unit:
+            _enter(unit, begin, mark=run_entry(order.nonce))
+        begin.run()
     except OSError as error:
-        _say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+        say(f"gpuportal: {argv[0]} cannot start: {error}\n")
     except BaseException:
-        _say("gpuportal: the Job cannot start\n" + traceback.format_exc())
+        say("gpuportal: the Job cannot start\n" + traceback.format_exc())
     os._exit(CANNOT_START)
 
 
-def _take_over(source: Path, target: Path, job: int) -> None:
-    """Copy a checkpoint; without it the Job begins anew, and its log says so.
-
-    Links stay links: this runs as the Job's own user, and reads what that may read.
-    """
-    try:
-        shutil.copytree(source, target, symlinks=True)
-    except (OSError, shutil.Error) as error:
-        shutil.rmtree(target, ignore_errors=True)
-        why = "it left none on this node" if not source.exists() else str(error)[:200]
-        _say(f"gpuportal: no checkpoint of job {job}: {why}; begins anew\n")
-        return
-    _say(f"gpuportal: goes on from the checkpoint of job {job}\n")
-
-
-def _check_reach(work: Path, argv: list[str], identity: Identity | None) -> None:
-    if identity is None:
-        return
-    for path in (work, Path(argv[0])):
-        if not os.access(path, os.X_OK):
-            raise PermissionError(
-                f"Unix user {identity.name} cannot reach {path}: a folder above it is "
-                "closed to other users"
-            )
-
-
-def _say(text: str) -> None:
-    os.write(2, text.encode(errors="replace"))
+def _enter(unit: Sequence[str], begin: Begin, *, mark: str) -> NoReturn:
+    """Go on inside a unit of systemd: same process, told what to do by descriptor 0."""
+    told = os.memfd_create("begin")
+    os.write(told, begin.to_json().encode())
+    os.lseek(told, 0, os.SEEK_SET)
+    os.dup2(told, 0)
+    name, _, value = mark.partition("=")
+    env = {"PATH": SYSTEM_PATH, "PYTHONPATH": str(CODE_DIR), name: value}
+    os.chdir("/")
+    os.execve(unit[0], list(unit), env)

@@ -32,6 +32,7 @@ from placement.runners import accounts, room
 from placement.runners.base import JobFolder, NodeView
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
+from telemetry.levels import why_not
 
 logger = logging.getLogger(__name__)
 Publish = Callable[[dict[str, Any]], None]
@@ -178,6 +179,8 @@ class OrderDesk:
 
     def _check(self, order: Order) -> None:
         """Refuse now what could only fail later."""
+        if why := why_not(self.node):
+            raise OrderRefused("isolation", why)
         accounts.identity_of(order, allow_scripts=self.node.allow_scripts)
         if not order.gpu_uuids:
             raise OrderRefused("malformed", "an order to start names its Gpus")

@@ -30,7 +30,7 @@ from types import FrameType
 
 from placement.domain.endings import WARN_SECONDS, due_warning, left_words
 from placement.domain.errors import LaunchInvalid, OrderRefused
-from placement.domain.orders import Order, parse_order, remaining_seconds
+from placement.domain.orders import Order, parse_order
 from placement.domain.recipes import SERVE
 from placement.runners import (
     accounts,
@@ -40,10 +40,13 @@ from placement.runners import (
     processes,
     room,
     sockets,
+    units,
 )
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
-from placement.runners.ending import Ending, supervisor
+from placement.runners.begin import CHECKPOINT
+from placement.runners.ending import Deadline, Ending, supervisor
+from placement.runners.foldersize import FolderWatch
 from telemetry.domain.errors import TelemetryError
 
 LOG_LOOK_SECONDS = 1.0
@@ -59,9 +62,11 @@ class Shim:
     def __init__(self, folder: JobFolder, order: Order) -> None:
         self.folder = folder
         self.order = order
-        self.deadline = 0.0
-        self.deadline_read_ns = 0
-        self._set_deadline(order.deadline_at, order.issued_at)
+        self.deadline = Deadline(order.deadline_at, order.issued_at)
+        self.size = FolderWatch(
+            (folder.work, folder.path / leader.PRIVATE_TMP), order.limits.disk_bytes
+        )
+        self.unit: list[str] = []
         self.ending: Ending | None = None
         self.warned_seconds: int | None = None
         # An order to stop may have come before this process.
@@ -103,9 +108,12 @@ class Shim:
             self._write_end("lost", reason=room.why(error))
         finally:
             processes.end_descendants()
+            if self.unit:
+                units.kill(self.order.job, self.order.attempt)
 
     def _prepare(self, identity: Identity | None) -> list[str]:
         """Make the Job's own folder with all that belongs there, return argv."""
+        self.unit = units.command(self.order) if units.wanted() else []
         accounts.own_folder(self.folder.work, identity)
         self.files = belongings.lay_out(
             self.order,
@@ -132,12 +140,13 @@ class Shim:
 
         gate = self._fork(argv, identity, log)
         sim_dir = os.environ.get("GPUPORTAL_SIM_DIR")
-        with claimed(
+        claim = claimed(
             self.order,
             sim_dir=Path(sim_dir) if sim_dir else None,
             pid=self.leader_pid,
             command=self.order.recipe or "script " + " ".join(argv[1:]),
-        ):
+        )
+        with claim, self.size:
             started_at = time.time()
             self._write_status(
                 {"event": "started", "started_at": started_at}
@@ -161,7 +170,7 @@ class Shim:
         before = JobFolder.of(
             self.folder.path.parent, order.resume_job, order.resume_attempt
         )
-        return before.work / leader.CHECKPOINT
+        return before.work / CHECKPOINT
 
     def _fork(
         self, argv: list[str], identity: Identity | None, log: int
@@ -192,6 +201,7 @@ class Shim:
                 shim_pid=me,
                 listener=listener,
                 resume=self._before(),
+                unit=self.unit,
             )
         inner.close()
         if listener is not None:
@@ -216,7 +226,7 @@ class Shim:
                 processes.end_descendants()
                 self.leader_status = self.leader_status or signal.SIGKILL
                 return
-            until = self.ending.kill_at if self.ending else self.deadline
+            until = self.ending.kill_at if self.ending else self.deadline.at
             self._wait(poller, min(max(until - now, 0), LOG_LOOK_SECONDS))
         if self.supervisor is not None and self.ending is None:
             # A supervisor that stops TERMs the Job and the shim alike.
@@ -236,25 +246,9 @@ class Shim:
                     SUPERVISOR_GONE, grace_seconds=ORPHAN_GRACE_SECONDS, lost=True
                 )
 
-    def _set_deadline(self, deadline_at: float, issued_at: float) -> None:
-        """Count down by the monotonic clock: the wall's may jump."""
-        remaining = remaining_seconds(deadline_at, issued_at, time.time())
-        self.deadline = time.monotonic() + remaining
-
-    def _reread_deadline(self) -> None:
-        """Take over a Reservation's end that has moved."""
-        try:
-            changed_ns = (self.folder.path / "deadline.json").stat().st_mtime_ns
-        except FileNotFoundError:
-            return
-        if changed_ns != self.deadline_read_ns:
-            self.deadline_read_ns = changed_ns
-            moved = self.folder.read("deadline")
-            self._set_deadline(float(moved["deadline_at"]), float(moved["issued_at"]))
-
     def _decide(self, now: float, log: int) -> None:
         """Begin the end where it is time to."""
-        self._reread_deadline()
+        self.deadline.reread(self.folder)
         if self.asked:
             self.asked = False
             # Without a word it was no order: the machine or the portal goes down.
@@ -268,13 +262,15 @@ class Shim:
                 grace_seconds=float(why.get("grace_seconds", self.order.grace_seconds)),
                 lost=bool(why.get("lost")),
             )
-        elif now >= self.deadline:
+        elif now >= self.deadline.at:
             self._end(WINDOW_OVER, grace_seconds=self.order.grace_seconds)
-        self._warn(self.deadline - now, log)
+        self._warn(self.deadline.at - now, log)
         most = self.order.limits.log_bytes
-        if most and self.ending is None and os.fstat(log).st_size > most:
-            grace_seconds = self.order.grace_seconds
+        words = self.size.why
+        if most and os.fstat(log).st_size > most:
             words = f"the log grew over {most} bytes"
+        if words and self.ending is None:
+            grace_seconds = self.order.grace_seconds
             room.say(
                 log,
                 f"\ngpuportal: {words}: SIGTERM now, SIGKILL {grace_seconds:.0f} s "

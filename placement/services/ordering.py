@@ -11,7 +11,7 @@ import kombu.exceptions
 from celery import current_app
 
 from placement import signing
-from placement.domain.orders import Addressed, Order, OrderKind
+from placement.domain.orders import Addressed, Limits, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.domain.sweeps import variables
@@ -71,6 +71,7 @@ def start_order(job: Job, *, now: datetime) -> Order:
         plan={} if script else _plan_of(job),
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
+        limits=Limits(disk_bytes=SitePolicy.current().job_folder_bytes),
         **_claim(job),
     )
 

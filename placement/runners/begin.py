@@ -1,0 +1,135 @@
+"""The last steps before a Job's own program: limits, its user, its folder, exec.
+
+As a value, because at the level ``enforced`` another process takes them, inside the
+Job's unit (inside.py); elsewhere the forked child of the shim does (leader.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from placement.domain.launchers import Launcher, programs
+from placement.domain.orders import Limits
+from placement.runners import accounts, mounts, processes
+from placement.runners.accounts import Identity
+from placement.runners.programs import checked_argv
+
+CANNOT_START = 126
+CHECKPOINT = "checkpoint"
+"""The folder in a Job's own one that is taken over by the Job that goes on."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What is left to do when session, log and descriptors are in place."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    work: Path
+    identity: Identity | None
+    limits: Limits
+    shim_pid: int
+    launcher: str = ""
+    environment_folder: str = ""
+    resume: Path | None = None
+    """The checkpoint that it begins with, read as its own user."""
+    resume_job: int = 0
+    private_tmp: Path | None = None
+    """The folder that the Job has for /tmp; None: everybody's. Needs root."""
+
+    def to_json(self) -> str:
+        """Write it down for the process inside the unit."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Begin:
+        """Read it back."""
+        said: dict[str, Any] = json.loads(text)
+        identity = said["identity"]
+        if identity is not None:
+            identity = Identity(
+                **identity
+                | {"home": Path(identity["home"]), "groups": tuple(identity["groups"])}
+            )
+        paths = {
+            name: None if said[name] is None else Path(said[name])
+            for name in ("work", "resume", "private_tmp")
+        }
+        return cls(
+            **said
+            | paths
+            | {
+                "argv": tuple(said["argv"]),
+                "identity": identity,
+                "limits": Limits(**said["limits"]),
+            }
+        )
+
+    def run(self) -> NoReturn:
+        """Become the Job's program; what is in the way stands in the log."""
+        argv = list(self.argv)
+        try:
+            if self.private_tmp is not None:
+                self._close_off(self.private_tmp)
+            os.chdir(self.work)
+            os.umask(0o077)
+            accounts.limit(self.limits, self.identity)
+            accounts.become(self.identity)
+            processes.die_with_parent(self.shim_pid)
+            argv = checked_argv(
+                argv, programs(Launcher(self.launcher)), self.environment_folder
+            )
+            self._check_reach(argv)
+            if self.resume is not None:
+                self._take_over(self.resume)
+            os.execve(argv[0], argv, self.env)
+        except OSError as error:
+            say(f"gpuportal: {argv[0]} cannot start: {error}\n")
+        except BaseException:
+            say("gpuportal: the Job cannot start\n" + traceback.format_exc())
+        os._exit(CANNOT_START)
+
+    def _close_off(self, folder: Path) -> None:
+        """Give the Job a view of the machine of its own. Raises OSError."""
+        accounts.own_folder(folder, self.identity)
+        places = []
+        for name, shown in (("tmp", "/tmp"), ("var-tmp", "/var/tmp")):
+            accounts.own_folder(folder / name, self.identity)
+            places.append((folder / name, Path(shown)))
+        mounts.close_off(places)
+
+    def _check_reach(self, argv: list[str]) -> None:
+        if self.identity is None:
+            return
+        for path in (self.work, Path(argv[0])):
+            if not os.access(path, os.X_OK):
+                raise PermissionError(
+                    f"Unix user {self.identity.name} cannot reach {path}: a folder "
+                    "above it is closed to other users"
+                )
+
+    def _take_over(self, source: Path) -> None:
+        """Copy a checkpoint; without it the Job begins anew, and its log says so.
+
+        Links stay links: this runs as the Job's own user, and reads what that may read.
+        """
+        target, job = self.work / CHECKPOINT, self.resume_job
+        try:
+            shutil.copytree(source, target, symlinks=True)
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            why = "it left none on this node" if not source.exists() else str(error)
+            say(f"gpuportal: no checkpoint of job {job}: {why[:200]}; begins anew\n")
+            return
+        say(f"gpuportal: goes on from the checkpoint of job {job}\n")
+
+
+def say(text: str) -> None:
+    """Write into the Job's log, which is standard error here."""
+    os.write(2, text.encode(errors="replace"))
