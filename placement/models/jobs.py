@@ -215,6 +215,10 @@ class Job(models.Model):
     def __str__(self) -> str:
         return f"#{self.pk} {self.name}"
 
+    def node_ids(self) -> list[int]:
+        """Return the nodes that it runs on, the first one first."""
+        return list(self.parts.values_list("node_id", flat=True)) or [self.node_id]
+
 
 class JobEvent(models.Model):
     """One move of a Job: when, from where to where, who, why."""

@@ -17,7 +17,8 @@ from placement import live
 from placement.domain.errors import FactRefused
 from placement.domain.facts import Belief, Event, JobFact, Running, parse_fact
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobEvent, JobQuerySet
+from placement.models import Job, JobEvent, JobPart, JobQuerySet
+from placement.services import parts
 from placement.services.moves import instant, move
 from reservations import services as reservations
 
@@ -47,6 +48,9 @@ def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
     if isinstance(said, Belief):
         return _take_belief(node_name, said, now)
     job = _jobs().filter(pk=said.job).first()
+    part = None if job is None else parts.of_node(job, node_name)
+    if job is not None and part is not None and job.attempt == said.attempt:
+        return _take_part(job, part, said, now)
     if job is None or job.node.name != node_name or job.attempt != said.attempt:
         logger.warning(
             "fact of %s about job %s attempt %s, which is not its own, ignored",
@@ -86,7 +90,18 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     return moved
 
 
-def _believable(job: Job, fact: JobFact, now: datetime) -> bool:
+def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
+    """Apply one fact about what of a Job runs on one of its nodes."""
+    own = fact.event is not Event.REFUSED or _believable(job, fact, now, part)
+    moved = parts.take(part, fact, now, believed=own)
+    if fact.event is Event.STARTED or fact.started_at is not None:
+        _check_in(job, now)
+    return moved
+
+
+def _believable(
+    job: Job, fact: JobFact, now: datetime, part: JobPart | None = None
+) -> bool:
     """Say whether a refusal ends the Job: it is of the order that was sent last.
 
     Anybody who can write into a node's queue can make the node refuse an order
@@ -95,18 +110,20 @@ def _believable(job: Job, fact: JobFact, now: datetime) -> bool:
     """
     if not fact.code:
         return True
-    if fact.code == REPLAYED or fact.nonce != job.order_nonce:
+    if fact.code == REPLAYED or fact.nonce != (part or job).order_nonce:
         logger.warning(
             "job %s: %s refused an order that is not the last one: %s",
             job.pk,
-            job.node.name,
+            (part or job).node.name,
             fact.reason,
         )
         return False
-    if job.started_at is not None:
+    if (part or job).started_at is not None:
         return False
     if fact.code in PASSING:
-        _note(job, f"{job.node.name}: {PASSING[fact.code] or fact.reason}", now)
+        _note(
+            job, f"{(part or job).node.name}: {PASSING[fact.code] or fact.reason}", now
+        )
         return False
     return True
 
@@ -175,6 +192,8 @@ def _check_in(job: Job, now: datetime) -> None:
 def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
     """Compare what a node says that runs with what should be there."""
     moved = False
+    for pk in parts.take_belief(node_name, belief, now):
+        _check_in(_jobs().get(pk=pk), now)
     known = {job.pk: job for job in _of_node(node_name, belief)}
     for fact in belief.ended:
         job = known.get(fact.job)
@@ -196,7 +215,7 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
 
 def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
     named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
-    own = _jobs().filter(node__name=node_name)
+    own = _jobs().filter(node__name=node_name, parts=None)
     return own.filter(pk__in=named) | own.filter(state__in=SHOULD_SHOW)
 
 

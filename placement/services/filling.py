@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 
 from placement.domain.lifecycle import JobState
-from placement.models import Job
+from placement.models import Job, JobPart
 from telemetry.models import Gpu
 
 ON_NODE = tuple(sorted(JobState.on_node()))
@@ -54,9 +54,9 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
 
 
 def held_gpus(job: Job) -> list[Gpu]:
-    """Return what the Reservation holds on the Job's node, by index."""
+    """Return what the Reservation holds on the Job's nodes, by index."""
     held = (
-        job.reservation.allocations.filter(live=True, gpu__node_id=job.node_id)
+        job.reservation.allocations.filter(live=True, gpu__node_id__in=job.node_ids())
         .select_related("gpu")
         .order_by("gpu__index")
     )
@@ -74,6 +74,12 @@ def _too_few(job: Job, held: int) -> str:
     )
 
 
+def _on(node_ids: Sequence[int]) -> Q:
+    """Jobs on any of these nodes."""
+    own = JobPart.objects.filter(node_id__in=node_ids).values("job")
+    return Q(node_id__in=node_ids) | Q(pk__in=own)
+
+
 def _ahead(job: Job) -> int | None:
     """Return a Job of the same Reservation and node that was launched before."""
     earlier = Q(created_at__lt=job.created_at) | Q(
@@ -82,8 +88,8 @@ def _ahead(job: Job) -> int | None:
     return (
         Job.objects.filter(
             earlier,
+            _on(job.node_ids()),
             reservation_id=job.reservation_id,
-            node_id=job.node_id,
             state=JobState.QUEUED,
         )
         .order_by("created_at", "pk")
@@ -96,7 +102,7 @@ def _taken(job: Job, held: set[int]) -> dict[int, int]:
     """Return the Job that is on each of these Gpus, of whichever Reservation."""
     found: dict[int, int] = {}
     others = (
-        Job.objects.filter(node_id=job.node_id, state__in=ON_NODE)
+        Job.objects.filter(_on(job.node_ids()), state__in=ON_NODE)
         .exclude(pk=job.pk)
         .prefetch_related("reservation__allocations")
     )

@@ -14,13 +14,15 @@ from placement import signing
 from placement.domain.orders import Addressed, Limits, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
+from placement.domain.spanning import gpus_by_node
 from placement.domain.sweeps import variables
-from placement.models import Job
+from placement.models import Job, JobPart
+from placement.services import parts
 from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
 from placement.services.keeping import files_for_job
 from reservations.models import SitePolicy
-from telemetry.models import Gpu
+from telemetry.models import Gpu, Node
 
 ORDER_SECONDS = 60.0
 """An order older than this is stale; the tick sends another one by then."""
@@ -37,19 +39,24 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def start_order(job: Job, *, now: datetime) -> Order:
-    """Return the order that starts a Job (or tells its shim a new end)."""
+def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order:
+    """Return the order that starts a Job (or tells its shim a new end).
+
+    Args:
+        part: of a Job over several nodes, whose node the order is for.
+    """
     reservation = job.reservation
     issued_at, deadline_at = now.timestamp(), reservation.end.timestamp()
-    gpus = _gpus_of(job)
+    node = job.node if part is None else part.node
+    gpus = _gpus_of(job) if part is None else _gpus_of_part(part)
     script = job.kind == Job.Kind.SCRIPT
     sha256 = hashlib.sha256(job.script.encode()).hexdigest() if script else ""
     return Order(
         kind=OrderKind.START,
-        node=job.node.name,
+        node=node.name,
         job=job.pk,
         attempt=job.attempt,
-        nonce=job.order_nonce,
+        nonce=(part or job).order_nonce,
         issued_at=issued_at,
         expires_at=min(issued_at + ORDER_SECONDS, deadline_at),
         deadline_at=deadline_at,
@@ -72,16 +79,17 @@ def start_order(job: Job, *, now: datetime) -> Order:
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         limits=Limits(disk_bytes=SitePolicy.current().job_folder_bytes),
-        **_claim(job),
+        meeting=None if part is None else parts.meeting_of(job, part),
+        **_claim(job, node),
     )
 
 
-def stop_order(job: Job, *, now: datetime) -> Order:
+def stop_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order:
     """Return the order that ends a Job, with the reason for its page."""
     issued_at = now.timestamp()
     return Order(
         kind=OrderKind.STOP,
-        node=job.node.name,
+        node=(part or job).node.name,
         job=job.pk,
         attempt=job.attempt,
         nonce=new_nonce(),
@@ -121,14 +129,14 @@ def _send(order: Addressed, payload: str, *, about: str) -> bool:
 
 
 def planned_uuids(job: Job) -> list[str]:
-    """Return the Gpus of the Plan that a recipe or launcher runs by, by rank, or the
-    one of an endpoint; else nothing."""
+    """Return the Gpus of the Plan that a recipe or launcher runs by, as its processes
+    are counted, or the one of an endpoint; else nothing."""
     if job.kind == Job.Kind.SERVE:
         return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
-        return [shard["gpu_uuid"] for shard in _plan_of(job)["shards"]]
+        return [uuid for _, own in gpus_by_node(_plan_of(job)) for uuid in own]
     if job.started_with and job.plan is not None:
-        return [shard["gpu_uuid"] for shard in job.plan.plan["shards"]]
+        return [uuid for _, own in gpus_by_node(job.plan.plan) for uuid in own]
     return []
 
 
@@ -142,9 +150,14 @@ def _gpus_of(job: Job) -> list[Gpu]:
     return got or planned or held
 
 
-def _claim(job: Job) -> dict[str, Any]:
+def _gpus_of_part(part: JobPart) -> list[Gpu]:
+    by_pk = Gpu.objects.in_bulk(part.gpu_ids)
+    return [by_pk[pk] for pk in part.gpu_ids if pk in by_pk]
+
+
+def _claim(job: Job, node: Node) -> dict[str, Any]:
     """Return what the Job occupies on simulated Gpus."""
-    if not job.node.simulated:
+    if not node.simulated:
         return {}
     if job.recipe in KNOWN_RECIPES:
         taken = claim_bytes(job.recipe_settings)

@@ -18,7 +18,7 @@ def spans_of(job: Job, *, now: datetime) -> list[Span]:
         return []
     end = job.ended_at or now
     rows = Allocation.objects.filter(
-        reservation=job.reservation_id, gpu__node=job.node_id
+        reservation=job.reservation_id, gpu__node__in=job.node_ids()
     ).order_by("gpu_id")
     return [
         Span(gpu_id, max(start, job.started_at), min(until, end))

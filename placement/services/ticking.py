@@ -2,6 +2,7 @@
 
 0. bring Jobs that waited for time to where their request was placed
 1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
+   and the other nodes of one over several, once the first says where to meet
 2. order again what a node has not been heard of for 20 s (same attempt: the
    node takes it once)
 3. tell shims a Reservation's end that has moved
@@ -27,13 +28,14 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobQuerySet
+from placement.models import Job, JobPart, JobQuerySet
 from placement.services import (
     attaching,
     clearing,
     filling,
     looming,
     ordering,
+    parts,
     retrying,
 )
 from placement.services.moves import move
@@ -62,6 +64,7 @@ def tick(now: datetime) -> dict[str, int]:
     return {
         "brought": attaching.settle(now),
         "ordered": _each(_due(now), _order, now),
+        "joined": _each(parts.joining(now), _send_start, now),
         "ordered_again": _each(_unheard(now), _order_again, now),
         "told": _each(_end_moved(), _tell_end, now),
         "stopped": _each(_without_reservation(), _stop, now),
@@ -135,7 +138,29 @@ def _order(job: Job, now: datetime) -> bool:
             },
         ):
             return False
-    return ordering.send(ordering.start_order(job, now=now), now=now)
+        if why := parts.begin(job):
+            fields = {"ended_at": now}
+            return move(
+                job, JobState.FAILED, now=now, actor=PORTAL, reason=why, fields=fields
+            )
+    return _send_start(job, now)
+
+
+def _send_start(job: Job, now: datetime, again: bool = False) -> bool:
+    """Order a Job from its node; what is due of one over several, from each."""
+    if not job.parts.exists():
+        return ordering.send(ordering.start_order(job, now=now), now=now)
+    before = now - timedelta(seconds=AGAIN_SECONDS) if again else None
+    return _send_parts(job, parts.to_order(job, again_before=before), now)
+
+
+def _send_parts(job: Job, due: Iterable[JobPart], now: datetime) -> bool:
+    sent = False
+    for part in due:
+        if parts.take_to_order(part, ordering.new_nonce(), now):
+            order = ordering.start_order(job, now=now, part=part)
+            sent |= ordering.send(order, now=now)
+    return sent
 
 
 def _long_ago(now: datetime, seconds: float) -> Q:
@@ -162,7 +187,7 @@ def _order_again(job: Job, now: datetime) -> bool:
     if not taken:
         return False
     job.order_nonce = nonce
-    return ordering.send(ordering.start_order(job, now=now), now=now)
+    return _send_start(job, now, again=True)
 
 
 # --- 3: the end has moved ---
@@ -187,6 +212,8 @@ def _tell_end(job: Job, now: datetime) -> bool:
     if not taken:
         return False
     job.order_nonce = nonce
+    if runs := parts.running(job):
+        return _send_parts(job, runs, now)
     return ordering.send(ordering.start_order(job, now=now), now=now)
 
 
@@ -265,7 +292,13 @@ def _send_stop(job: Job, now: datetime) -> bool:
     ).update(ordered_at=now)
     if not taken:
         return False
-    return ordering.send(ordering.stop_order(job, now=now), now=now)
+    if not job.parts.exists():
+        return ordering.send(ordering.stop_order(job, now=now), now=now)
+    sent = False
+    for part in parts.to_stop(job, now):
+        order = ordering.stop_order(job, now=now, part=part)
+        sent |= ordering.send(order, now=now)
+    return sent
 
 
 # --- 8: give up ---
@@ -286,11 +319,12 @@ def _hopeless(now: datetime) -> Iterable[Job]:
 def _give_up(job: Job, now: datetime) -> bool:
     since = f" since {job.seen_at:%H:%M:%S} UTC" if job.seen_at else ""
     with transaction.atomic():
+        names = parts.give_up(job, now) or job.node.name
         return move(
             job,
             JobState.LOST,
             now=now,
             actor=PORTAL,
-            reason=f"{job.node.name} is silent{since}; how the job ended is not known",
+            reason=f"{names} is silent{since}; how the job ended is not known",
             fields={"ended_at": now},
         )
