@@ -196,3 +196,29 @@ class JobConsumer(PatientConsumer):
     async def job_log(self, event: dict[str, Any]) -> None:
         """Pass on `job.log` (placement/live.py)."""
         await self.pass_on(event)
+
+    async def job_progress(self, event: dict[str, Any]) -> None:
+        """Pass on `job.progress` (placement/live.py)."""
+        await self.pass_on(event)
+
+
+class JobsConsumer(PatientConsumer):
+    """`/ws/jobs/`: that some Job of one's list moved, and how far each is."""
+
+    def admit(self, user: User) -> frozenset[str]:
+        """One's own, those of Accounts one heads; the operator hears of all."""
+        if user.is_operator:
+            return frozenset({live.ALL_JOBS})
+        headed = user.memberships.filter(is_head=True, active=True)
+        accounts = headed.values_list("account_id", flat=True)
+        return frozenset(
+            {live.owner_group(user.pk), *map(live.account_group, accounts)}
+        )
+
+    async def jobs_changed(self, event: dict[str, Any]) -> None:
+        """Pass on `jobs.changed` (placement/live.py)."""
+        await self.pass_on(event)
+
+    async def job_progress(self, event: dict[str, Any]) -> None:
+        """Pass on `job.progress` (placement/live.py)."""
+        await self.pass_on(event)

@@ -4,8 +4,11 @@
 | ------------------ | ----------- | ----------- | --------------------------- |
 | placement.job.<id> | job.changed | job_changed | after each move, on commit  |
 | placement.job.<id> | job.log     | job_log     | as the node sends log lines |
+| the same, jobs.*   | job.progress | job_progress | as its own log tells      |
+| placement.jobs.*   | jobs.changed | jobs_changed | as job.changed            |
 | placement.refinement.<key> | refinement.changed | refinement_changed | progress, end |
 
+`placement.jobs.*` are `user.<id>` (its owner), `account.<id>` (heads) and `all`.
 A group per Job: who may hear it is asked when a page joins, never per message.
 """
 
@@ -20,6 +23,7 @@ from django.db import transaction
 
 from placement.domain.estimate import interval
 from placement.domain.logtext import clean
+from placement.domain.progress import Seen, Told
 from placement.domain.workload import Workload
 from placement.models import Job, Refinement
 
@@ -48,9 +52,81 @@ class JobLog(TypedDict):
     data: str
 
 
+class JobProgress(TypedDict):
+    """How far a Job is, as its own log tells."""
+
+    type: Literal["job.progress"]
+    job: int
+    progress: dict[str, object]
+
+
+class JobsChanged(TypedDict):
+    """A Job of a list moved or was launched; the page asks for its rows again."""
+
+    type: Literal["jobs.changed"]
+    job: int
+    state: str
+
+
+ALL_JOBS = "placement.jobs.all"
+"""The group of who may see every Job."""
+
+
 def group_of(job_id: int) -> str:
     """Return the name of a Job's group."""
     return f"placement.job.{job_id}"
+
+
+def owner_group(user_id: int) -> str:
+    """Return the group of a person's own Jobs."""
+    return f"placement.jobs.user.{user_id}"
+
+
+def account_group(account_id: int) -> str:
+    """Return the group of the Jobs that are charged to an Account, for its heads."""
+    return f"placement.jobs.account.{account_id}"
+
+
+def list_groups(job: Job) -> tuple[str, ...]:
+    """Return the groups of all whose list has this Job."""
+    account = job.reservation.membership.account_id
+    return ALL_JOBS, owner_group(job.owner_id), account_group(account)
+
+
+def seen_of(job: Job) -> Seen | None:
+    """Return how far a Job was when it was looked at last; None: it never said."""
+    at, first_at = job.progress_at, job.progress_from_at
+    if at is None or first_at is None or not job.progress_total:
+        return None
+    return Seen(
+        Told(job.progress_done or 0.0, job.progress_total),
+        at.timestamp(),
+        job.progress_from or 0.0,
+        first_at.timestamp(),
+    )
+
+
+def progress_facts(job: Job) -> dict[str, object] | None:
+    """Return how far a Job is; None: it does not say, or has not begun."""
+    seen = seen_of(job)
+    if seen is None:
+        return None
+    return {
+        "done": seen.told.done,
+        "total": seen.told.total,
+        "at": _iso(job.progress_at),
+        "left_seconds": seen.left_seconds,
+    }
+
+
+def publish_progress(job: Job) -> None:
+    """Tell a Job's page, and lists, how far it is. Its Membership must be read."""
+    facts = progress_facts(job)
+    if facts is None:
+        return
+    message = JobProgress(type="job.progress", job=job.pk, progress=facts)
+    for group in (group_of(job.pk), *list_groups(job)):
+        _send_to(group, dict(message))
 
 
 def job_message(job: Job) -> JobChanged:
@@ -134,9 +210,14 @@ def publish_job(job_id: int) -> None:
     """Tell a Job's pages where it stands once the transaction is committed."""
 
     def send() -> None:
-        job = Job.objects.filter(pk=job_id).first()
-        if job is not None:
-            _send(job_id, dict(job_message(job)))
+        rows = Job.objects.select_related("reservation__membership")
+        job = rows.filter(pk=job_id).first()
+        if job is None:
+            return
+        _send(job_id, dict(job_message(job)))
+        changed = JobsChanged(type="jobs.changed", job=job_id, state=job.state)
+        for group in list_groups(job):
+            _send_to(group, dict(changed))
 
     transaction.on_commit(send, robust=True)
 
@@ -211,8 +292,12 @@ def _iso(at: Any) -> str | None:
 
 
 def _send(job_id: int, message: dict[str, Any]) -> None:
+    _send_to(group_of(job_id), message)
+
+
+def _send_to(group: str, message: dict[str, Any]) -> None:
     try:
-        async_to_sync(get_channel_layer().group_send)(group_of(job_id), message)
+        async_to_sync(get_channel_layer().group_send)(group, message)
     except _OUTAGES as error:
         # Pages read the state again when their socket comes back.
-        logger.warning("job %s: nobody was told: %s", job_id, error)
+        logger.warning("%s: nobody was told: %s", group, error)

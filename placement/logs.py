@@ -52,6 +52,14 @@ def size(job: Job) -> int:
         return 0
 
 
+def written_at(job: Job) -> float | None:
+    """Return when the log grew last, in Unix seconds; None: there is none."""
+    try:
+        return path_of(job).stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
 def append(job: Job, *, attempt: int, offset: int, data: bytes) -> int:
     """Append what a node sent; return the new size.
 

@@ -2,10 +2,11 @@
 
 from django.urls import URLPattern, path
 
-from placement.consumers import JobConsumer, PlanConsumer
+from placement.consumers import JobConsumer, JobsConsumer, PlanConsumer
 from placement.serve_tunnel import serve_tunnel
 
 websocket_urlpatterns: list[URLPattern] = [
+    path("ws/jobs/", JobsConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/jobs/<int:pk>/", JobConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/node/serve/", serve_tunnel),  # type: ignore[arg-type]
     path("ws/plans/", PlanConsumer.as_asgi()),  # type: ignore[arg-type]

@@ -18,6 +18,12 @@ def look_again() -> dict[str, int]:
     return services.look_again(timezone.now())
 
 
+@shared_task(name="placement.tasks.follow")
+def follow() -> dict[str, int]:
+    """Follow running Jobs: progress, what came of plans (``services.following``)."""
+    return services.follow_jobs(timezone.now())
+
+
 @shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
     """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""

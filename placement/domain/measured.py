@@ -89,6 +89,25 @@ class SiteError:
     """Runs that held more than `high` on some Gpu, of those whose memory was read."""
 
     @property
+    def words(self) -> str:
+        """The error in one line, as pages say it.
+
+        >>> rows = [1.02, 1.0, 1.1]
+        >>> SiteError(strategy="", gpu_class="A100", runs=3, step=spread_of(rows),
+        ...           memory=None, above_high=0).words
+        'step time +2 % in the median, within 8 % in nine runs of ten'
+        """
+        said = [
+            f"{name} {spread.median_error_pct:+.0f} % in the median, within "
+            f"{spread.p90_error_pct:.0f} % in nine runs of ten"
+            for name, spread in (("step time", self.step), ("memory", self.memory))
+            if spread is not None
+        ]
+        if self.memory is not None:
+            said.append(f"{self.above_high} of {self.memory.n} held more than the most")
+        return "; ".join(said).replace("-", "\u2212") or "nothing was measured"
+
+    @property
     def above_high_ratio(self) -> float | None:
         """Their share; None: no run's memory was read."""
         return self.above_high / self.memory.n if self.memory else None

@@ -52,8 +52,8 @@ class PlanOutcome(models.Model):
     memory_ratio = models.FloatField(
         null=True, blank=True, help_text="Actual over prior likely bytes, worst GPU."
     )
-    above_high = models.BooleanField(
-        null=True, blank=True, help_text="Some GPU held more than the prior's high."
+    high_ratio = models.FloatField(
+        null=True, blank=True, help_text="Actual bytes over the prior high, worst GPU."
     )
     not_counted = models.CharField(
         max_length=200, blank=True, help_text="Why the site's error leaves it out."

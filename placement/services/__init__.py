@@ -1,6 +1,7 @@
 """Every write of the second floor. Keyword-only; ``now`` is aware UTC."""
 
 from placement.services.facts import record_fact
+from placement.services.following import follow as follow_jobs
 from placement.services.jobs import launch, stop
 from placement.services.keeping import book_plan, may_see, own_copy, set_link, starts_of
 from placement.services.looking import look_again
@@ -32,6 +33,7 @@ __all__ = [
     "earliest_start",
     "follow",
     "follow_in_turn",
+    "follow_jobs",
     "keep_plan",
     "launch",
     "launch_array",

@@ -26,6 +26,7 @@ from placement.domain.spec import ModelSpec
 from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
 from placement.models import StoredPlan
+from placement.services.learning import learned
 from placement.services.offering import (
     BOOKED,
     MOST_HOURS,
@@ -64,13 +65,23 @@ def make_plans(
     limits: Limits | None = None,
     wish: Wish | None = None,
 ) -> PlanSet:
-    """Return ranked Plans and what lost, each with its reason."""
+    """Return ranked Plans and what lost, each with its reason.
+
+    Needs and times are corrected by what Jobs measured here, as far as the site's
+    policy lets them be (`learning.py`).
+    """
     allowed = limits or Limits()
     if allowed.offload_memory_bytes is None:
         known = placement_policy().offload_memory_bytes
         allowed = replace(allowed, offload_memory_bytes=known)
     return make_plan_set(
-        spec, workload, offers, max_gpus=max_gpus, limits=allowed, wish=wish
+        spec,
+        workload,
+        offers,
+        max_gpus=max_gpus,
+        limits=allowed,
+        wish=wish,
+        learned=learned(),
     )
 
 
