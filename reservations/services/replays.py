@@ -14,10 +14,16 @@ from django.db import transaction
 
 from reservations.domain.errors import NotFound
 from reservations.domain.replay.compare import EDITABLE, Outcome, edited, outcome
+from reservations.domain.replay.site import AccountEdit
 from reservations.models import PolicyReplay, User
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import site_policy
-from reservations.snapshots.traces import CountedFrom, SiteTrace, site_trace
+from reservations.snapshots.traces import (
+    CountedFrom,
+    SiteTrace,
+    site_trace,
+    site_tree,
+)
 from telemetry.models import Pool
 
 LIMIT_SECONDS = 120.0
@@ -58,12 +64,19 @@ class Span:
 
 
 def ask_replay(
-    *, user: User, span: Span, fields: Mapping[str, int], now: datetime
+    *,
+    user: User,
+    span: Span,
+    fields: Mapping[str, int],
+    accounts: Mapping[str, AccountEdit] | None = None,
+    now: datetime,
 ) -> PolicyReplay:
     """Keep a question for a worker.
 
     Args:
         fields: other values of the policy's ``EDITABLE`` fields.
+        accounts: other shares and quotas, by an Account's name; the present ones of
+            all others are read when the worker begins.
 
     Raises:
         PolicyInvalid: they contradict each other, or the rest of the policy.
@@ -71,6 +84,12 @@ def ask_replay(
     """
     policy = site_policy()
     edited(policy, fields)
+    edits = dict(accounts or {})
+    rules = {one.name: one for one in site_tree(None).accounts if one.name in edits}
+    before = {
+        name: AccountEdit(rule.shares, rule.quota_gpu_seconds)
+        for name, rule in rules.items()
+    }
     with transaction.atomic(durable=True):
         fail_stale(now=now)
         if (
@@ -86,8 +105,10 @@ def ask_replay(
             counted_from=span.counted_from,
             pool=span.pool,
             gpus=0,
-            present={name: getattr(policy, name) for name in EDITABLE},
-            edited={name: fields[name] for name in EDITABLE},
+            present={name: getattr(policy, name) for name in EDITABLE}
+            | {"accounts": {n: one.to_json() for n, one in before.items()}},
+            edited={name: fields[name] for name in EDITABLE}
+            | {"accounts": {n: edits[n].to_json() for n in before}},
         )
         old = PolicyReplay.objects.exclude(state__in=PolicyReplay.OPEN)[MOST_KEPT:]
         PolicyReplay.objects.filter(pk__in=[one.pk for one in old]).delete()
@@ -153,17 +174,23 @@ def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[n
     if not trace.jobs:
         return {"state": State.FAILED, "problem": "nothing was booked in that time"}
     running.update(jobs=len(trace.jobs), gpus=trace.gpus)
-    base = site_policy()
+    base, tree = site_policy(), site_tree(row.pool)
     watch = _Watch(running)
     found: dict[str, Outcome] = {}
     for number, (name, doing) in enumerate(
         (("present", "the present rules"), ("edited", "the edited rules"))
     ):
+        rules = getattr(row, name)
+        edits = {
+            account: AccountEdit.from_json(edit)
+            for account, edit in rules.get("accounts", {}).items()
+        }
         found[name] = outcome(
             trace.jobs,
-            edited(base, getattr(row, name)),
+            edited(base, rules),
             gpus=trace.gpus,
             weight=trace.weight,
+            tree=tree.edited(edits, quota_gpu_seconds=rules["quota_gpu_seconds"]),
             progress=watch.teller(doing, done=number / 2),
         )
     return {

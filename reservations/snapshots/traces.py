@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from reservations.domain.lifecycle import State
+from reservations.domain.replay.site import AccountRule, MemberRule, SiteTree
 from reservations.domain.replay.trace import TraceJob
 from reservations.domain.window import unix
-from reservations.models import Allocation
+from reservations.models import Account, Allocation, Membership, PoolQuota
 from telemetry.models import Gpu, Pool
 
 CountedFrom = Literal["asked", "start"]
@@ -89,4 +90,31 @@ def _job(
         gpus=width,
         duration_s=min(req_s, max(0, unix(held) - unix(begun))),
         req_s=req_s,
+    )
+
+
+def site_tree(pool: Pool | None) -> SiteTree:
+    """Read the site's shares and quotas by name, as they are now.
+
+    Args:
+        pool: its own quotas bind too; None: a trace of all Pools tells them not apart.
+    """
+    found = PoolQuota.objects.filter(pool=pool) if pool is not None else ()
+    own = {one.membership_id: one.quota_gpu_seconds for one in found}
+    of_account = {one.account_id: one.quota_gpu_seconds for one in found}
+    accounts = Account.objects.order_by("pk").values_list(
+        "pk", "name", "parent__name", "shares", "quota_gpu_seconds"
+    )
+    members = Membership.objects.order_by("pk").values_list(
+        "pk", "account__name", "user__username", "shares", "quota_gpu_seconds"
+    )
+    return SiteTree(
+        tuple(
+            AccountRule(name, parent, shares, quota, of_account.get(pk))
+            for pk, name, parent, shares, quota in accounts
+        ),
+        tuple(
+            MemberRule(account, user, shares, quota, own.get(pk))
+            for pk, account, user, shares, quota in members
+        ),
     )

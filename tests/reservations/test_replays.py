@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from reservations.domain.lifecycle import State
 from reservations.domain.replay.trace import read_trace
-from reservations.models import AuditEntry, PolicyReplay
+from reservations.models import Account, AuditEntry, PolicyReplay
 from reservations.services import replays
 from tests.factories import make_reservation
 from tests.reservations.conftest import HOUR
@@ -51,7 +51,14 @@ def test_a_replay_is_asked_for_made_and_compared(past, omar, alice, client, sent
     assert bad.context["form"].errors["days"]
     bad = client.post(where, QUESTION | {"half_life_seconds": 1})
     assert "is not between" in bad.context["form"].errors["half_life_seconds"][0]
-    asked = client.post(where, QUESTION | {"quota_gpu_seconds": 0})
+    nlp, vision = (Account.objects.get(name=name) for name in ("nlp", "vision"))
+    bad = client.post(where, QUESTION | {f"shares-{nlp.pk}": -1})
+    assert bad.status_code == 422
+    assert f"e-shares-{nlp.pk}" in bad.content.decode()
+    edits = {f"shares-{nlp.pk}": 3, f"quota-{nlp.pk}": 2.5, f"quota-{vision.pk}": ""}
+    found = client.get(where, {"accounts": "NL"}).context["accounts"].accounts
+    assert found == [nlp]
+    asked = client.post(where, QUESTION | {"quota_gpu_seconds": 0} | edits)
     row = PolicyReplay.objects.get()
     assert sent == [row.pk]
     assert asked.url == reverse("manage-replay-one", args=[row.pk])
@@ -65,6 +72,14 @@ def test_a_replay_is_asked_for_made_and_compared(past, omar, alice, client, sent
     assert page.context["figures"][0].before == pytest.approx(1.0)
     assert {bar.group for bar in page.context["groups"]} == {"vision", "nlp"}
     assert b"hx-trigger" not in page.content
+    assert row.edited["accounts"] == {"nlp": [3, 9000, 1000]}
+    assert "1 → 3" in page.content.decode()
+    assert {line.title for line in page.context["days"]} == {
+        "GPUs in use", "GPUs waited for",
+    }  # fmt: skip
+    used = page.context["parts"][0]
+    assert used.widths[0] == round(1000 * used.before)
+    assert page.content.count(b"<polyline") == 4
     assert AuditEntry.objects.filter(verb="replay.asked").exists()
 
 

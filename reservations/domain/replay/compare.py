@@ -14,8 +14,16 @@ from typing import Any
 
 from reservations.domain.policy import Policy
 from reservations.domain.replay.engine import replay
-from reservations.domain.replay.measures import GroupWaits, measure, waits_by_group
+from reservations.domain.replay.measures import (
+    DAY_SECONDS,
+    DayLoad,
+    GroupWaits,
+    load_by_day,
+    measure,
+    waits_by_group,
+)
 from reservations.domain.replay.orders import FirmFlex
+from reservations.domain.replay.site import SiteTree
 from reservations.domain.replay.trace import NEEDED, TraceJob
 
 EDITABLE = (
@@ -34,19 +42,22 @@ class Outcome:
 
     measures: dict[str, float]
     groups: tuple[GroupWaits, ...]
+    days: tuple[DayLoad, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
         return {
             "measures": self.measures,
             "groups": [asdict(group) for group in self.groups],
+            "days": [[d.used_gpu_seconds, d.waited_gpu_seconds] for d in self.days],
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
         """Read it back."""
         groups = tuple(GroupWaits(**group) for group in stored["groups"])
-        return cls(dict(stored["measures"]), groups)
+        days = tuple(DayLoad(*day) for day in stored.get("days", ()))
+        return cls(dict(stored["measures"]), groups, days)
 
 
 def edited(policy: Policy, fields: Mapping[str, int]) -> Policy:
@@ -71,6 +82,7 @@ def outcome(
     *,
     gpus: int,
     weight: int,
+    tree: SiteTree | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Replay a trace under a policy, with its freeze and its horizons.
@@ -78,12 +90,22 @@ def outcome(
     Args:
         jobs: at least one, none wider than ``gpus``.
         weight: of one Gpu: quotas are in weighted GPU-seconds, the trace is not.
+        tree: the site's shares and quotas; None: equal shares, one quota for all.
     """
     order = FirmFlex(
-        jobs, policy, policy.quota_gpu_seconds // max(1, weight), keeps_plans=True
+        jobs,
+        policy,
+        policy.quota_gpu_seconds // max(1, weight),
+        keeps_plans=True,
+        tree=None if tree is None else tree.of_trace(jobs, weight=weight),
     )
     runs = replay(jobs, gpus=gpus, order=order, progress=progress)
-    return Outcome(asdict(measure(runs, gpus=gpus)), tuple(waits_by_group(runs)))
+    days = max(job.submit_s for job in jobs) // DAY_SECONDS + 1
+    return Outcome(
+        asdict(measure(runs, gpus=gpus)),
+        tuple(waits_by_group(runs)),
+        tuple(load_by_day(runs, days=days)),
+    )
 
 
 def trace_rows(jobs: Sequence[TraceJob]) -> Iterator[list[str | int]]:

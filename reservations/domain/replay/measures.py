@@ -103,6 +103,31 @@ def waits_by_group(runs: Sequence[Run]) -> list[GroupWaits]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class DayLoad:
+    """A day of a replay: GPU-seconds that were used, and that were waited for."""
+
+    used_gpu_seconds: int
+    waited_gpu_seconds: int
+    """Gpus asked for x the seconds that they were waited for."""
+
+
+def load_by_day(runs: Sequence[Run], *, days: int) -> list[DayLoad]:
+    """Sum up each day of the trace's span. Cost: O(days that runs touch)."""
+    used, waited = [0] * days, [0] * days
+    for run in runs:
+        for sums, start, end in (
+            (waited, run.job.submit_s, run.start_s),
+            (used, run.start_s, run.end_s),
+        ):
+            for day in range(start // DAY_SECONDS, days):
+                low, high = day * DAY_SECONDS, (day + 1) * DAY_SECONDS
+                if low >= end:
+                    break
+                sums[day] += run.job.gpus * (min(end, high) - max(start, low))
+    return [DayLoad(*pair) for pair in zip(used, waited, strict=True)]
+
+
 def _slowdown(run: Run) -> float:
     ran_s = run.job.duration_s
     return max(1.0, (run.wait_s + ran_s) / max(ran_s, SHORT_SECONDS))

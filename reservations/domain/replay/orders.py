@@ -16,6 +16,7 @@ from reservations.domain.fairshare import (
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, fits
 from reservations.domain.replay.engine import Order
+from reservations.domain.replay.site import Ceilings, SiteTree
 from reservations.domain.replay.trace import TraceJob
 from reservations.domain.window import DAY_SECONDS, WEEK_SECONDS, Window, instant
 
@@ -147,20 +148,33 @@ class FairTree(Fifo):
     """By Fair Tree's rank, then age (POLICY.md section 2), with EASY backfill.
 
     Usage is decayed past charges and undecayed commitments; groups have equal shares,
-    members of a group too. Ranks are worked out anew when the site looks again.
+    members of a group too, unless a tree says otherwise. Ranks are worked out anew
+    when the site looks again.
     """
 
-    def __init__(self, jobs: Sequence[TraceJob], policy: Policy) -> None:
+    def __init__(
+        self, jobs: Sequence[TraceJob], policy: Policy, tree: SiteTree | None = None
+    ) -> None:
         super().__init__(planned=1)
         self.policy = policy
         self.look_again_seconds = max(1, policy.look_again_seconds)
-        groups = sorted({job.group for job in jobs})
+        rules = tree.accounts if tree is not None else ()
+        groups = sorted({job.group for job in jobs} | {one.name for one in rules})
         members = sorted({job.member for job in jobs})
         self.group_pk = {group: pk for pk, group in enumerate(groups, start=1)}
         self.member_pk = {member: pk for pk, member in enumerate(members)}
+        known = {one.name: one for one in rules}
         self.accounts = [AccountShares(0, None)] + [
-            AccountShares(pk, 0) for pk in self.group_pk.values()
+            AccountShares(
+                pk,
+                self.group_pk.get(known[name].parent or "", 0) if name in known else 0,
+                known[name].shares if name in known else 1,
+            )
+            for name, pk in self.group_pk.items()
         ]
+        own = tree.members if tree is not None else ()
+        shares = {(one.account, one.user): one.shares for one in own}
+        self.shares = [shares.get(member, 1) for member in members]
         self.charged = [0] * len(members)
         """Weighed GPU-seconds of the past."""
         self.committed = [0] * len(members)
@@ -205,6 +219,7 @@ class FairTree(Fifo):
                     MemberShares(
                         pk,
                         self.group_pk[group],
+                        self.shares[pk],
                         usage=self.charged[pk] + self.committed[pk] * weight,
                     )
                     for (group, _user), pk in self.member_pk.items()
@@ -236,33 +251,39 @@ class FirmFlex(FairTree):
         quota_gpu_seconds: int,
         *,
         keeps_plans: bool = False,
+        tree: SiteTree | None = None,
     ) -> None:
-        super().__init__(jobs, policy)
+        super().__init__(jobs, policy, tree)
         self.planned = policy.planned_requests
         self.keeps_plans = keeps_plans
         self.frozen: set[int] = set()
         """Numbers of flex jobs whose planned start has come near."""
-        self.quota_gpu_seconds = quota_gpu_seconds
+        self.ceilings = Ceilings(self.member_pk, quota_gpu_seconds, tree)
         self.spends: dict[int, dict[int, Spend]] = defaultdict(dict)
-        """By Membership, then job: firm cost that counts."""
+        """By quota, then job: firm cost that counts."""
         self.firm: set[int] = set()
 
     def submitted(self, job: TraceJob, now: int) -> None:
         """Judge at once whether it is firm."""
-        spends = self.spends[self.member_pk[job.member]]
         start = START + now
-        for number in [n for n, s in spends.items() if s.end < start - WEEK_SECONDS]:
-            del spends[number]
         window = Window(instant(start), instant(start + job.req_s))
-        if self._fits(job, spends.values(), window, start + job.req_s):
-            self.firm.add(job.number)
-            spends[job.number] = Spend.held(window, rate=job.gpus)
+        binding = self.ceilings.binding[self.member_pk[job.member]]
+        for place in binding:
+            spends = self.spends[place]
+            gone = [n for n, s in spends.items() if s.end < start - WEEK_SECONDS]
+            for number in gone:
+                del spends[number]
+            if not self._fits(job, place, window, start + job.req_s):
+                return
+        self.firm.add(job.number)
+        for place in binding:
+            self.spends[place][job.number] = Spend.held(window, rate=job.gpus)
 
-    def _fits(
-        self, job: TraceJob, spends: Collection[Spend], window: Window, end: int
-    ) -> bool:
-        """Whether the quota allows it; the fullest 7 days are sought only in doubt."""
-        most = self.quota_gpu_seconds * PERMILLE
+    def _fits(self, job: TraceJob, place: int, window: Window, end: int) -> bool:
+        """Whether a quota allows it; the fullest 7 days are sought only in doubt."""
+        quota_gpu_seconds = self.ceilings.quotas[place]
+        spends: Collection[Spend] = self.spends[place].values()
+        most = quota_gpu_seconds * PERMILLE
         asked = job.gpus * job.req_s * PERMILLE
         if asked + sum(s.rate_permille * (s.end - s.start) for s in spends) <= most:
             return True
@@ -274,7 +295,7 @@ class FirmFlex(FairTree):
         )
         if min(asked, job.gpus * WEEK_SECONDS * PERMILLE) + lately > most:
             return False
-        info = QuotaInfo(job.group, self.quota_gpu_seconds, tuple(spends))
+        info = QuotaInfo(job.group, quota_gpu_seconds, tuple(spends))
         return fits(info, window, rate=job.gpus)
 
     def started(self, job: TraceJob, now: int) -> None:
@@ -288,13 +309,21 @@ class FirmFlex(FairTree):
         self._hold(job, now - job.duration_s, now)
 
     def _hold(self, job: TraceJob, start: int, end: int) -> None:
-        spends = self.spends[self.member_pk[job.member]]
-        if job.number in spends:
-            if end > start:
-                window = Window(instant(START + start), instant(START + end))
-                spends[job.number] = Spend.held(window, rate=job.gpus)
-            else:
+        if job.number not in self.firm:
+            return
+        window = (
+            Window(instant(START + start), instant(START + end))
+            if end > start
+            else None
+        )
+        for place in self.ceilings.binding[self.member_pk[job.member]]:
+            spends = self.spends[place]
+            if job.number not in spends:
+                continue
+            if window is None:
                 del spends[job.number]
+            else:
+                spends[job.number] = Spend.held(window, rate=job.gpus)
 
     def price(self, job: TraceJob, *, waiting: bool) -> int:
         """What was held, and the late return of what nobody waited for."""

@@ -12,9 +12,16 @@ from reservations.domain.replay.engine import Profile, Run, TooWide, replay
 from reservations.domain.replay.measures import max_min, measure
 from reservations.domain.replay.orders import (
     NAMES,
+    FairTree,
     FirmFlex,
     default_half_life_seconds,
     order_of,
+)
+from reservations.domain.replay.site import (
+    AccountEdit,
+    AccountRule,
+    MemberRule,
+    SiteTree,
 )
 from reservations.domain.replay.trace import TraceInvalid, TraceJob, read_trace
 
@@ -82,6 +89,55 @@ class TestOrders:
         ]
         found = starts("firm-flex", jobs, 1, quota_gpu_seconds=150)
         assert found == {0: 0, 3: 100, 1: 150, 2: 350}
+
+    def test_the_sites_own_shares_and_quotas_bind_as_they_do_there(self):
+        jobs = [
+            job(0, 0, 1, 100, user="bob", group="nlp"),
+            job(1, 1, 1, 200),
+            job(2, 2, 1, 100, user="dave"),
+            job(3, 3, 1, 50, user="bob", group="nlp"),
+        ]
+        tree = SiteTree(
+            (
+                AccountRule("lab", None, 1, None),
+                AccountRule("vision", "lab", 1, 250 * 4),
+                AccountRule("nlp", "lab", 1, None),
+                AccountRule("idle", "lab", 99, 0),
+            ),
+            (
+                MemberRule("vision", "alice", 1, 300 * 4),
+                MemberRule("vision", "dave", 1, None),
+                MemberRule("nlp", "bob", 1, None, 120 * 4),
+                MemberRule("idle", "erin", 1, 0),
+            ),
+        )
+
+        def firm(**edits) -> set[int]:
+            now = tree.edited(edits, quota_gpu_seconds=150 * 4)
+            found = now.of_trace(jobs, weight=4)
+            assert {one.name for one in found.accounts} == {"lab", "vision", "nlp"}
+            order = FirmFlex(jobs, Policy(), 150, tree=found)
+            replay(jobs, gpus=1, order=order)
+            return order.firm
+
+        # Dave is within his own quota and not within his group's; Bob's Pool has one.
+        assert firm() == {0, 1}
+        wider = AccountEdit(1, None)
+        assert firm(vision=wider) == {0, 1, 2}
+        assert firm(vision=AccountEdit(1, None, 500)) == {0}
+        assert firm(nlp=AccountEdit(1, None, 1250)) == {0, 1, 3}
+
+        def order_after(**edits) -> list[int]:
+            now = tree.edited(edits, quota_gpu_seconds=0).of_trace(jobs, weight=4)
+            order = FairTree(jobs, Policy(), now)
+            for one, end in ((jobs[0], 100), (jobs[1], 300)):
+                order.started(one, end - one.duration_s)
+                order.ended(one, end, waiting=True)
+            return [one.number for one in order.queue(jobs[2:], 10_000)]
+
+        # nlp used 100 and vision 200; with three times the shares vision used less.
+        assert order_after() == [3, 2]
+        assert order_after(vision=AccountEdit(3, None)) == [2, 3]
 
     def test_quota_comes_back_with_what_is_given_back(self):
         order = FirmFlex([job(0, 0, 1, 10)], Policy(), quota_gpu_seconds=HOUR)

@@ -1,0 +1,162 @@
+"""What a replay is asked for: which past, which rules, whose shares and quotas."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+
+from reservations.domain.replay.compare import EDITABLE
+from reservations.domain.replay.site import (
+    MOST_FACTOR_PERMILLE,
+    MOST_SHARES,
+    AccountEdit,
+)
+from reservations.models import Account
+from reservations.services import replays
+from telemetry.models import Pool
+
+HOUR = 3600
+DAYS = (30, 7, 90)
+MOST_HOURS = 10_000_000
+MOST_ACCOUNTS = 40
+"""Rows of Accounts on the form; a filter reaches the others."""
+TITLES = {
+    "quota_gpu_seconds": (
+        "Quota",
+        "weighted GPU-hours in any 7 days of a member without a quota of their own",
+    ),
+    "half_life_seconds": ("Half-life", "hours after which past use counts half"),
+    "freeze_seconds": ("Freeze", "hours before its start that nobody can take flex"),
+    "firm_horizon_seconds": ("Firm horizon", "hours ahead that firm may begin"),
+    "flex_horizon_seconds": ("Flex horizon", "hours ahead that flex may begin"),
+}
+
+
+class SpanForm(forms.Form):
+    """Which past is looked at, and how."""
+
+    days = forms.TypedChoiceField(
+        coerce=int, choices=[(n, f"the last {n} days") for n in DAYS]
+    )
+    counted_from = forms.ChoiceField(
+        choices=[
+            ("asked", "from when it was asked for"),
+            ("start", "from when it was to start"),
+        ]
+    )
+    pool = forms.ModelChoiceField(
+        Pool.objects.order_by("gpu_class"), required=False, empty_label="all together"
+    )
+
+    def span(self, now: datetime) -> replays.Span:
+        """Return it, to the whole hour."""
+        end = now.replace(minute=0, second=0, microsecond=0)
+        given = self.cleaned_data
+        return replays.Span(
+            start=end - timedelta(days=given["days"]),
+            end=end,
+            counted_from=given["counted_from"],
+            pool=given["pool"],
+        )
+
+
+class ReplayForm(SpanForm):
+    """The same, with the edited rules: all in hours."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, (title, _unit) in TITLES.items():
+            self.fields[name] = forms.FloatField(
+                label=title, min_value=0, max_value=MOST_HOURS
+            )
+
+    def seconds(self) -> dict[str, int]:
+        """Return the edited rules in seconds."""
+        return {name: round(self.cleaned_data[name] * HOUR) for name in EDITABLE}
+
+
+class AccountsForm(forms.Form):
+    """Shares and quotas of some Accounts, as they are or as they might be."""
+
+    def __init__(self, accounts: list[Account], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.accounts = accounts
+        for account in accounts:
+            shares, quota, factor = self.names(account)
+            self.fields[shares] = forms.IntegerField(
+                required=False,
+                min_value=0,
+                max_value=MOST_SHARES,
+                initial=account.shares,
+            )
+            self.fields[quota] = forms.FloatField(
+                required=False,
+                min_value=0,
+                max_value=MOST_HOURS,
+                initial=_hours(account.quota_gpu_seconds),
+            )
+            self.fields[factor] = forms.FloatField(
+                required=False,
+                min_value=0,
+                max_value=MOST_FACTOR_PERMILLE / 1000,
+                initial=1,
+            )
+
+    @staticmethod
+    def names(account: Account) -> tuple[str, str, str]:
+        """Return the names of its three fields."""
+        return tuple(f"{what}-{account.pk}" for what in ("shares", "quota", "factor"))  # type: ignore[return-value]
+
+    def rows(self) -> list[tuple[Account, list[tuple[str, Any]]]]:
+        """Return each Account with its fields, for the page."""
+        words = ("shares", "quota in hours", "factor of its members' quotas")
+        return [
+            (one, list(zip(words, [self[n] for n in self.names(one)], strict=True)))
+            for one in self.accounts
+        ]
+
+    def edits(self) -> dict[str, AccountEdit]:
+        """Return what differs from what is."""
+        found = {}
+        for account in self.accounts:
+            now = AccountEdit(account.shares, account.quota_gpu_seconds)
+            shares, quota, factor = self.names(account)
+            given = self.cleaned_data
+            edit = AccountEdit(
+                now.shares if given[shares] is None else given[shares],
+                self._quota(quota, now.quota_gpu_seconds),
+                1000 if given[factor] is None else round(given[factor] * 1000),
+            )
+            if edit != now:
+                found[account.name] = edit
+        return found
+
+    def _quota(self, name: str, now_gpu_seconds: int | None) -> int | None:
+        """Return the given one; what was not edited stays to the second."""
+        hours = self.cleaned_data[name]
+        if name not in self.data or hours == _hours(now_gpu_seconds):
+            return now_gpu_seconds
+        return None if hours is None else round(hours * HOUR)
+
+
+def _hours(gpu_seconds: int | None) -> float | int | None:
+    if gpu_seconds is None:
+        return None
+    hours = round(gpu_seconds / HOUR, 3)
+    return int(hours) if hours == int(hours) else hours
+
+
+def accounts_named(text: str) -> tuple[list[Account], int]:
+    """Return the Accounts that a filter names, and how many it left off.
+
+    Args:
+        text: words; an Account with any of them in its name or title is meant.
+    """
+    rows = Account.objects.filter(archived_at=None).order_by("name")
+    words = text.lower().replace(",", " ").split()
+    found = [
+        one
+        for one in rows
+        if not words or any(w in f"{one.name} {one.title}".lower() for w in words)
+    ]
+    return found[:MOST_ACCOUNTS], max(0, len(found) - MOST_ACCOUNTS)
