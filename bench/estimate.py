@@ -213,8 +213,18 @@ def ranks_section(folder: Path, *, peers: bool) -> None:
         print(f"{case['id']:<46}{peak / 1e6:>9.1f}  {seen}  |  {kept}")
     print(f"\nas the stream has it     {summary(raw)}")
     print(f"without what is free     {summary(clean)}")
+    print(f"as the kernel has it     {summary(resident_errors(folder))}")
     if theirs:
         print(f"DeepSpeed's estimators   {summary(theirs)}")
+
+
+def resident_errors(folder: Path) -> list[float]:
+    """The same ranks where the kernel was asked, which sees a free of any thread."""
+    found = []
+    for case in load("own_ranks.json", folder):
+        peak = closed_case(case["given"])["peak_bytes"]
+        found += [peak / one - 1 for one in case.get("resident_peaks", [])]
+    return found
 
 
 def _deepspeed_errors(

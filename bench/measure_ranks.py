@@ -7,6 +7,7 @@ The net is the one of tests/data/memory/distributed_cpu.json (Embedding, blocks 
 LayerNorm, Linear, GELU, Linear and a residual sum, Linear), AdamW without foreach;
 truth as in bench/measure_case.py: the allocator's events, the peak of step 2, and the
 live bytes at its start. `--trace` prints the largest events of step 2 with who asked.
+`--resident` asks the kernel in place of the profiler (see run_resident).
 """
 
 import argparse
@@ -123,6 +124,48 @@ def run_rank(options: argparse.Namespace) -> None:
     Path(options.out, f"{dist.get_rank()}.json").write_text(json.dumps(answer))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def run_resident(options: argparse.Namespace) -> None:
+    """One rank as the kernel sees it: reachable storages, and what step 2 adds to them.
+
+    Every block of 64 KiB or more is a mapping of its own (`launch` sets glibc's
+    threshold), so a free is seen at once whichever thread does it: resident memory at
+    its highest (VmHWM, reset before step 2) less what was resident before. Blocks
+    that nobody ever writes to are not resident: buckets of the default size are not.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.profiler import record_function
+
+    if options.kind == "ddp":
+        raise SystemExit("--resident: DDP's buckets are C++'s, no storage reaches them")
+    dist.init_process_group("gloo")
+    net = make_net(SIZES | json.loads(options.sizes))
+    count = sum(one.numel() for one in net.parameters())
+    vocab, seq = net.table.num_embeddings, SIZES["seq"]
+    step_of = _wrap(options, net)
+    answer: dict[str, int] = {"n_params": count}
+    for step in (1, 2):
+        x = torch.randint(0, vocab, (options.batch, seq))
+        if step == 2:
+            dist.barrier()
+            answer["reachable"] = reachable_bytes()
+            Path("/proc/self/clear_refs").write_text("5")
+            before = _resident("VmRSS")
+        step_of(x, nn.functional.cross_entropy, record_function, step)
+    answer["peak"] = answer["reachable"] + _resident("VmHWM") - before
+    Path(options.out, f"{dist.get_rank()}.json").write_text(json.dumps(answer))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _resident(field: str) -> int:
+    """Bytes of one field of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [one for one in lines if one.startswith(f"{field}:")]
+    return int(line.split()[1]) * 1024
 
 
 def reachable_bytes() -> int:
@@ -253,6 +296,8 @@ def launch(options: argparse.Namespace) -> list[dict[str, Any]]:
                 "MASTER_PORT": str(options.port),
                 "DS_ACCELERATOR": "cpu",
                 "OMP_NUM_THREADS": "1",
+                "MALLOC_MMAP_THRESHOLD_": str(64 * 1024),
+                "MALLOC_TRIM_THRESHOLD_": "0",
             }
             command = [sys.executable, "-m", "bench.measure_ranks", *sys.argv[1:]]
             started.append(subprocess.Popen([*command, "--out", out], env=environment))
@@ -280,11 +325,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=29611)
     parser.add_argument("--trace", type=int, default=0)
     parser.add_argument("--trace-rank", type=int, default=0)
+    parser.add_argument("--resident", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--out")
     options = parser.parse_args()
     if options.out:
-        run_rank(options)
+        (run_resident if options.resident else run_rank)(options)
         return
     ranks = launch(options)
     for rank, answer in enumerate(ranks):

@@ -148,6 +148,18 @@ def test_every_rank_is_within_ten_percent_once_freed_bytes_are_left_out(case):
         assert made["peak_bytes"] == pytest.approx(rank["peak"] - free, rel=0.1)
 
 
+RESIDENT = [case for case in RANKS if "resident_peaks" in case]
+
+
+@pytest.mark.parametrize("case", RESIDENT, ids=lambda case: case["given"]["id"])
+def test_every_rank_is_within_six_percent_of_what_the_kernel_saw(case):
+    made = closed_case(case["given"])
+
+    assert case["resident_peaks"] == pytest.approx(
+        [made["peak_bytes"]] * case["given"]["world"], rel=0.06
+    )
+
+
 def shared_file(name: str) -> Path:
     """A file of the shared reference data; the test is skipped where it is absent."""
     path = SHARED / name
