@@ -1,10 +1,11 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
 Brings what is missing and may be brought (Chromium; under CI=true also
-PostgreSQL and a C compiler). Without arguments two lanes run side by side, because
-half of the suite's time is waiting: what needs no browser; and the browser, whole
-portals, then PostgreSQL, whose output follows when both are through. Arguments go to
-pytest, and then one run follows the other. pytest's line is the last.
+PostgreSQL and a C compiler). Without arguments three lanes run side by side, because
+half of the suite's time is waiting: what needs no browser; the browser, then whole
+portals; telemetry, then PostgreSQL. What the other lanes print follows when all are
+through. Arguments go to pytest, and then one run follows the other. pytest's line is
+the last.
 """
 
 import os
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
 # They mostly wait for processes of their own, in the browser or not.
 PORTALS = ("tests/portal", "tests/flows")
+TELEMETRY = "tests/telemetry"
 # Nothing was collected: no failure where arguments leave no database test over.
 NO_TESTS = 5
 
@@ -62,13 +64,18 @@ def main(arguments: Sequence[str]) -> int:
             first = _pytest(Run("on SQLite", arguments, environ))
             return max([first, *(_or_none(_pytest(run)) for run in behind)])
         apart = [f"--ignore={folder}" for folder in PORTALS]
+        still = ["-m", "not browser"]
         return _side_by_side(
-            Run("without the browser", ["-m", "not browser", *apart], environ),
+            Run(
+                "without the browser",
+                [*still, *apart, f"--ignore={TELEMETRY}"],
+                environ,
+            ),
             [
                 Run("in the browser", ["-m", "browser", *apart], environ),
                 Run("whole portals", PORTALS, environ),
-                *behind,
             ],
+            [Run("telemetry", [*still, TELEMETRY], environ), *behind],
         )
 
 
@@ -102,15 +109,24 @@ def _or_none(status: int) -> int:
     return 0 if status == NO_TESTS else status
 
 
-def _side_by_side(shown: Run, others: Sequence[Run]) -> int:
-    """Run the others one after another beside the first; return the worst status."""
-    with tempfile.TemporaryFile("w+", errors="replace") as out:
-        with ThreadPoolExecutor(1) as lane:
-            beside = lane.submit(lambda: [_pytest(run, out) for run in others])
+def _side_by_side(shown: Run, *lanes: Sequence[Run]) -> int:
+    """Run every lane, one run after another, beside the first; the worst status."""
+    with ExitStack() as stack:
+        outs = [
+            stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            for _ in lanes
+        ]
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            beside = [
+                pool.submit(lambda runs, out: [_pytest(run, out) for run in runs], *one)
+                for one in zip(lanes, outs, strict=True)
+            ]
             statuses = [_pytest(shown)]
-            statuses += beside.result()
-        out.seek(0)
-        shutil.copyfileobj(out, sys.stdout)
+            for lane in beside:
+                statuses += lane.result()
+        for out in outs:
+            out.seek(0)
+            shutil.copyfileobj(out, sys.stdout)
         sys.stdout.flush()
     return max(statuses)
 
