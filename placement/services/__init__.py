@@ -1,5 +1,7 @@
 """Every write of the second floor. Keyword-only; ``now`` is aware UTC."""
 
+from placement.services.backfill import ask as ask_for_gaps
+from placement.services.backfill import stop_in_gaps
 from placement.services.facts import record_fact
 from placement.services.following import follow as follow_jobs
 from placement.services.jobs import launch, stop
@@ -26,6 +28,7 @@ from placement.services.ticking import tick
 __all__ = [
     "adapted",
     "allow_moves",
+    "ask_for_gaps",
     "book_plan",
     "cancel_refinement",
     "chosen_spec",
@@ -50,5 +53,6 @@ __all__ = [
     "starts_of",
     "stop",
     "stop_array",
+    "stop_in_gaps",
     "tick",
 ]

@@ -25,6 +25,8 @@ def due(now: datetime) -> Iterable[Job]:
     rows = Job.objects.select_related("owner", "reservation", "node")
     return rows.filter(
         ~told,
+        # What runs in gaps goes on in the next one: its log hears, not its owner.
+        backfill=None,
         state=JobState.RUNNING,
         reservation__state=State.ACTIVE,
         reservation__end__gt=now,

@@ -16,8 +16,8 @@ from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
 from placement.domain.spanning import gpus_by_node
 from placement.domain.sweeps import variables
-from placement.models import Job, JobPart
-from placement.services import parts
+from placement.models import CarriedCheckpoint, Job, JobPart, PlacementPolicy
+from placement.services import carrying, parts
 from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
 from placement.services.keeping import files_for_job
@@ -79,6 +79,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         limits=Limits(disk_bytes=SitePolicy.current().job_folder_bytes),
+        checkpoints=carrying.carried(job),
         meeting=None if part is None else parts.meeting_of(job, part),
         **_claim(job, node),
     )
@@ -96,8 +97,34 @@ def stop_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order
         issued_at=issued_at,
         expires_at=issued_at + STOP_SECONDS,
         deadline_at=job.reservation.end.timestamp(),
-        grace_seconds=float(SitePolicy.current().stop_grace_seconds),
+        grace_seconds=_grace_seconds(job, now),
         reason=job.reason,
+    )
+
+
+def _grace_seconds(job: Job, now: datetime) -> float:
+    """Return what a Job has from TERM to KILL: in a gap never past its end."""
+    grace = float(SitePolicy.current().stop_grace_seconds)
+    if job.backfill_id is None:
+        return grace
+    left = (job.reservation.end - now).total_seconds()
+    return max(0.0, min(grace, left))
+
+
+def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
+    """Return the order to bring what a node holds of an ended Job's checkpoint."""
+    issued_at = now.timestamp()
+    return Order(
+        kind=OrderKind.CARRY,
+        node=row.node.name,
+        job=row.job_id,
+        attempt=row.job.attempt,
+        nonce=new_nonce(),
+        issued_at=issued_at,
+        expires_at=issued_at + ORDER_SECONDS,
+        deadline_at=issued_at + ORDER_SECONDS,
+        grace_seconds=0.0,
+        carry_most_bytes=PlacementPolicy.current().checkpoint_bytes,
     )
 
 

@@ -14,6 +14,7 @@
 8. give up Jobs whose node is silent a minute after the Reservation's end: the
    shim has stopped them by itself long before
 9. see that Gpus are free after Jobs; tell the next holder where one is not
+10. leave gaps in time; let who waits for one take those that are free
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
 its order is sent. One bad row is logged and skipped.
@@ -31,6 +32,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job, JobPart, JobQuerySet
 from placement.services import (
     attaching,
+    backfill,
     clearing,
     filling,
     looming,
@@ -74,6 +76,7 @@ def tick(now: datetime) -> dict[str, int]:
         "given_up": _each(_hopeless(now), _give_up, now),
         "still_held": clearing.look(now),
         "next_told": clearing.tell_next_holders(now),
+        **backfill.step(now),
     }
 
 

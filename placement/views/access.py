@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import F
 from django.http import HttpRequest
 
 from placement import snapshots
@@ -41,7 +42,7 @@ def own_reservations(user: User, now: datetime) -> list[OwnReservation]:
     """Return what one may run Jobs in, own and shared, the soonest first."""
     rows = (
         Reservation.objects.live()
-        .filter(usable_by(user), end__gt=now)
+        .filter(usable_by(user), end__gt=now, booked_end__gt=F("start"))
         .order_by("start")
         .prefetch_related("allocations__gpu__node")
     )
