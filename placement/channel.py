@@ -9,13 +9,14 @@ from collections.abc import Callable
 from functools import wraps
 
 from django.contrib.auth.decorators import login_not_required
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
 from placement import logs, model_files
 from placement.domain.errors import LogConflict, LogTooLarge
-from placement.models import Endpoint, Job, ServedModel
+from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
 from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services.keeping import files_for_job
 from telemetry.models import Node
@@ -73,7 +74,7 @@ def problem(status: int, detail: str, **fields: object) -> JsonResponse:
 @for_nodes("GET")
 def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Send a Job's script; its sha256 stands in the signed order too."""
-    job = Job.objects.filter(pk=pk, node=node, kind=Job.Kind.SCRIPT).first()
+    job = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT).first()
     if job is None:
         return problem(404, "no script of such a job here")
     return _with_sum(job.script.encode())
@@ -82,11 +83,17 @@ def script(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 @for_nodes("GET")
 def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Send the files of a script's Plan as one JSON object, name to text."""
-    jobs = Job.objects.filter(pk=pk, node=node, kind=Job.Kind.SCRIPT)
+    jobs = _on(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
     job = jobs.select_related("plan").first()
     if job is None or job.plan is None:
         return problem(404, "no files of such a job here")
     return _with_sum(files_for_job(job.plan))
+
+
+def _on(node: Node) -> JobQuerySet:
+    """Jobs that run on a node, or a part of them."""
+    parts = JobPart.objects.filter(node=node).values("job")
+    return Job.objects.filter(Q(node=node) | Q(pk__in=parts))
 
 
 def _with_sum(body: bytes) -> HttpResponse:
@@ -123,7 +130,7 @@ def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 @for_nodes("GET")
 def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpResponse:
     """Send a piece of one model's file; the node checks the whole one's sha256."""
-    offset = _number(request, "offset")
+    offset = number(request, "offset")
     if offset is None:
         return problem(422, "offset must be a whole number")
     row = next((one for one in _served(node, pk) or () if one.pk == model_id), None)
@@ -150,11 +157,11 @@ def _served(node: Node, job_id: int) -> list[ServedModel] | None:
 @for_nodes("PUT")
 def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     """Append a piece of log at its byte offset; 409 says where to go on."""
-    attempt = _number(request, "attempt")
-    offset = _number(request, "offset")
+    attempt = number(request, "attempt")
+    offset = number(request, "offset")
     if attempt is None or offset is None:
         return problem(422, "attempt and offset must be whole numbers")
-    job = Job.objects.filter(pk=pk, node=node).first()
+    job = _on(node).filter(pk=pk).first()
     if job is None or not 1 <= attempt <= job.attempt:
         return problem(404, "no such job here")
     length = request.headers.get("Content-Length", "")
@@ -175,6 +182,7 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     return JsonResponse({"size": size})
 
 
-def _number(request: HttpRequest, name: str) -> int | None:
+def number(request: HttpRequest, name: str) -> int | None:
+    """Return a whole number of the address; None: it has none."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= 18 else None

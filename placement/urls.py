@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from placement import channel
+from placement import channel, channel_checkpoints
 from placement.views import job_list, jobs, kept, launch, plan, serve
 
 urlpatterns = [
@@ -31,6 +31,16 @@ urlpatterns = [
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/files", channel.files, name="node-files"),
     path("node/v1/jobs/<int:pk>/log", channel.log, name="node-log"),
+    path(
+        "node/v1/jobs/<int:pk>/checkpoint",
+        channel_checkpoints.checkpoint,
+        name="node-checkpoint",
+    ),
+    path(
+        "node/v1/jobs/<int:pk>/checkpoint/about",
+        channel_checkpoints.about,
+        name="node-checkpoint-about",
+    ),
     path("node/v1/jobs/<int:pk>/models", channel.models, name="node-models"),
     path(
         "node/v1/jobs/<int:pk>/models/<int:model_id>",

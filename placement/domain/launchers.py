@@ -110,11 +110,15 @@ def static_options(meeting: Meeting) -> list[str]:
 
 
 def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
-    """Say why a launcher cannot start so many ranks on each node; "" where it can.
+    """Say why a launcher cannot start so many ranks by node; "" where it can.
 
     >>> why_not_on_nodes(Launcher.TORCHRUN, (2, 1))
     ''
     """
+    if len(counts) < 2:
+        return ""
+    if launcher is Launcher.PYTHON:
+        return "python starts one process, and the plan is for several nodes"
     if launcher is Launcher.ACCELERATE and len(set(counts)) > 1:
         told = ", ".join(map(str, counts))
         return f"accelerate starts as many ranks on each node, and there are {told}"

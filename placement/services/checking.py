@@ -3,12 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from placement.domain.backends import FIELD, backend_problem
 from placement.domain.errors import LaunchInvalid, PlanInvalid, SpecInvalid
-from placement.domain.launchers import MOST_FILES_BYTES, Launcher, folder_problem
+from placement.domain.launchers import (
+    MOST_FILES_BYTES,
+    Launcher,
+    folder_problem,
+    why_not_on_nodes,
+)
 from placement.domain.look import Restart
-from placement.domain.recipes import SERVE, checked_settings
+from placement.domain.recipes import SERVE, checked_settings, runs_by_plan
+from placement.domain.spanning import gpus_by_node
 from placement.models import Job, StoredPlan
 from placement.services.keeping import files_for_job
+from telemetry.models import Node
 
 MOST_SCRIPT_BYTES = 256 * 1024
 MOST_ARGUMENTS = 64
@@ -88,6 +96,21 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
     return problems
 
 
+def check_backend(
+    settings: Mapping[str, Any], plan: StoredPlan | None, where: Node
+) -> None:
+    """Refuse a recipe's backend that its Plan or its nodes do not allow.
+
+    Raises:
+        LaunchInvalid: at the setting, with why.
+    """
+    by_plan = plan.plan if plan is not None and runs_by_plan(plan.plan) else None
+    names = {shard["node"] for shard in by_plan["shards"]} if by_plan else {where.name}
+    extras = dict(Node.objects.filter(name__in=names).values_list("name", "extras"))
+    if why := backend_problem(settings, by_plan, extras):
+        raise LaunchInvalid({FIELD: why})
+
+
 def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
     """Refuse a Plan whose files cannot lie in the folder, or not be launched there.
 
@@ -100,6 +123,7 @@ def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
         raise LaunchInvalid({"plan": f"cannot be read any more: {error}"}) from error
     if size > MOST_FILES_BYTES:
         raise LaunchInvalid({"plan": "its files are over 1 MiB: too much for a node"})
-    # Each launcher here starts the ranks of one node, and a Job has one.
-    if launcher and len({shard["node"] for shard in plan.plan["shards"]}) > 1:
-        raise LaunchInvalid({"launcher": "the plan is for several nodes, a job is not"})
+    counts = [len(uuids) for _, uuids in gpus_by_node(plan.plan)]
+    why = why_not_on_nodes(Launcher(launcher), counts)
+    if why:
+        raise LaunchInvalid({"launcher": why})

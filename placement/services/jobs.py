@@ -41,9 +41,16 @@ from placement.domain.refusals import (
     TooManyJobs,
 )
 from placement.models import Job, JobEvent, StoredPlan
-from placement.services.checking import check_plan_of_script, checked_form
+from placement.services import carrying, parts
+from placement.services.checking import (
+    check_backend,
+    check_plan_of_script,
+    checked_form,
+)
+from placement.services.gap_moves import stopped_by_hand
 from placement.services.moves import move
 from reservations.domain.errors import NotAllowed, NotFound
+from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation, User
 from reservations.snapshots.sharing import usable_by
@@ -85,7 +92,7 @@ def launch_in(
         launcher, environment_folder: of a script (``domain.launchers``).
         restart: how it may be started again (``domain.look.Restart``); "": not.
         gpu_count: how many Gpus it needs; None: all that are held on its node.
-        resume_from: an own Job that has ended on that node, whose checkpoint it takes.
+        resume_from: an own Job that has ended, whose checkpoint it takes.
         marks: further fields of the row, from whoever launches for somebody.
 
     Raises:
@@ -96,6 +103,9 @@ def launch_in(
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
     checked = checked_form(*words, restart, launcher, environment_folder)
     reservation = locked_reservation(user, reservation_id, now)
+    gap = is_gap(reservation.start, reservation.booked_end)
+    if gap and "backfill" not in marks:
+        raise LaunchInvalid({"reservation": "holds a gap for another job"})
     plan = _plan_of(user, plan_id, kind, launcher)
     where = _place(reservation, plan, node)
     _check_counts(reservation, where, gpu_count, retries)
@@ -111,7 +121,7 @@ def launch_in(
         may_move=may_move,
         gpu_count=None if plan is not None else gpu_count,
         retries=retries,
-        resume_from=_before(user, resume_from, where),
+        resume_from=carrying.before(user, resume_from, where),
         created_at=now,
         **marks,
         **checked,
@@ -122,9 +132,8 @@ launch = transaction.atomic(durable=True)(launch_in)
 """``launch_in`` in a transaction of its own."""
 
 
-@transaction.atomic(durable=True)
-def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
-    """Stop a Job: TERM, the grace, KILL. Asking twice is asking once.
+def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
+    """Stop a Job, in a transaction: TERM, the grace, KILL. Twice is once.
 
     Raises:
         NotFound: no such Job, or not for this User's eyes.
@@ -145,6 +154,7 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         "stopped by its owner" if job.owner_id == user.pk else "stopped by the operator"
     )
     if job.state in JobState.ending():
+        stopped_by_hand(job, now=now, reason=words)
         return job
     moved = (
         move(
@@ -169,7 +179,12 @@ def stop(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         job.refresh_from_db()
         if job.state not in JobState.live():
             raise JobOver(job=job.pk, state=job.state)
+    stopped_by_hand(job, now=now, reason=words)
     return job
+
+
+stop = transaction.atomic(durable=True)(stop_in)
+"""``stop_in`` in a transaction of its own."""
 
 
 def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
@@ -194,11 +209,36 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
 def _queued(user: User, **row: Any) -> Job:
     """Write the row with its first event; tell on commit."""
     job: Job = Job.objects.create(owner=user, **row)
+    _divide(job)
     JobEvent.objects.create(
         job=job, at=job.created_at, old="", new=JobState.QUEUED, actor=user.username
     )
     live.publish_job(job.pk)
     return job
+
+
+def _divide(job: Job) -> None:
+    """Give a Job whose Plan is over several nodes a part on each.
+
+    Raises:
+        LaunchInvalid: it is to be moved, which only a Job on one node can be.
+        ScriptsNotAllowed: own code, and one of the nodes does not isolate.
+    """
+    launcher, facts = job.started_with, {"kind": job.kind, "recipe": job.recipe}
+    names = parts.planned_nodes(job.plan, launcher=launcher, **facts)
+    if not names:
+        return
+    if job.may_move:
+        raise LaunchInvalid({"may_move": "a job over several nodes stays where it is"})
+    if _runs_own_code(facts):
+        for node in Node.objects.filter(name__in=names):
+            _check_isolation(node, job.owner)
+    parts.divide(job, names)
+
+
+def _runs_own_code(facts: Mapping[str, Any]) -> bool:
+    own = facts["kind"] == Job.Kind.SCRIPT
+    return own or RECIPES[facts["recipe"]].runs_own_code
 
 
 def _check_rights(
@@ -212,8 +252,7 @@ def _check_rights(
     """Refuse a move of what is somebody else's, and own code without isolation."""
     if may_move and reservation.user_id != user.pk:
         raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
-    own = checked["kind"] == Job.Kind.SCRIPT
-    if own or RECIPES[checked["recipe"]].runs_own_code:
+    if _runs_own_code(checked):
         _check_isolation(node, user)
 
 
@@ -253,32 +292,6 @@ def _check_counts(
         problems["retries"] = f"must be 0 to {MOST_RETRIES}"
     if problems:
         raise LaunchInvalid(problems)
-
-
-def _before(user: User, pk: int | None, node: Node) -> Job | None:
-    """Return the Job that a new one goes on from.
-
-    Raises:
-        LaunchInvalid: it is none of this User's, runs, ran elsewhere, or another Job
-            has gone on from it.
-    """
-    if pk is None:
-        return None
-    before: Job | None = (
-        Job.objects.filter(pk=pk, owner=user).select_related("node").first()
-    )
-    why = ""
-    if before is None:
-        why = f"there is no job #{pk} of yours"
-    elif before.state in JobState.live():
-        why = f"job #{pk} has not ended"
-    elif before.node_id != node.pk:
-        why = f"its checkpoint lies on {before.node.name}, this job runs on {node.name}"
-    elif Job.objects.filter(resume_from=before).exists():
-        why = f"job #{before.continued_by.pk} went on from it already"
-    if why:
-        raise LaunchInvalid({"resume_from": why})
-    return before
 
 
 def _check_isolation(node: Node, user: User) -> None:
@@ -345,6 +358,7 @@ def _planned(
         LaunchInvalid: a strategy that needs a Plan, or the Plan is for another node.
         StrategyNotRunnable: the recipe's model cannot be cut as the Plan says.
     """
+    check_backend(settings_given, plan, where)
     if plan is None:
         check_needs_no_plan(settings_given)
         return settings_given
@@ -357,7 +371,7 @@ def _planned(
         try:
             read = Plan.from_json(plan.plan)
             if recipe == OWN_MODEL.name:
-                execution_of_own(read)
+                execution_of_own(read, settings_given["backend"])
             else:
                 execution_of(read, settings_given)
         except (NotRunnable, PlanInvalid) as error:

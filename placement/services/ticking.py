@@ -1,6 +1,7 @@
 """The tick of Jobs: what should run, derived from the database each second.
 
-0. bring Jobs that waited for time to where their request was placed
+0. bring Jobs that waited for time to where their request was placed; ask nodes for
+   the checkpoints of Jobs that go on elsewhere
 1. order what is due: QUEUED, its Reservation ACTIVE, its turn, its Gpus free
    and the other nodes of one over several, once the first says where to meet
 2. order again what a node has not been heard of for 20 s (same attempt: the
@@ -33,6 +34,7 @@ from placement.models import Job, JobPart, JobQuerySet
 from placement.services import (
     attaching,
     backfill,
+    carrying,
     clearing,
     filling,
     looming,
@@ -65,6 +67,7 @@ def tick(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each step moved."""
     return {
         "brought": attaching.settle(now),
+        "carried": _carry(now),
         "ordered": _each(_due(now), _order, now),
         "joined": _each(parts.joining(now), _send_start, now),
         "ordered_again": _each(_unheard(now), _order_again, now),
@@ -74,6 +77,7 @@ def tick(now: datetime) -> dict[str, int]:
         "warned": _each(looming.due(now), looming.warn, now),
         "retried": _each(retrying.due(now), retrying.start_again, now),
         "given_up": _each(_hopeless(now), _give_up, now),
+        "checkpoints_dropped": carrying.tidy(),
         "still_held": clearing.look(now),
         "next_told": clearing.tell_next_holders(now),
         **backfill.step(now),
@@ -98,6 +102,15 @@ def _each(
     return done
 
 
+def _carry(now: datetime) -> int:
+    """Ask nodes for checkpoints that Jobs on other nodes go on from."""
+    sent = 0
+    for row in carrying.due(now):
+        if carrying.taken(row, now):
+            sent += ordering.send(ordering.carry_order(row, now=now), now=now)
+    return sent
+
+
 def _jobs() -> JobQuerySet:
     return Job.objects.select_related(
         "node", "owner", "plan", "reservation", "resume_from"
@@ -120,11 +133,19 @@ def _due(now: datetime) -> Iterable[Job]:
 
 
 def _order(job: Job, now: datetime) -> bool:
+    ready = carrying.ready(job, now)
+    if ready.refuses:
+        with transaction.atomic():
+            fields = {"ended_at": now}
+            return move(
+                job, JobState.FAILED, now=now, actor=PORTAL, reason=ready.refuses,
+                fields=fields,
+            )  # fmt: skip
     turn = filling.turn_of(job, ordering.planned_uuids(job))
-    if turn.waits:
+    if waits := turn.waits or ready.waits:
         Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
-            reason=turn.waits
-        ).update(reason=turn.waits)
+            reason=waits
+        ).update(reason=waits)
         return False
     with transaction.atomic():
         if not move(

@@ -1,0 +1,118 @@
+"""The web's side of checkpoints that travel: up from one node, down to others.
+
+A node brings what it was asked for and nothing else. It gets what a Job goes on from
+that is ordered to it, by that Job's number: the other Job's is not in the address.
+"""
+
+import hashlib
+import json
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+
+from placement import checkpoint_files
+from placement.channel import MOST_PIECE_BYTES, for_nodes, number, problem
+from placement.domain.errors import LogConflict, OrderRefused
+from placement.domain.meeting import Carried
+from placement.models import CarriedCheckpoint, Job, JobPart
+from placement.runners.webchannel import FILE_PIECE_BYTES
+from placement.services import carrying
+from telemetry.models import Node
+
+State = CarriedCheckpoint.State
+MOST_ABOUT_BYTES = 4096
+MOST_PROBLEM = 300
+
+
+@for_nodes("PUT")
+def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Hear how large a checkpoint is that was asked for; say where to go on."""
+    row = _asked(node, pk)
+    if row is None:
+        return problem(404, "no checkpoint of such a job was asked for here")
+    try:
+        size, sha256, why = _about(request)
+    except (ValueError, OrderRefused) as error:
+        return problem(422, f"not an announcement: {error}")
+    refused = carrying.announce(row, size_bytes=size, sha256=sha256, problem=why)
+    if refused:
+        return problem(413, refused)
+    row.refresh_from_db()
+    return JsonResponse({"size": row.have_bytes})
+
+
+def _about(request: HttpRequest) -> tuple[int, str, str]:
+    """Read an announcement. Raises ValueError or OrderRefused."""
+    length = request.headers.get("Content-Length", "")
+    if not length.isdecimal() or int(length) > MOST_ABOUT_BYTES:
+        raise ValueError("its length")
+    body = json.loads(request.body)
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    why = body.get("problem", "")
+    if why:
+        return 0, "", str(why)[:MOST_PROBLEM].replace("\0", "")
+    if type(body.get("size_bytes")) is not int or not isinstance(
+        body.get("sha256"), str
+    ):
+        raise ValueError("size_bytes and sha256")
+    checked = Carried(0, body["size_bytes"], body["sha256"])
+    return checked.size_bytes, checked.sha256, ""
+
+
+@for_nodes("GET", "PUT")
+def checkpoint(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Store a piece at its byte offset, or send one; 409 says where to go on."""
+    offset = number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    if request.method == "GET":
+        return _send(request, node, pk, offset)
+    row = _asked(node, pk)
+    if row is None or row.state != State.COMING:
+        return problem(404, "no checkpoint of such a job was asked for here")
+    length = request.headers.get("Content-Length", "")
+    if not length.isdecimal() or not 0 < int(length) <= MOST_PIECE_BYTES:
+        return problem(413, f"1 to {MOST_PIECE_BYTES} bytes a request")
+    data = request.body
+    if hashlib.sha256(data).hexdigest() != request.headers.get("X-Sha256", ""):
+        return problem(503, "the piece was not received as it was sent")
+    try:
+        have = carrying.receive(row, offset=offset, data=data, now=timezone.now())
+    except LogConflict as conflict:
+        return problem(409, str(conflict), size=conflict.size_bytes)
+    except OSError as error:
+        return problem(507, f"the checkpoint cannot be stored: {error.strerror}")
+    return JsonResponse({"size": have})
+
+
+def _send(request: HttpRequest, node: Node, pk: int, offset: int) -> HttpResponse:
+    part = number(request, "part")
+    row = None if part is None else _ordered(node, pk, part)
+    path = None if row is None else checkpoint_files.path_of(row)
+    if path is None or not path.is_file():
+        return problem(404, "no checkpoint for such a job here")
+    with path.open("rb") as file:
+        file.seek(offset)
+        piece = file.read(FILE_PIECE_BYTES)
+    return HttpResponse(piece, content_type="application/octet-stream")
+
+
+def _asked(node: Node, pk: int) -> CarriedCheckpoint | None:
+    """Return what a node was asked to bring of a Job."""
+    rows = CarriedCheckpoint.objects.filter(
+        job=pk, node=node, state__in=carrying.OPEN, ordered_at__isnull=False
+    )
+    return rows.select_related("job").first()
+
+
+def _ordered(node: Node, pk: int, part: int) -> CarriedCheckpoint | None:
+    """Return a part of what a Job goes on from that is ordered to this node."""
+    job = Job.objects.live().filter(pk=pk, attempt__gt=0).first()
+    if job is None or job.resume_from_id is None:
+        return None
+    here = JobPart.objects.filter(job=job, node=node).exists()
+    if not here and job.node_id != node.pk:
+        return None
+    rows = CarriedCheckpoint.objects.filter(job=job.resume_from_id, number=part)
+    return rows.filter(state=State.WHOLE).select_related("job").first()

@@ -1,0 +1,62 @@
+"""Checkpoints on their way from node to node, under MEDIA_ROOT.
+
+``checkpoints/<job>-<attempt>-<part>.tar``; while it comes, the same with ``.part``.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from django.conf import settings
+
+from placement.domain.errors import LogConflict
+from placement.models import CarriedCheckpoint
+
+
+def path_of(row: CarriedCheckpoint) -> Path:
+    """Return where a whole one lies."""
+    name = f"{row.job_id}-{row.job.attempt}-{row.number}.tar"
+    return Path(settings.MEDIA_ROOT) / "checkpoints" / name
+
+
+def _coming(row: CarriedCheckpoint) -> Path:
+    return path_of(row).with_suffix(".tar.part")
+
+
+def append(row: CarriedCheckpoint, *, offset: int, data: bytes) -> int:
+    """Append a piece; return how many bytes are here. The last one makes it whole.
+
+    Raises:
+        LogConflict: it does not start where the stored part ends, or goes over its end.
+    """
+    path = _coming(row)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    with os.fdopen(handle, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        have = os.fstat(file.fileno()).st_size
+        if offset != have or have + len(data) > row.size_bytes:
+            raise LogConflict(have)
+        file.write(data)
+        file.flush()
+        have += len(data)
+        if have == row.size_bytes:
+            os.fsync(file.fileno())
+            path.replace(path_of(row))
+        return have
+
+
+def begin(row: CarriedCheckpoint, *, same: bool) -> int:
+    """Return how many bytes of it are here; of another content than before none."""
+    if not same:
+        drop(row)
+    try:
+        return _coming(row).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def drop(row: CarriedCheckpoint) -> None:
+    """Delete its bytes; what is gone already is no error."""
+    for path in (path_of(row), _coming(row)):
+        path.unlink(missing_ok=True)

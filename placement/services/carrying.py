@@ -1,0 +1,225 @@
+"""Checkpoints that travel: from the nodes where a Job ended to those where it goes on.
+
+Asked for when a Job that goes on from another is due on other nodes: the nodes that
+have the checkpoint upload it, each its part; the new nodes fetch all of it. Where the
+one node is the same nothing travels. Bounded by the site's ``checkpoint_bytes``; kept
+only until the next Job has begun.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q
+
+from placement import checkpoint_files
+from placement.domain.errors import LaunchInvalid
+from placement.domain.lifecycle import JobState
+from placement.domain.meeting import Carried
+from placement.domain.words import gib
+from placement.models import CarriedCheckpoint, Job, PlacementPolicy
+from reservations.models import User
+from telemetry.models import Node
+
+State = CarriedCheckpoint.State
+OPEN = (State.WANTED, State.COMING)
+AGAIN_SECONDS = 20.0
+MOST_ROWS = 200
+MOST_REASON = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Whether a Job's checkpoint is where it can be fetched."""
+
+    waits: str = ""
+    refuses: str = ""
+
+
+def allowed() -> bool:
+    """Say whether the site lets checkpoints travel."""
+    return PlacementPolicy.current().checkpoint_bytes > 0
+
+
+def before(user: User, pk: int | None, node: Node) -> Job | None:
+    """Return the Job that a new one goes on from.
+
+    Raises:
+        LaunchInvalid: it is none of this User's, runs, ran elsewhere where none
+            travels, or another Job has gone on from it.
+    """
+    if pk is None:
+        return None
+    found: Job | None = Job.objects.filter(pk=pk, owner=user).first()
+    why = ""
+    if found is None:
+        why = f"there is no job #{pk} of yours"
+    elif found.state in JobState.live():
+        why = f"job #{pk} has not ended"
+    elif found.node_ids() != [node.pk] and not allowed():
+        names = ", ".join(_names(found))
+        why = f"its checkpoint lies on {names}, this job runs on {node.name}"
+    elif Job.objects.filter(resume_from=found).exists():
+        why = f"job #{found.continued_by.pk} went on from it already"
+    if why:
+        raise LaunchInvalid({"resume_from": why})
+    return found
+
+
+def travels(job: Job) -> bool:
+    """Say whether a Job's checkpoint has to come from other nodes than its own."""
+    before = job.resume_from
+    if before is None:
+        return False
+    there, here = before.node_ids(), job.node_ids()
+    return len(there) > 1 or len(here) > 1 or there != here
+
+
+def ready(job: Job, now: datetime) -> Ready:
+    """Return whether a due Job's checkpoint is here; ask for it where it is not."""
+    before = job.resume_from
+    if before is None or not travels(job):
+        return Ready()
+    if before.state in JobState.live():
+        return Ready(waits=f"waits for job #{before.pk} to end: it goes on from there")
+    rows = list(before.carried.select_related("node"))
+    if not rows or any(row.state == State.DROPPED for row in rows):
+        if not allowed():
+            return Ready(refuses=_words(before, "and none travels between nodes here"))
+        rows = _ask(before, now)
+    for row in rows:
+        if row.state == State.REFUSED:
+            return Ready(refuses=_words(before, row.reason))
+    coming = [row for row in rows if row.state in OPEN]
+    if coming:
+        return Ready(waits=_coming(before, coming))
+    none = [row for row in rows if row.state == State.NONE]
+    if none and len(none) < len(rows):
+        names = ", ".join(row.node.name for row in none)
+        return Ready(refuses=_words(before, f"and {names} has not its part of it"))
+    return Ready()
+
+
+def _words(before: Job, why: str) -> str:
+    names = ", ".join(_names(before))
+    return f"the checkpoint of job #{before.pk} lies on {names}, {why}"[:MOST_REASON]
+
+
+def _names(job: Job) -> list[str]:
+    parts = job.parts.select_related("node")
+    return [part.node.name for part in parts] or [job.node.name]
+
+
+def _coming(before: Job, rows: list[CarriedCheckpoint]) -> str:
+    names = ", ".join(row.node.name for row in rows)
+    size = sum(row.size_bytes for row in rows)
+    have = sum(row.have_bytes for row in rows)
+    share = f" ({100 * have // size} %)" if size else ""
+    return f"waits for the checkpoint of job #{before.pk} from {names}{share}"
+
+
+@transaction.atomic
+def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
+    """Want each node's part, again where it was deleted meanwhile."""
+    numbers = list(enumerate(before.node_ids()))
+    CarriedCheckpoint.objects.bulk_create(
+        (
+            CarriedCheckpoint(job=before, number=number, node_id=node, asked_at=now)
+            for number, node in numbers
+        ),
+        ignore_conflicts=True,
+    )
+    before.carried.filter(state=State.DROPPED).update(
+        state=State.WANTED, asked_at=now, ordered_at=None, have_bytes=0
+    )
+    return list(before.carried.select_related("node"))
+
+
+def carried(job: Job) -> tuple[Carried, ...]:
+    """Return what a Job's nodes fetch before they start it."""
+    if job.resume_from is None or not travels(job):
+        return ()
+    rows = job.resume_from.carried.filter(state=State.WHOLE)
+    return tuple(Carried(row.number, row.size_bytes, row.sha256) for row in rows)
+
+
+# --- the tick ---------------------------------------------------------------------
+
+
+def due(now: datetime) -> Iterable[CarriedCheckpoint]:
+    """Return those whose node has not begun, and was not asked of late."""
+    before = now - timedelta(seconds=AGAIN_SECONDS)
+    late = Q(ordered_at=None) | Q(ordered_at__lt=before) | Q(ordered_at__gt=now)
+    rows = CarriedCheckpoint.objects.filter(late, state=State.WANTED)
+    return rows.select_related("job__reservation", "node")[:MOST_ROWS]
+
+
+def taken(row: CarriedCheckpoint, now: datetime) -> bool:
+    """Mark one as ordered; False: another worker was first."""
+    rows = CarriedCheckpoint.objects.filter(
+        pk=row.pk, state=row.state, ordered_at=row.ordered_at
+    )
+    return rows.update(ordered_at=now) == 1
+
+
+def tidy() -> int:
+    """Delete the bytes that nobody fetches any more: the next Job began or ended."""
+    begun = Q(job__continued_by__started_at__isnull=False)
+    over = Q(job__continued_by__ended_at__isnull=False)
+    gone = Q(job__continued_by=None)
+    rows = CarriedCheckpoint.objects.filter(begun | over | gone)
+    done = 0
+    for row in rows.exclude(state=State.DROPPED).select_related("job")[:MOST_ROWS]:
+        if CarriedCheckpoint.objects.filter(pk=row.pk, state=row.state).update(
+            state=State.DROPPED, have_bytes=0
+        ):
+            checkpoint_files.drop(row)
+            done += 1
+    return done
+
+
+# --- what the nodes bring -------------------------------------------------------------
+
+
+def announce(
+    row: CarriedCheckpoint, *, size_bytes: int, sha256: str, problem: str
+) -> str:
+    """Take what a node says of its checkpoint; return why it may not come, if so.
+
+    Args:
+        problem: why there is none to bring; "": there is one.
+    """
+    most = PlacementPolicy.current().checkpoint_bytes
+    why, state = problem, State.NONE if problem else State.COMING
+    if not problem and size_bytes > most:
+        why = (
+            f"it has {gib(size_bytes)}, and the site lets {gib(most)} travel between "
+            "nodes: book on the same node to go on from it"
+        )
+        state = State.REFUSED
+    same = (row.size_bytes, row.sha256) == (size_bytes, sha256)
+    have = checkpoint_files.begin(row, same=same) if state == State.COMING else 0
+    CarriedCheckpoint.objects.filter(pk=row.pk, state__in=OPEN).update(
+        state=state,
+        reason=why[:MOST_REASON],
+        size_bytes=size_bytes,
+        sha256=sha256,
+        have_bytes=have,
+    )
+    return why
+
+
+def receive(row: CarriedCheckpoint, *, offset: int, data: bytes, now: datetime) -> int:
+    """Store a piece; return how many bytes are here.
+
+    Raises:
+        LogConflict: another piece is next.
+        OSError: it cannot be stored.
+    """
+    have = checkpoint_files.append(row, offset=offset, data=data)
+    fields: dict[str, object] = {"have_bytes": have}
+    if have == row.size_bytes:
+        fields |= {"state": State.WHOLE, "whole_at": now}
+    CarriedCheckpoint.objects.filter(pk=row.pk, state=State.COMING).update(**fields)
+    return have
