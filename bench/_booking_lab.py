@@ -35,7 +35,8 @@ SPAN_SECONDS = 2 * HOUR
 class Webs:
     """Web processes, each on a port of its own."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, database_url: str | None = None) -> None:
+        there = {"DATABASE_URL": database_url} if database_url else {}
         self.ports = [_free_port() for _ in range(count)]
         self.processes = [
             subprocess.Popen(
@@ -45,6 +46,7 @@ class Webs:
                     "--host", "127.0.0.1", "--port", str(port),
                 ],
                 cwd=BASE,
+                env=os.environ | there,
             )
             for port in self.ports
         ]  # fmt: skip
@@ -90,6 +92,12 @@ class Api:
         """Return status and body as they came over the wire."""
         data = json.dumps(body) if body is not None else None
         self.connection.request(method, f"/api/v1{path}", data, self.headers)
+        answer = self.connection.getresponse()
+        return answer.status, answer.read()
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return the same for a whole path."""
+        self.connection.request("GET", path, None, self.headers)
         answer = self.connection.getresponse()
         return answer.status, answer.read()
 

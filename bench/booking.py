@@ -1,9 +1,10 @@
 """How fast is booking over HTTP, is the week view light, does a race ever double?
 
     python -m bench.booking [--quick] [--sizes 1000,1000000] [--rounds 1000]
+                            [--database sqlite|postgresql]
 
-Starts its own broker, database (SQLite in a temporary folder, or a scratch
-database of the server that DATABASE_URL names) and web processes, and prints
+Starts its own broker, database (SQLite in a temporary folder, or a PostgreSQL of its
+own; where nothing is said, that of DATABASE_URL) and web processes, and prints
 one table with the machine and the ratios to DESIGN.md section 7. Clients run in
 processes of their own on the same machine, so on two cores they compete with
 the server: "CPU a request" is the server's alone and the fairer figure.
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from bench import _booking_growth as growth
 from bench._booking_lab import (
     CLIENTS,
     GPUS,
@@ -35,6 +37,7 @@ from bench._booking_lab import (
     make_lab,
     start_broker,
 )
+from bench._postgres import postgres
 
 TENSORHIVE_PER_SECOND = (14, 63)
 
@@ -49,56 +52,14 @@ class Row:
     ratio: str
 
 
-def _client(
-    number: int, port: int, tokens: list[str], first: float, count: int, bar, out
-) -> None:  # type: ignore[no-untyped-def]
-    """Book ``count`` free hours, one after another, each for the next person."""
-    api = Api(port, tokens[0])
-    gpu_ids = [2 * number + 1, 2 * number + 2]
-    start = datetime.fromtimestamp(first, UTC)
-    bodies = [
-        {
-            "gpu_ids": [gpu_ids[step % 2]],
-            "start": (start + timedelta(hours=2 * (step // 2))).isoformat(),
-            "end": (start + timedelta(hours=2 * (step // 2) + 1)).isoformat(),
-        }
-        for step in range(count)
-    ]
-    api("GET", "/standing")
-    bar.wait()
-    statuses: Counter[int] = Counter()
-    for step, body in enumerate(bodies):
-        api.be(tokens[step % len(tokens)])
-        statuses[api("POST", "/reservations", body)[0]] += 1
-    out.put(statuses)
-
-
 def measure_booking(
     tokens: list[str], *, webs: int, clients: int, each: int, first: datetime
 ) -> tuple[float, float]:
     """Return (bookings per second, the web's CPU milliseconds per booking)."""
     with Webs(webs) as servers:
-        bar, out = multiprocessing.Barrier(clients + 1), multiprocessing.Queue()
-        racers = [
-            multiprocessing.Process(
-                target=_client,
-                args=(
-                    number, servers.ports[number % webs], tokens[number::clients],
-                    first.timestamp(), each, bar, out,
-                ),
-            )
-            for number in range(clients)
-        ]  # fmt: skip
-        for racer in racers:
-            racer.start()
-        bar.wait()
-        begun, cpu = time.monotonic(), servers.cpu_seconds()
-        statuses = sum((out.get(timeout=600) for _ in racers), Counter())
-        took, used = time.monotonic() - begun, servers.cpu_seconds() - cpu
-        for racer in racers:
-            racer.join()
-    if set(statuses) != {201}:
-        raise SystemExit(f"bookings answered {dict(statuses)}")
+        _seconds, took, used = growth.book_at_once(
+            servers, tokens, clients=clients, each=each, first=first
+        )
     return clients * each / took, 1000 * used / (clients * each)
 
 
@@ -198,67 +159,49 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
     tokens = make_lab()
     connection.close()
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    rows, each, days = [], 20 if quick else 100, 2
-    stored = 0
-    found: dict[int, tuple[float, float, float]] = {}
-    for size in sizes:
-        add_history(size - stored, before=hour)
-        stored = size
-        plans = [(2, 8)] if size != sizes[0] else [(1, 1), (1, 8), (2, 1), (2, 8)]
-        for webs, clients in plans:
-            rate, cpu = measure_booking(
-                tokens, webs=webs, clients=clients, each=each,
-                first=hour + timedelta(days=days),
-            )  # fmt: skip
-            days += 6
-            low, high = (rate / peer for peer in TENSORHIVE_PER_SECOND)
-            rows.append(
-                Row(
-                    f"bookings/s, {clients} clients, {webs} web, {size:,} rows",
-                    f"{rate:.0f}/s, {cpu:.1f} ms CPU",
-                    ">= 5 x 14 to 63/s, < 5 ms",
-                    f"{high:.1f} to {low:.1f} x",
-                )
+    rows = [] if not sizes else [
+        Row(*line)
+        for line in growth.told(
+            growth.measure(
+                tokens, sizes, hour=hour, rounds=2 if quick else 8, each=12
             )
-        # The same week at every size: five days of it are packed on every Gpu.
-        times = 30 if quick else 200
-        week = measure_week(tokens, times, hour - timedelta(days=5))
-        found[size] = (rate, cpu, week["p50"])
-        print(
-            f"{size:,} rows: {rate:.0f}/s, {cpu:.1f} ms, {week['p50']:.0f} ms",
-            flush=True,
         )
-        if size == 10_000:
-            rows.append(week_row(tokens, times, hour))
-        connection.close()
-    rows += growth_rows(found)
+    ]  # fmt: skip
+    stored = max(10_000, *sizes) if sizes else 10_000
+    add_history(stored - (max(sizes) if sizes else 0), before=hour)
+    rows += rate_rows(tokens, 20 if quick else 100, hour + timedelta(days=20))
+    rows.append(week_row(tokens, 30 if quick else 200, hour, stored))
+    connection.close()
     if rounds:
         rows.append(contest_row(tokens, rounds, hour + timedelta(days=90)))
     return rows
 
 
-def growth_rows(found: dict[int, tuple[float, float, float]]) -> list[Row]:
-    """Compare every size with the smallest: what grows with the past is wrong."""
-    least = min(found)
-    rate, cpu, week = found[least]
-    return [
-        Row(
-            f"{size:,} past rows over {least:,}",
-            f"booking {of[1]:.1f} ms CPU, {of[0]:.0f}/s; week view {of[2]:.0f} ms",
-            "as fast as with few",
-            f"CPU {of[1] / cpu:.2f} x, rate {of[0] / rate:.2f} x, "
-            f"week {of[2] / week:.2f} x",
+def rate_rows(tokens: list[str], each: int, first: datetime) -> list[Row]:
+    """Book as fast as it goes, with one process or two, one client or eight."""
+    rows = []
+    for number, (webs, clients) in enumerate([(1, 1), (1, 8), (2, 1), (2, 8)]):
+        rate, cpu = measure_booking(
+            tokens, webs=webs, clients=clients, each=each,
+            first=first + timedelta(days=6 * number),
+        )  # fmt: skip
+        low, high = (rate / peer for peer in TENSORHIVE_PER_SECOND)
+        rows.append(
+            Row(
+                f"bookings/s, {clients} clients, {webs} web",
+                f"{rate:.0f}/s, {cpu:.1f} ms CPU",
+                ">= 5 x 14 to 63/s, < 5 ms",
+                f"{high:.1f} to {low:.1f} x",
+            )
         )
-        for size, of in sorted(found.items())
-        if size != least
-    ]
+    return rows
 
 
-def week_row(tokens: list[str], times: int, hour: datetime) -> Row:
+def week_row(tokens: list[str], times: int, hour: datetime, stored: int) -> Row:
     """Measure the week that is fullest: packed on every Gpu."""
     week = measure_week(tokens, times, hour - timedelta(days=8))
     return Row(
-        f"week view, {GPUS} GPUs, 10,000 rows, {week['reservations']:.0f} in view",
+        f"week view, {GPUS} GPUs, {stored:,} rows, {week['reservations']:.0f} in view",
         f"p50 {week['p50']:.0f} ms, p95 {week['p95']:.0f} ms, "
         f"{week['wire'] / 1000:.0f} kB gzip, {week['raw'] / 1000:.0f} kB plain",
         "p95 < 100 ms, < 200 kB",
@@ -303,13 +246,18 @@ def main() -> None:
         "--sizes", default="1000,10000,100000,1000000", help="past reservations"
     )
     parser.add_argument("--rounds", type=int, help="contested rounds; 0: none")
+    parser.add_argument("--database", choices=["sqlite", "postgresql"])
     asked = parser.parse_args()
-    sizes = tuple(sorted(int(size) for size in asked.sizes.split(",")))
+    sizes = tuple(sorted(int(size) for size in asked.sizes.split(",") if size))
     rounds = asked.rounds
     if rounds is None:
         rounds = 50 if asked.quick else 1000
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, VAR, ignore_errors=True)
+        if asked.database == "sqlite":
+            os.environ.pop("DATABASE_URL", None)
+        elif asked.database == "postgresql":
+            os.environ["DATABASE_URL"] = stack.enter_context(postgres())
         broker = start_broker()
         stack.callback(broker.wait, 10)
         stack.callback(broker.terminate)

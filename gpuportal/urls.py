@@ -13,6 +13,8 @@ from gpuportal.metrics import metrics
 from gpuportal.serve_door import admit
 
 urlpatterns = [
+    # First: addresses are tried in order, and no page waits as a program does.
+    path("api/v1/", api.urls),
     path("", views.board, name="board"),
     path("board/minute", views.board_minute, name="board-minute"),
     path("board/energy", views.board_energy, name="board-energy"),
@@ -41,7 +43,6 @@ urlpatterns = [
     path("", include("reservations.urls")),
     path("", include("placement.urls")),
     path("admin/", admin.site.urls),
-    path("api/v1/", api.urls),
 ]
 
 handler403 = "gpuportal.views.not_allowed"

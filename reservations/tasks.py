@@ -7,7 +7,15 @@ from django.utils import timezone
 
 from reservations import live, services
 from reservations.domain.window import whole_second
-from reservations.services import delivery, inviting, placing, replays, reports
+from reservations.services import (
+    delivery,
+    inviting,
+    placing,
+    refused,
+    replays,
+    reports,
+    usage,
+)
 from reservations.snapshots.facts import site_policy
 
 DELIVERING = "reservations.delivering"
@@ -64,8 +72,15 @@ def deliver() -> dict[str, int]:
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]
 def roll_months() -> int:
-    """Add up the months that are due, for the reports."""
+    """Add up the months that are due, for the reports; forget old refusals."""
+    refused.forget_old(timezone.now())
     return reports.roll_months(timezone.now())
+
+
+@shared_task(name="reservations.tasks.store_usage")  # type: ignore[untyped-decorator]
+def store_usage() -> bool:
+    """Store the sums of a large ledger, for processes that start."""
+    return usage.store_usage(timezone.now(), site_policy())
 
 
 @shared_task(name="reservations.tasks.invite")  # type: ignore[untyped-decorator]

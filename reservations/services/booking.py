@@ -25,6 +25,7 @@ from reservations.services import (
     search,
     spending,
 )
+from reservations.services.inserting import insert
 from reservations.services.refused import count_refusal
 from reservations.services.returned import allocations_of, given_back_late
 from reservations.services.rights import may_change
@@ -210,6 +211,7 @@ def judge(
     snapshot = replace(snapshot, freed_gpu_seconds=freed_gpu_seconds)
     decision = decide(request, snapshot)
     if decision.refusal is not None:
+        decision.refusal.judged_by = request, snapshot
         return decision
     more, inputs = request.peak_gpu_seconds, inputs_of(request, snapshot)
     return replace(decision, peak_gpu_seconds=more, inputs=inputs)
@@ -233,7 +235,7 @@ def write_decision(
     now, window = request.now, request.window
     membership = locked.membership
     assert decision.kind is not None
-    made = Reservation.objects.create(
+    made = Reservation(
         user=membership.user,
         membership=membership,
         start=window.start,
@@ -248,6 +250,7 @@ def write_decision(
         decision=decision.to_json(),
         overstay=overstay,
     )
+    insert(made)
     if request.token is not None:
         spending.spend(request.token, made, now=now)
     displacing.displace(decision, made, now=now, policy=policy)
@@ -261,13 +264,10 @@ def write_decision(
     return made
 
 
-_write = write_decision
-
-
 def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
     """Insert one live Allocation per Gpu, in pk order."""
-    Allocation.objects.bulk_create(
-        Allocation(
+    for gpu in sorted(gpus, key=lambda gpu: gpu.pk):
+        allocation = Allocation(
             reservation=reservation,
             gpu_id=gpu.pk,
             start=reservation.start,
@@ -275,8 +275,7 @@ def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
             weight=gpu.weight,
             peak=gpu.peak.to_text() if gpu.peak else "",
         )
-        for gpu in sorted(gpus, key=lambda gpu: gpu.pk)
-    )
+        insert(allocation)
 
 
 def preview(

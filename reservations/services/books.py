@@ -20,6 +20,7 @@ from reservations.models import (
     Reservation,
     User,
 )
+from reservations.services.inserting import insert
 from telemetry import services as telemetry
 from telemetry.domain.usage import Span
 from telemetry.models import Gpu
@@ -29,7 +30,7 @@ HOLD, RELEASE, CHARGE = LedgerEntry.Kind
 
 def hold(reservation: Reservation, *, now: datetime, reason: str) -> None:
     """Write a HOLD of a Reservation's whole cost."""
-    LedgerEntry.objects.create(
+    entry = LedgerEntry(
         membership_id=reservation.membership_id,
         reservation=reservation,
         kind=HOLD,
@@ -37,6 +38,7 @@ def hold(reservation: Reservation, *, now: datetime, reason: str) -> None:
         at=now,
         reason=reason,
     )
+    insert(entry)
 
 
 def held_gpu_seconds(reservation: Reservation) -> int:
@@ -275,7 +277,7 @@ def audit(
     **detail: object,
 ) -> None:
     """Write who did what to a Reservation; ``actor`` None: the portal."""
-    AuditEntry.objects.create(
+    entry = AuditEntry(
         at=now,
         actor=actor,
         verb=f"reservation.{verb}",
@@ -283,3 +285,4 @@ def audit(
         reason=reason[:400],
         detail=detail,
     )
+    insert(entry)

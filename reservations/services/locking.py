@@ -14,7 +14,9 @@ from django.db.models import Exists, OuterRef, Q
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.errors import MembershipNeeded, NotAllowed, NotFound
 from reservations.models import Account, Membership, PoolQuota, Reservation, User
-from reservations.snapshots.facts import PATH_UP, account_path, calendar_gpus
+from reservations.snapshots.facts import account_path
+from reservations.snapshots.gpus import gpus_named
+from reservations.snapshots.rights import rights_of
 from telemetry.models import Gpu
 
 _WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
@@ -41,17 +43,11 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
     """
     if not user.is_active:
         raise NotAllowed(act="book: the login is switched off")
-    rows = user.memberships.filter(active=True, account__archived_at=None)
-    rows = rows.select_related(PATH_UP)
-    if membership is not None:
-        found = list(rows.filter(pk=membership.pk))
-        if not found:
-            raise NotAllowed(act=f"book under {membership.account}")
-    else:
-        found = list(rows[:20])
-        if len(found) != 1:
-            raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
-    found[0].user = user
+    found = rights_of(user, membership.pk if membership is not None else None)
+    if membership is not None and not found:
+        raise NotAllowed(act=f"book under {membership.account}")
+    if membership is None and len(found) != 1:
+        raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
     return found[0]
 
 
@@ -85,7 +81,7 @@ def _facts(
     membership: Membership, path: tuple[Account, ...], gpu_ids: Sequence[int]
 ) -> Locked:
     wanted = set(gpu_ids)
-    gpus = calendar_gpus(Gpu.objects.filter(pk__in=wanted).order_by("pk"))
+    gpus = gpus_named(wanted)
     if len(gpus) != len(wanted):
         missing = wanted - {gpu.pk for gpu in gpus}
         raise NotFound(what=f"GPU with the number {min(missing)}")

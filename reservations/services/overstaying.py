@@ -9,11 +9,12 @@ else's time begins, or after the site's longest stay.
 In each function: inside a transaction, with the row locked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from reservations import live
 from reservations.domain.calendar import CalendarGpu
@@ -28,6 +29,7 @@ from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.services import books, locking
 from reservations.services.notices import tell
 from reservations.services.rights import check_may_change
+from reservations.snapshots.compiled import compiled
 from reservations.snapshots.facts import (
     account_path,
     calendar_gpus,
@@ -194,6 +196,19 @@ def gap_notice(policy: Policy) -> timedelta:
     return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
 
 
+@compiled
+def _in_the_way(
+    *, gpus: Collection[int], user: int, after: datetime, made: int
+) -> QuerySet[Reservation, Any]:
+    rows = Reservation.objects.filter(
+        Q(allocations__gpu_id__in=gpus) | Q(user_id=user),
+        state=State.ACTIVE,
+        booked_end__lt=F("end"),
+        end__gt=after,
+    )
+    return rows.exclude(pk=made).order_by().values_list("pk")
+
+
 def make_way(
     made: Reservation,
     gpus: Sequence[CalendarGpu],
@@ -204,13 +219,10 @@ def make_way(
 ) -> None:
     """Shorten what stays on with these Gpus, or crowds the taker's own limit; tell."""
     asked = {gpu.pk for gpu in gpus}
-    rows = Reservation.objects.filter(
-        Q(allocations__gpu_id__in=asked) | Q(user_id=made.user_id),
-        state=State.ACTIVE,
-        booked_end__lt=F("end"),
-        end__gt=window.start,
-    ).exclude(pk=made.pk)
-    for pk in sorted(set(rows.order_by().values_list("pk", flat=True))):
+    rows = _in_the_way(
+        gpus=asked, user=made.user_id, after=window.start, made=made.pk
+    )  # fmt: skip
+    for pk in sorted({pk for (pk,) in rows}):
         # What is on these Gpus is locked by now; the taker's own elsewhere is not.
         row = locking.load_reservation(pk, lock=True)
         if row.state != State.ACTIVE or row.end <= row.booked_end:

@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
 from reservations.domain.closures import closed_spans
-from reservations.domain.decision import Holding, Snapshot
+from reservations.domain.decision import Snapshot
 from reservations.domain.gaps import is_gap
-from reservations.domain.lifecycle import Kind, State
+from reservations.domain.lifecycle import Kind
 from reservations.domain.overstay import stands_until
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
@@ -24,7 +26,10 @@ from reservations.models import (
     Reservation,
     SitePolicy,
 )
+from reservations.snapshots.compiled import Row, compiled, instances, whole
 from reservations.snapshots.gpus import calendar_gpus as calendar_gpus
+from reservations.snapshots.holdings import holdings_of as holdings_of
+from reservations.snapshots.holdings import own_holdings as own_holdings
 from reservations.snapshots.pools import (
     barred_pools,
     closures_between,
@@ -41,7 +46,19 @@ PATH_UP = "account__parent"
 
 def site_policy() -> Policy:
     """Return the site's rules as they are now."""
-    return SitePolicy.current().to_policy()
+    rows = _policy(pk=1)
+    return _policy_of(rows[0]) if rows else SitePolicy.current().to_policy()
+
+
+@compiled
+def _policy(*, pk: int) -> QuerySet[SitePolicy, Any]:
+    return SitePolicy.objects.filter(pk=pk).values_list(*whole(SitePolicy))
+
+
+@lru_cache(maxsize=4)
+def _policy_of(row: Row) -> Policy:
+    found: Policy = instances(row, SitePolicy)[0].to_policy()
+    return found
 
 
 def calendar_of(
@@ -66,25 +83,8 @@ def calendar_of(
             taker knows it; None: they stand in the way to the end, and so do gaps
             that are held.
     """
-    rows = list(
-        Allocation.objects.filter(
-            gpu_id__in=[gpu.pk for gpu in gpus],
-            live=True,
-            start__lt=end,
-            end__gt=start,
-        )
-        .exclude(reservation_id=ignoring or 0)
-        .order_by()
-        .values_list(
-            "gpu_id",
-            "start",
-            "end",
-            "reservation__user__display_name",
-            "reservation__user__username",
-            "reservation_id",
-            "reservation__kind",
-            "reservation__booked_end",
-        )
+    rows = _held(
+        gpus=[gpu.pk for gpu in gpus], start=start, end=end, ignoring=ignoring or 0
     )
     if leave_at is None and taker is not None:
         leave_at = taker.leave_at
@@ -109,6 +109,29 @@ def calendar_of(
     return Calendar(gpus, busy, plans)
 
 
+@compiled
+def _held(
+    *, gpus: Collection[int], start: datetime, end: datetime, ignoring: int
+) -> QuerySet[Allocation, Any]:
+    return (
+        Allocation.objects.filter(
+            gpu_id__in=gpus, live=True, start__lt=end, end__gt=start
+        )
+        .exclude(reservation_id=ignoring)
+        .order_by()
+        .values_list(
+            "gpu_id",
+            "start",
+            "end",
+            "reservation__user__display_name",
+            "reservation__user__username",
+            "reservation_id",
+            "reservation__kind",
+            "reservation__booked_end",
+        )
+    )
+
+
 def _closed(
     gpus: Sequence[CalendarGpu],
     start: datetime,
@@ -125,49 +148,6 @@ def _closed(
         window = Window(instant(one.start), instant(one.end))
         held.setdefault(one.gpu_pk, []).append(window)
     return closed_spans(closures, gpus, held, asking=asking)
-
-
-def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
-    """Return a User's live Reservations, over all Memberships."""
-    return holdings_of([user_pk], ignoring=ignoring).get(user_pk, ())
-
-
-def holdings_of(
-    user_pks: Collection[int], *, ignoring: int | None = None
-) -> dict[int, tuple[Holding, ...]]:
-    """Return each User's live Reservations, by User; no entry: none."""
-    rows = (
-        Allocation.objects.filter(
-            reservation__user_id__in=user_pks, reservation__state__in=State.live()
-        )
-        .exclude(reservation_id=ignoring or 0)
-        .order_by("reservation_id")
-        .values_list(
-            "reservation__user_id",
-            "reservation_id",
-            "reservation__start",
-            "reservation__end",
-            "reservation__booked_end",
-            "reservation__kind",
-            "gpu_id",
-        )
-    )
-    found: dict[int, dict[int, tuple[Window, Kind, set[int]]]] = {}
-    for user, pk, start, end, booked, kind, gpu in rows:
-        if is_gap(start, booked):
-            continue
-        own = found.setdefault(user, {})
-        if pk not in own:
-            # Staying on yields to one's own next booking like to anybody's.
-            own[pk] = (Window(start, min(end, booked)), Kind(kind), set())
-        own[pk][2].add(gpu)
-    return {
-        user: tuple(
-            Holding(pk, window, frozenset(gpus), kind)
-            for pk, (window, kind, gpus) in own.items()
-        )
-        for user, own in found.items()
-    }
 
 
 def account_path(membership: Membership) -> list[Account]:
@@ -235,6 +215,7 @@ def quota_infos(
     person = person_quota(
         membership, start - WEEK, end + WEEK, policy=policy,
         ignoring=ignoring, ignoring_late=ignoring_late, extra=extra,
+        known=[spend for pk, _, spend in rows if pk == membership.pk],
     )  # fmt: skip
     return (*infos, person) if person is not None else tuple(infos)
 

@@ -1,9 +1,13 @@
 """The Gpus as the calendar knows them, and why one cannot be booked."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from django.db.models import QuerySet
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.prices import read_peak
+from reservations.snapshots.compiled import Row, compiled
 from telemetry.models import Gpu, GpuQuerySet
 
 OUT_FIELDS = (
@@ -35,6 +39,28 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     Bookable by the same rule as ``Gpu.objects.bookable()``.
     """
     rows = Gpu.objects.shown() if gpus is None else gpus
+    return _read(rows.values_list(*_COLUMNS))
+
+
+def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:
+    """Return these Gpus, in pk order, as far as there are such."""
+    return _read(_named(pks=list(pks)))
+
+
+@compiled
+def _named(*, pks: Collection[int]) -> QuerySet[Gpu, Any]:
+    return Gpu.objects.filter(pk__in=pks).order_by("pk").values_list(*_COLUMNS)
+
+
+_COLUMNS = (
+    "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
+    "pool__weight", "name", "pool_id",
+    "pool__rule__restricted", "pool__rule__limited", "pool__rule__peak",
+    "present", *OUT_FIELDS,
+)  # fmt: skip
+
+
+def _read(rows: Iterable[Row]) -> list[CalendarGpu]:
     return [
         CalendarGpu(
             pk=pk,
@@ -54,10 +80,5 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
         for (
             pk, node, index, gpu_class, memory_bytes, weight, name, pool,
             restricted, limited, peak, present, *out,
-        ) in rows.values_list(
-            "pk", "node__name", "index", "pool__gpu_class", "memory_total_bytes",
-            "pool__weight", "name", "pool_id",
-            "pool__rule__restricted", "pool__rule__limited", "pool__rule__peak",
-            "present", *OUT_FIELDS,
-        )
+        ) in rows
     ]  # fmt: skip

@@ -7,6 +7,7 @@ unless a Gpu's Pool has such a rule.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
@@ -26,19 +27,13 @@ from reservations.models import (
     PoolQuota,
     PoolRule,
 )
+from reservations.snapshots.compiled import compiled
 from telemetry.models import Gpu
 
 
 def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
     """Return the closures that meet [start, end), in one query."""
-    rows = (
-        Closure.objects.standing(start, end)
-        .order_by("start", "pk")
-        .values_list(
-            "pk", "kind", "reason", "start", "end", "scope", "gpus", "node__name",
-            "pool_id", "account_id", "account__title", "account__name",
-        )
-    )  # fmt: skip
+    rows = _standing(start=start, end=end)
     gpus: dict[int, set[int]] = defaultdict(set)
     found = {}
     for row in rows:
@@ -64,6 +59,18 @@ def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
         for pk, (kind, reason, begin, over, scope, node, pool, account, names)
         in found.items()
     ]  # fmt: skip
+
+
+@compiled
+def _standing(*, start: datetime, end: datetime) -> QuerySet[Closure, Any]:
+    return (
+        Closure.objects.standing(start, end)
+        .order_by("start", "pk")
+        .values_list(
+            "pk", "kind", "reason", "start", "end", "scope", "gpus", "node__name",
+            "pool_id", "account_id", "account__title", "account__name",
+        )
+    )  # fmt: skip
 
 
 def closed_gpus(start: datetime, end: datetime) -> QuerySet[Gpu]:

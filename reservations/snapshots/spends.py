@@ -1,16 +1,21 @@
 """What counts in quotas near a span: firm time held, and late hours at their part."""
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
 
 from reservations.domain.lifecycle import Kind, State
-from reservations.domain.policy import Policy
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.domain.prices import Tariff, read_peak
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, spends_at
 from reservations.domain.window import unix
 from reservations.models import Allocation, LateReturn, Membership, Reservation
+from reservations.snapshots.compiled import compiled
 
 HOLDING = State.holding()
+LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
 
 
 def spends_of(
@@ -31,24 +36,15 @@ def spends_of(
         ignoring: a Reservation that is about to change.
         ignoring_late: one whose late hours are about to be held again.
     """
-    held = (
-        Reservation.objects.near(low, high)
-        .filter(membership_id__in=members)
-        .exclude(pk=ignoring or 0)
-        .order_by()
-        .values_list(
-            *("membership_id", account, "start", "end", "booked_end"),
-            *("cost_gpu_seconds", "kind", "state", "peaked", "pk"),
-        )
-    )
-    late = (
-        LateReturn.objects.filter(
-            membership_id__in=members, firm=True, start__lt=high, end__gt=low
-        )
-        .exclude(reservation_id=ignoring_late or 0)
-        .order_by()
-        .values_list("membership_id", account, "start", "end", "weight", "permille")
-    )
+    members, by_account = list(members), account != "membership_id"
+    held = _held(
+        members=members, low=low, high=high, longest=low - LONGEST,
+        ignoring=ignoring or 0, by_account=by_account,
+    )  # fmt: skip
+    late = _late(
+        members=members, low=low, high=high,
+        ignoring=ignoring_late or 0, by_account=by_account,
+    )  # fmt: skip
     found = [
         (pk, group, Spend(unix(begin), unix(over), weight * part))
         for pk, group, begin, over, weight, part in late
@@ -68,11 +64,61 @@ def spends_of(
     return found
 
 
+@compiled
+def _held(
+    *,
+    members: Collection[int],
+    low: datetime,
+    high: datetime,
+    longest: datetime,
+    ignoring: int,
+    by_account: bool,
+) -> QuerySet[Reservation, Any]:
+    return (
+        Reservation.objects.filter(start__lt=high, start__gt=longest, end__gt=low)
+        .filter(membership_id__in=members)
+        .exclude(pk=ignoring)
+        .order_by()
+        .values_list(
+            *("membership_id", _column(by_account), "start", "end", "booked_end"),
+            *("cost_gpu_seconds", "kind", "state", "peaked", "pk"),
+        )
+    )
+
+
+@compiled
+def _late(
+    *,
+    members: Collection[int],
+    low: datetime,
+    high: datetime,
+    ignoring: int,
+    by_account: bool,
+) -> QuerySet[LateReturn, Any]:
+    return (
+        LateReturn.objects.filter(
+            membership_id__in=members, firm=True, start__lt=high, end__gt=low
+        )
+        .exclude(reservation_id=ignoring)
+        .order_by()
+        .values_list(
+            *("membership_id", _column(by_account)),
+            *("start", "end", "weight", "permille"),
+        )
+    )
+
+
+def _column(by_account: bool) -> str:
+    return "membership__account_id" if by_account else "membership_id"
+
+
 def _by_the_hour(pks: Collection[int]) -> Iterator[tuple[int, Spend]]:
     """Yield (Reservation, cost) of Allocations, each at the price it was booked at.
 
     Up to the booked end: staying on past it counts nowhere. No query for none.
     """
+    if not pks:
+        return
     rows = Allocation.objects.filter(reservation_id__in=pks).order_by()
     for pk, pool, begin, over, booked, weight, weight_now, peak in rows.values_list(
         "reservation_id", "gpu__pool_id", "start", "end", "reservation__booked_end",
@@ -96,26 +142,36 @@ def person_quota(
     ignoring: int | None = None,
     ignoring_late: int | None = None,
     extra: Sequence[Spend] = (),
+    known: Sequence[Spend],
 ) -> QuotaInfo | None:
     """Return what one person may hold over all Memberships; None: it binds nowhere.
 
     It does not where their quotas together are no more.
+
+    Args:
+        known: what counts for this Membership, read before.
     """
     most = policy.person_quota_gpu_seconds
-    rows = Membership.objects.filter(user_id=membership.user_id).order_by()
-    own = dict(rows.values_list("pk", "quota_gpu_seconds"))
+    own: dict[int, int | None] = dict(_quotas(user=membership.user_id))
     together = sum(
         policy.quota_gpu_seconds if quota is None else quota for quota in own.values()
     )
     if together <= most:
         return None
-    found = spends_of(
-        own, low, high, ignoring=ignoring, ignoring_late=ignoring_late
+    others = [pk for pk in own if pk != membership.pk]
+    found = [] if not others else spends_of(
+        others, low, high, ignoring=ignoring, ignoring_late=ignoring_late
     )  # fmt: skip
     return QuotaInfo(
         account="All your accounts",
         quota_gpu_seconds=most,
-        spends=(*extra, *(spend for _, _, spend in found)),
+        spends=(*extra, *known, *(spend for _, _, spend in found)),
         own=False,
         person=True,
     )
+
+
+@compiled
+def _quotas(*, user: int) -> QuerySet[Membership, Any]:
+    rows = Membership.objects.filter(user_id=user).order_by()
+    return rows.values_list("pk", "quota_gpu_seconds")

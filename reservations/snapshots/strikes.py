@@ -1,10 +1,14 @@
 """The no-shows of a User, and the shorter horizon that follows from them."""
 
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
 
 from reservations.domain.policy import Policy
 from reservations.domain.strikes import Strike, looks_back_seconds, strike_of
 from reservations.models import Reservation
+from reservations.snapshots.compiled import compiled
 
 
 def recent_no_shows(
@@ -12,11 +16,18 @@ def recent_no_shows(
 ) -> tuple[datetime, ...]:
     """Return when a User did not come, over all Memberships, as far as it matters."""
     since = now - timedelta(seconds=looks_back_seconds(policy))
+    rows = _no_shows(user=user_pk, since=since, now=now)
+    return tuple(at for (at,) in rows if at is not None)
+
+
+@compiled
+def _no_shows(
+    *, user: int, since: datetime, now: datetime
+) -> QuerySet[Reservation, Any]:
     rows = Reservation.objects.filter(
-        user_id=user_pk, no_show=True, ended_at__gt=since, ended_at__lte=now
-    ).order_by("ended_at")
-    ends = rows.values_list("ended_at", flat=True)
-    return tuple(at for at in ends if at is not None)
+        user_id=user, no_show=True, ended_at__gt=since, ended_at__lte=now
+    )
+    return rows.order_by("ended_at").values_list("ended_at")
 
 
 def user_strike(user_pk: int, *, now: datetime, policy: Policy) -> Strike | None:

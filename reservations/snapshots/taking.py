@@ -3,11 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
 
 from reservations.domain.calendar import FlexInfo, Plan
 from reservations.domain.lifecycle import State
 from reservations.domain.window import Window
 from reservations.models import Reservation, WaitingRequest
+from reservations.snapshots.compiled import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,29 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
 
     Those inside the freeze hold nothing: that time is anyone's (POLICY.md rule 3).
     """
-    rows = (
+    rows = _planned(
+        frozen=taker.frozen_until, start=start, end=end, taker=taker.user_pk
+    )
+    return tuple(
+        Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
+        for pk, user_pk, gpu_ids, begin, over, state in rows
+        # Those that were placed are on the calendar.
+        if state == WaitingRequest.State.WAITING and begin and over
+    )
+
+
+@compiled
+def _planned(
+    *, frozen: datetime, start: datetime, end: datetime, taker: int
+) -> QuerySet[WaitingRequest, Any]:
+    return (
         WaitingRequest.objects.filter(
             planned=True,
-            expected_start__gt=taker.frozen_until,
+            expected_start__gt=frozen,
             expected_start__lt=end,
             expected_end__gt=start,
         )
-        .exclude(user_id=taker.user_pk)
+        .exclude(user_id=taker)
         .order_by()
         .values_list(
             "pk",
@@ -54,30 +73,11 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
             "state",
         )
     )
-    return tuple(
-        Plan(pk, user_pk, frozenset(gpu_ids), Window(begin, over))
-        for pk, user_pk, gpu_ids, begin, over, state in rows
-        # Those that were placed are on the calendar.
-        if state == WaitingRequest.State.WAITING and begin and over
-    )
 
 
 def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
     """Return those of these flex Reservations that are neither frozen nor own."""
-    rows = (
-        Reservation.objects.filter(
-            pk__in=pks, state=State.CONFIRMED, start__gt=taker.frozen_until
-        )
-        .exclude(user_id=taker.user_pk)
-        .order_by()
-        .values_list(
-            "pk", "membership_id", "membership__account_id",
-            "membership__account__title", "membership__account__name",
-            "start", "end", "cost_gpu_seconds", "created_at",
-            "user__display_name", "user__username", "user_id",
-            "waited__planned", "waited__expected_start", "waited__expected_end",
-        )
-    )  # fmt: skip
+    rows = _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
     # Plain values: there may be thousands.
     return {
         pk: FlexInfo(
@@ -100,3 +100,23 @@ def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, Fl
             shown, login, user, planned, plan_start, plan_end,
         ) in rows
     }  # fmt: skip
+
+
+@compiled
+def _unfrozen(
+    *, pks: Collection[int], frozen: datetime, taker: int
+) -> QuerySet[Reservation, Any]:
+    return (
+        Reservation.objects.filter(
+            pk__in=pks, state=State.CONFIRMED, start__gt=frozen
+        )
+        .exclude(user_id=taker)
+        .order_by()
+        .values_list(
+            "pk", "membership_id", "membership__account_id",
+            "membership__account__title", "membership__account__name",
+            "start", "end", "cost_gpu_seconds", "created_at",
+            "user__display_name", "user__username", "user_id",
+            "waited__planned", "waited__expected_start", "waited__expected_end",
+        )
+    )  # fmt: skip

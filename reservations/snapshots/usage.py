@@ -18,7 +18,7 @@ from reservations.domain.fairshare import (
 )
 from reservations.domain.policy import Policy
 from reservations.domain.window import unix
-from reservations.models import Account, LedgerEntry, Membership
+from reservations.models import Account, KeptUsage, LedgerEntry, Membership
 from reservations.snapshots.facts import (
     committed_gpu_seconds,
     pending_late_gpu_seconds,
@@ -106,14 +106,37 @@ def _fresh(name: str, second: int, half_life_seconds: int) -> _Sums | None:
 
 
 def _before(name: str, half_life_seconds: int, newest: int) -> _Sums:
-    """Return the sums to go on from; empty ones where the kept do not serve."""
+    """Return the sums to go on from: this process's, else those that are stored."""
     sums = _kept.get(name)
     if sums is None or sums.half_life_seconds != half_life_seconds:
-        return _Sums(half_life_seconds=half_life_seconds)
+        sums = _stored(half_life_seconds)
     # Another database of the same name (a test's) may hold fewer rows.
     if sums.settled_pk > newest:
         return _Sums(half_life_seconds=half_life_seconds)
     return sums
+
+
+def _stored(half_life_seconds: int) -> _Sums:
+    """Return the sums that ``services.usage`` stored; empty ones where it did not."""
+    row = KeptUsage.objects.filter(half_life_seconds=half_life_seconds).first()
+    if row is None:
+        return _Sums(half_life_seconds=half_life_seconds)
+    sums = {int(pk): int(total, 16) for pk, total in row.sums.items()}
+    return _Sums(
+        half_life_seconds=half_life_seconds, settled_pk=row.settled_pk, settled=sums
+    )
+
+
+def settled_charges(now: datetime, policy: Policy) -> tuple[int, dict[int, int]] | None:
+    """Return up to which row of the ledger charges are added up, and the sums.
+
+    None where the ledger is small: it is read anew each time.
+    """
+    _charges(unix(now), policy.half_life_seconds)
+    sums = _kept.get(str(connection.settings_dict["NAME"]))
+    if sums is None or sums.half_life_seconds != policy.half_life_seconds:
+        return None
+    return sums.settled_pk, sums.settled
 
 
 def _further(sums: _Sums, rows, *, second: int, newest: int) -> _Sums:  # type: ignore[no-untyped-def]

@@ -1,0 +1,61 @@
+"""What people hold at present, over all their Memberships."""
+
+from collections.abc import Collection
+from typing import Any
+
+from django.db.models import QuerySet
+
+from reservations.domain.decision import Holding
+from reservations.domain.gaps import is_gap
+from reservations.domain.lifecycle import Kind, State
+from reservations.domain.window import Window
+from reservations.models import Allocation
+from reservations.snapshots.compiled import compiled
+
+
+def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
+    """Return a User's live Reservations, over all Memberships."""
+    return holdings_of([user_pk], ignoring=ignoring).get(user_pk, ())
+
+
+def holdings_of(
+    user_pks: Collection[int], *, ignoring: int | None = None
+) -> dict[int, tuple[Holding, ...]]:
+    """Return each User's live Reservations, by User; no entry: none."""
+    rows = _live(users=list(user_pks), ignoring=ignoring or 0)
+    found: dict[int, dict[int, tuple[Window, Kind, set[int]]]] = {}
+    for user, pk, start, end, booked, kind, gpu in rows:
+        if is_gap(start, booked):
+            continue
+        own = found.setdefault(user, {})
+        if pk not in own:
+            # Staying on yields to one's own next booking like to anybody's.
+            own[pk] = (Window(start, min(end, booked)), Kind(kind), set())
+        own[pk][2].add(gpu)
+    return {
+        user: tuple(
+            Holding(pk, window, frozenset(gpus), kind)
+            for pk, (window, kind, gpus) in own.items()
+        )
+        for user, own in found.items()
+    }
+
+
+@compiled
+def _live(*, users: Collection[int], ignoring: int) -> QuerySet[Allocation, Any]:
+    return (
+        Allocation.objects.filter(
+            reservation__user_id__in=users, reservation__state__in=State.live()
+        )
+        .exclude(reservation_id=ignoring)
+        .order_by("reservation_id")
+        .values_list(
+            "reservation__user_id",
+            "reservation_id",
+            "reservation__start",
+            "reservation__end",
+            "reservation__booked_end",
+            "reservation__kind",
+            "gpu_id",
+        )
+    )
