@@ -188,11 +188,6 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 2.0,
         "options": {"expires": 5},
     },
-    "jobs": {
-        "task": "placement.tasks.follow",
-        "schedule": 2.0,
-        "options": {"expires": 5},
-    },
     # Which Jobs are due is in the database: see placement's policy.
     "moves": {
         "task": "placement.tasks.look_again",
