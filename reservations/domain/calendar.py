@@ -120,9 +120,13 @@ class Calendar:
         gpus: Iterable[CalendarGpu],
         busy: Iterable[Busy],
         plans: Iterable[Plan] = (),
+        gaps: Mapping[int, int] | None = None,
     ) -> None:
         self.gpus = tuple(gpus)
         self.plans = tuple(plans)
+        self.gaps = gaps or {}
+        """Until when (Unix seconds) a Job in a gap is on a Gpu: it is free, but takes
+        its notice to leave."""
         spans: dict[int, list[Busy]] = defaultdict(list)
         for span in busy:
             spans[span.gpu_pk].append(span)
@@ -207,7 +211,7 @@ class Calendar:
         other._changes = {
             g: c.union(other.changes(g)) for g, c in self._changes.items()
         }
-        other.gpus = self.gpus
+        other.gpus, other.gaps = self.gpus, self.gaps
         other._spans, other._ends = self._spans | other._spans, self._ends | other._ends
         return other
 
@@ -239,9 +243,14 @@ class Calendar:
         ]
 
     def sets(self, window: Window, wish: Wish) -> list[tuple[CalendarGpu, ...]]:
-        """Return the sets of free Gpus worth taking: unplanned ones before others."""
-        free = self.free(window, wish)
+        """Return the sets of free Gpus worth taking.
+
+        Those that nobody plans for, and no Job in a gap is on, before others.
+        """
+        free, start = self.free(window, wish), unix(window.start)
         planned = self.planned_gpus(window)
+        if self.gaps:
+            planned |= {pk for pk, end in self.gaps.items() if end > start}
         if not planned:
             return choices(free, wish.count)
         clear = [gpu for gpu in free if gpu.pk not in planned]

@@ -106,7 +106,8 @@ def calendar_of(
     ]
     busy += _closed(gpus, start, end, busy, asking)
     plans = plans_between(start, end, taker) if taker is not None else ()
-    return Calendar(gpus, busy, plans)
+    gaps = {row[0]: unix(row[2]) for row in rows if is_gap(row[1], row[-1])}
+    return Calendar(gpus, busy, plans, gaps if leave_at is not None else None)
 
 
 @compiled

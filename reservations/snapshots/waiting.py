@@ -106,7 +106,9 @@ class Look:
         barred = barred_pools(self.gpus, asking)
         if barred:
             open_gpus = [gpu for gpu in self.gpus if gpu.pool_pk not in barred]
-            calendar = Calendar(open_gpus, calendar.busy(), calendar.plans)
+            calendar = Calendar(
+                open_gpus, calendar.busy(), calendar.plans, calendar.gaps
+            )
         return Snapshot(
             policy=self.policy,
             calendar=calendar,
