@@ -16,7 +16,7 @@ from pathlib import Path
 
 from placement.domain.errors import OrderRefused
 from placement.domain.orders import Limits, Order
-from placement.domain.recipes import RECIPES
+from placement.domain.recipes import RECIPES, SERVE
 
 LOWEST_UID = 1000
 # "nobody" of every distribution: an account that others share.
@@ -39,11 +39,18 @@ def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
 
     Raises:
         OrderRefused: ``unix_user`` (no such account, or not a student's) or
-            ``isolation`` (a script, or a recipe that runs its owner's code, without a
-            user of its own).
+            ``isolation`` (a script, a recipe that runs its owner's code, or models
+            served by root, without a user of its own).
     """
     if os.geteuid() == 0 and order.unix_user:
         return _lookup(order.unix_user)
+    root = os.geteuid() == 0
+    if order.recipe == SERVE.name and root and not (allow_scripts or _on_a_laptop()):
+        # Its models are anybody's files: root reads none of them.
+        raise OrderRefused(
+            "isolation", f"{order.user or 'the owner'} has no Unix user on this node, "
+            "so nothing of theirs is served here",
+        )  # fmt: skip
     recipe = RECIPES.get(order.recipe or "")
     own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)
     if own_code and not allow_scripts:
@@ -57,6 +64,11 @@ def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
             f"{why}, so Jobs are not isolated and only ready recipes run here",
         )
     return None
+
+
+def _on_a_laptop() -> bool:
+    """Whether this runs under ``make run``, whose user is the machine's owner."""
+    return bool(os.environ.get("GPUPORTAL_SUPERVISOR_PID"))
 
 
 def _lookup(name: str) -> Identity:

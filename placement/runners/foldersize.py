@@ -21,8 +21,8 @@ from pathlib import Path
 
 from telemetry.domain.units import format_bytes
 
-LOOK_SECONDS = 5.0
-MOST_SHARE = 0.1
+LOOK_SECONDS = 2.0
+MOST_SHARE = 0.05
 """Of the time goes into looking, where a folder has very many files."""
 MOST_DEPTH = 200
 BLOCK_BYTES = 512

@@ -17,7 +17,7 @@ def main() -> int:
     with os.fdopen(0, encoding="utf-8") as source:
         begin = Begin.from_json(source.read())
     # The lowest free number: the standard input is nothing again.
-    os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     mounts.no_new_privileges()
     begin.run()
 

@@ -106,7 +106,7 @@ def _devices(
     uuids: Sequence[str], minors: dict[str, int], driver: Path
 ) -> tuple[str, ...]:
     """Device files of the reserved Gpus. Raises UnitInvalid."""
-    split = [uuid for uuid in uuids if uuid not in minors]
+    split = [uuid for uuid in uuids if uuid.startswith("MIG-")]
     granted = driver / "nvidia-caps/mig-minors"
     return device_files(
         uuids,

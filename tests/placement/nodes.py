@@ -70,6 +70,8 @@ class Web:
     def __init__(self, script: str = "") -> None:
         self.script = script.encode()
         self.files = b""
+        self.pages: dict[str, bytes] = {}
+        """Address -> what else it gives out."""
         self.logs: dict[str, bytes] = {}
         self.down = False
         web = self
@@ -89,7 +91,8 @@ class Web:
                     self.answer(503 if web.down else 401, b"")
                     return
                 files = self.path.endswith("/files")
-                self.answer(200, web.files if files else web.script)
+                usual = web.files if files else web.script
+                self.answer(200, web.pages.get(self.path.partition("?")[0], usual))
 
             def do_PUT(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))

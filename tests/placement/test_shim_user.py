@@ -45,7 +45,8 @@ def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
     shutil.rmtree(folder)
 
 
-def run(node, web, uid=UID, **changes):
+def run(node, web, uid=UID, env=None, **changes):
+    """Run one Job as a user of that uid; ``env``: more of the shim's environment."""
     settings = replace(node, web_url=web.url)
     order = script_order(web, unix_user="student", **changes)
     folder = LocalRunner(settings).accept(order, order.payload())
@@ -55,6 +56,7 @@ def run(node, web, uid=UID, **changes):
             "GPUPORTAL_WEB_URL": web.url,
             "GPUPORTAL_NODE_TOKEN_FILE": str(node.token_file),
             "PATH": os.environ["PATH"],
+            **(env or {}),
         },
         check=True,
         timeout=20,
