@@ -63,10 +63,11 @@ class BookingError(Exception):
 
 @dataclass(eq=False)
 class Refusal(BookingError):
-    """The rules say no. ``next_slot`` is set by whoever searched for one."""
+    """No, by the rules. Who searched sets ``next_slot``, who judged ``judged_by``."""
 
     code: ClassVar[str] = "refused"
     next_slot: Slot | None = field(default=None, init=False, repr=False)
+    judged_by: object = field(default=None, init=False, repr=False)
 
 
 @dataclass(eq=False)

@@ -1,10 +1,11 @@
 """The inputs of a decision, small enough to keep, and the decision again from them.
 
-POLICY.md section 3, rule 8 and I14: every decision is kept with what it was judged by
-(the version of the policy, the request, one's own holdings, what counted in each quota
-within the 7 days around it, the flex in the way, and of the Fair Tree the part that
-decided), so that ``recompute`` gives the same decision, years later and without the
-database. The sums are of the append-only ledger and of the calendar as they were.
+POLICY.md section 3, rule 8 and I14: every decision, a refusal too, is kept with what it
+was judged by (the version of the policy, the request, one's own holdings, what counted
+in each quota within the 7 days around it, the flex in the way, and of the Fair Tree the
+part that decided), so that ``recompute`` gives the same decision, years later and
+without the database. The sums are of the append-only ledger and of the calendar as
+they were.
 
 Of the tree only the paths of those concerned are kept; at each Level all others are
 one Membership with the rest of the shares and of the usage, so that every level_fs on
@@ -19,9 +20,11 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo
+from reservations.domain.calendar import Busy, Calendar, CalendarGpu, FlexInfo, Plan
+from reservations.domain.closures import ClosureInfo
 from reservations.domain.decision import decide
 from reservations.domain.displacement import FairTree
+from reservations.domain.errors import Refusal
 from reservations.domain.fairshare import AccountShares, MemberShares
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
@@ -89,6 +92,51 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
     return kept | {name: value for name, value in more.items() if value}
 
 
+def refused_inputs(request: Request, snapshot: Snapshot) -> dict[str, object]:
+    """Return what a refusal is judged by: the same, and what only refuses.
+
+    That is closed time, plans of those who wait, Pools kept for others, and what the
+    Gpus are called. Who holds what is not kept.
+    """
+    window = request.window
+    closed = [
+        [at, c.kind, c.reason, c.account, unix(c.start), unix(c.end)]
+        for at, c in enumerate(
+            span.closed
+            for gpu in request.gpus
+            for span in snapshot.calendar.clashes(gpu.pk, window)
+        )
+        if c is not None
+    ]
+    asked = {gpu.pk for gpu in request.gpus}
+    more: dict[str, object] = {
+        "closed": closed,
+        "plans": [
+            [unix(p.window.start), unix(p.window.end), sorted(p.gpu_pks & asked)]
+            for p in snapshot.calendar.plans
+            if p.gpu_pks & asked and p.window.meets(window)
+        ],
+        "barred": [[pk, list(names)] for pk, names in snapshot.barred.items()],
+    }
+    named = [[g.node, g.index, g.gpu_class, g.bookable, g.out] for g in request.gpus]
+    kept = inputs_of(request, snapshot) | {"named": named}
+    return kept | {name: value for name, value in more.items() if value}
+
+
+def recompute_refusal(inputs: Mapping[str, Any], policy: Policy) -> Refusal | None:
+    """Return the refusal that follows; None: it would not be refused.
+
+    Args:
+        policy: the rules of the version that the inputs name.
+
+    Raises:
+        ValueError: another version, or a form that is not known.
+    """
+    _check(inputs, policy)
+    request = _request(inputs)
+    return decide(request, _snapshot(inputs, request, policy)).refusal
+
+
 def recompute(inputs: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
     """Return the decision that follows, as ``Decision.to_json`` tells it.
 
@@ -100,14 +148,18 @@ def recompute(inputs: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
     Raises:
         ValueError: another version, or a form that is not known.
     """
+    _check(inputs, policy)
+    request = _request(inputs)
+    return without_places(decide(request, _snapshot(inputs, request, policy)).to_json())
+
+
+def _check(inputs: Mapping[str, Any], policy: Policy) -> None:
     if inputs["form"] != FORM:
         raise ValueError(f"inputs of the form {inputs['form']} are not known")
     if inputs["policy"] != policy.version:
         raise ValueError(
             f"version {inputs['policy']} of the policy decided, not {policy.version}"
         )
-    request = _request(inputs)
-    return without_places(decide(request, _snapshot(inputs, request, policy)).to_json())
 
 
 def without_places(decision: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,20 +269,29 @@ def _window(start: int, end: int) -> Window:
 
 def _request(inputs: Mapping[str, Any]) -> Request:
     earliest = inputs.get("earliest")
-    return Request(
-        gpus=tuple(
+    # What was decided and not refused needs no names.
+    names = inputs.get("named") or [("", pk, "", True, "") for pk, *_ in inputs["gpus"]]
+    gpus = []
+    for row, (node, index, gpu_class, bookable, out) in zip(
+        inputs["gpus"], names, strict=True
+    ):
+        pk, weight, pool, *peak = row
+        gpus.append(
             CalendarGpu(
                 pk,
-                "",
-                pk,
-                "",
+                node,
+                index,
+                gpu_class,
                 0,
                 weight,
+                bookable=bookable,
                 pool_pk=pool,
+                out=out,
                 peak=read_peak(*peak) if peak else None,
             )
-            for pk, weight, pool, *peak in inputs["gpus"]
-        ),
+        )
+    return Request(
+        gpus=tuple(gpus),
         window=_window(*inputs["window"]),
         now=instant(inputs["now"]),
         earliest=instant(earliest) if earliest else None,
@@ -246,13 +307,21 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         )
         for pk, member, start, end, cost, booked, planned in inputs.get("flex", ())
     }  # fmt: skip
+    closed = {
+        at: ClosureInfo(0, kind, reason, instant(start), instant(end), account=account)
+        for at, kind, reason, account, start, end in inputs.get("closed", ())
+    }
     busy = [
-        Busy(gpu, start, end, "", flex.get(pk))
-        for gpu, start, end, pk in inputs.get("busy", ())
+        Busy(gpu, start, end, "", flex.get(pk), closed.get(at))
+        for at, (gpu, start, end, pk) in enumerate(inputs.get("busy", ()))
+    ]
+    plans = [
+        Plan(0, 0, frozenset(gpus), _window(start, end))
+        for start, end, gpus in inputs.get("plans", ())
     ]
     return Snapshot(
         policy=policy,
-        calendar=Calendar(request.gpus, busy),
+        calendar=Calendar(request.gpus, busy, plans),
         own=tuple(
             Holding(pk, _window(start, end), frozenset(gpus), Kind(kind))
             for pk, start, end, kind, gpus in inputs.get("own", ())
@@ -263,6 +332,7 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         tree=_read_tree(inputs.get("tree")),
         strike=_read_strike(inputs.get("strike")),
         right=_read_right(inputs.get("right")),
+        barred={pk: tuple(names) for pk, names in inputs.get("barred", ())},
     )
 
 

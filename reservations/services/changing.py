@@ -29,6 +29,7 @@ from reservations.services.booking import (
     judge,
     wish_of,
 )
+from reservations.services.refused import keep_refusal
 from reservations.services.returned import (
     allocations_of,
     given_back,
@@ -101,6 +102,9 @@ def change(
         refusal = refused
     if before.state == State.CONFIRMED:
         _add_next_slot(refusal, before, wanted, window, now=now, policy=policy)
+    keep_refusal(
+        before.membership, wanted, window.start, window.end, refusal=refusal, now=now
+    )
     raise refusal
 
 

@@ -30,6 +30,7 @@ from reservations.models import (
     NoticeSettings,
     Occurrence,
     Offer,
+    RefusedRequest,
     Reservation,
     Series,
     SitePolicy,
@@ -125,6 +126,7 @@ def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> Nam
 def _drop_own(user: User, now: datetime) -> None:
     """Delete what only the person had, and end what they were part of."""
     Delivery.objects.filter(notice__user=user).delete()
+    RefusedRequest.objects.filter(membership__user=user).delete()
     for model in (Notice, ApiToken, Invitation, NoticeSettings, CalendarFeed):
         model._default_manager.filter(user=user).delete()
     Reservation.objects.filter(user=user).exclude(purpose="").update(purpose="")

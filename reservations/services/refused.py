@@ -1,22 +1,29 @@
-"""Counts what was asked for and refused: a row a day, Membership, Pool and rule.
+"""Counts what was asked for and refused, and keeps the newest with their reasons.
 
 Called after a refusal, when its transaction is rolled back. Reports show it as demand
-that the Gpus could not serve, so what was only asked wrongly (off the grid, in the
-past) does not count, and a preview never does.
+that the Gpus could not serve: a row a day, Membership, Pool and rule. What was only
+asked wrongly (off the grid, in the past) does not count, and a preview never does.
+
+The decision itself is kept too (POLICY.md rule 8, I14): the numbers, the words, and
+what decides it again. Asking costs nothing, so of each Membership only the newest
+``KEPT`` stay, and none longer than ``KEPT_FOR``.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Collection
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from reservations.domain.errors import Refusal
+from reservations.domain.errors import GpuTaken, Refusal, json_ready
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
-from reservations.models import Membership, RefusedDemand
+from reservations.domain.request import Request, Snapshot
+from reservations.domain.stored import refused_inputs
+from reservations.models import Membership, RefusedDemand, RefusedRequest
 from reservations.services.turns import turn
 from telemetry.models import Gpu
 
@@ -26,8 +33,13 @@ NO_DEMAND = frozenset(
         "off-grid",
         "no-gpus",
         "membership-needed",
+        "stale-version",
+        "not-changeable",
     }
 )
+KEPT = 20
+"""Refused requests of one Membership; the oldest make room."""
+KEPT_FOR = timedelta(days=30)
 log = logging.getLogger(__name__)
 
 
@@ -65,6 +77,7 @@ def count_refusal(
                 _add(key, gpus * seconds)
     except DatabaseError:
         log.exception("a refusal of membership %s is not counted", membership.pk)
+    keep_refusal(membership, gpu_ids, start, end, refusal=refusal, now=now)
 
 
 def _add(key: dict[str, object], gpu_seconds: int) -> None:
@@ -82,3 +95,72 @@ def _add(key: dict[str, object], gpu_seconds: int) -> None:
     except IntegrityError:
         # Somebody else's refusal of the same kind made the row just now.
         rows.update(**more)
+
+
+def keep_refusal(
+    membership: Membership,
+    gpu_ids: Collection[int],
+    start: datetime,
+    end: datetime,
+    *,
+    refusal: Refusal,
+    now: datetime,
+) -> None:
+    """Keep a refused request with its reason, and forget what is old.
+
+    Who holds the Gpus is left out of the words and of the numbers: whether a name may
+    be read can change, and its owner can be erased. What was only asked wrongly is
+    not kept; where the row cannot be written, the log says so.
+    """
+    if refusal.code in NO_DEMAND:
+        return
+    try:
+        _keep(membership, gpu_ids, (start, end), refusal, now)
+    except DatabaseError:
+        log.exception("a refusal of membership %s is not kept", membership.pk)
+
+
+def forget_old(now: datetime) -> int:
+    """Delete refused requests older than ``KEPT_FOR``; how many."""
+    old = RefusedRequest.objects.filter(asked_at__lt=now - KEPT_FOR)
+    return old.delete()[0]
+
+
+def _keep(
+    membership: Membership,
+    gpu_ids: Collection[int],
+    asked: tuple[datetime, datetime],
+    refusal: Refusal,
+    now: datetime,
+) -> None:
+    told = replace(refusal, user="") if isinstance(refusal, GpuTaken) else refusal
+    judged, slot = refusal.judged_by, refusal.next_slot
+    inputs = None
+    if isinstance(judged, tuple):
+        request, snapshot = judged
+        assert isinstance(request, Request) and isinstance(snapshot, Snapshot)
+        inputs = refused_inputs(request, snapshot)
+    rows = RefusedRequest.objects.filter(membership=membership)
+    with turn(), transaction.atomic():
+        rows.create(
+            membership=membership,
+            asked_at=now,
+            gpu_ids=sorted(set(gpu_ids)),
+            start=asked[0],
+            end=asked[1],
+            rule=told.code[:40],
+            text=told.text(timezone.get_current_timezone())[:600],
+            fields=told.fields,
+            next_slot=None
+            if slot is None
+            else {
+                "gpu_ids": list(slot.gpu_ids),
+                "start": json_ready(slot.start),
+                "end": json_ready(slot.end),
+                "kind": slot.kind.value,
+            },
+            inputs=inputs,
+        )
+        old = list(rows.values_list("pk", flat=True)[KEPT : 2 * KEPT])
+        if old:
+            rows.filter(pk__in=old).delete()

@@ -2,7 +2,7 @@
 
 import csv
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -14,7 +14,13 @@ from django.views.decorators.http import require_safe
 from reservations import services
 from reservations.domain.policy import Policy
 from reservations.forms import LedgerForm, read
-from reservations.models import Account, LedgerEntry, Membership, User
+from reservations.models import (
+    Account,
+    LedgerEntry,
+    Membership,
+    RefusedRequest,
+    User,
+)
 from reservations.services.standing import MembershipStanding, Standing
 from reservations.snapshots.facts import site_policy
 from reservations.views import standing_words as words
@@ -25,6 +31,8 @@ from reservations.views.standing_rights import Rights, rights_of
 from telemetry.domain.sheet import tame
 
 ROWS_PER_PAGE = 25
+REFUSED = 8
+"""Refused requests that are shown; some more are kept."""
 CSV_ROWS = 100_000
 """More than anybody reads; an answer is built in memory."""
 
@@ -114,6 +122,31 @@ def _rights(
     return rights_of(whole, policy, only=None if own else shown.membership.pk)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """One's own refused request, with what was told to work instead."""
+
+    row: RefusedRequest
+    slot_start: datetime | None
+    slot_kind: str
+
+    @property
+    def count(self) -> int:
+        """Return how many Gpus were asked for."""
+        return len(self.row.gpu_ids)
+
+
+def _refused(shown: MembershipStanding | None) -> list[Refused]:
+    if shown is None:
+        return []
+    found = []
+    for row in RefusedRequest.objects.filter(membership=shown.membership)[:REFUSED]:
+        slot = row.next_slot or {}
+        at = datetime.fromisoformat(slot["start"]) if slot else None
+        found.append(Refused(row, at, slot.get("kind", "")))
+    return found
+
+
 @require_safe
 def standing(request: HttpRequest) -> HttpResponse:
     """Show how one stands; heads and the operator may choose whose."""
@@ -153,6 +186,7 @@ def standing(request: HttpRequest) -> HttpResponse:
             "charts": words.quota_charts(
                 shown.quotas if shown else (), horizon_at=horizon_at
             ),
+            "refused": _refused(shown) if own else [],
             "steered": Account.objects.filter(pk__in=steered_accounts(user)),
             "page": Paginator(rows, ROWS_PER_PAGE).get_page(asked.page),
             "query": query.urlencode(),

@@ -22,13 +22,18 @@ from reservations import services
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.quota import PERMILLE, Load
-from reservations.domain.stored import recompute, without_places
+from reservations.domain.stored import (
+    recompute,
+    recompute_refusal,
+    without_places,
+)
 from reservations.domain.window import WEEK_SECONDS, Window, instant, unix
 from reservations.models import (
     Account,
     Allocation,
     LateReturn,
     LedgerEntry,
+    RefusedRequest,
     Reservation,
     SitePolicy,
     Token,
@@ -274,6 +279,19 @@ def check_decided_again(story: Story) -> None:
         again = json.loads(json.dumps(recompute(stored, policy)))
         assert again == without_places(decision), pk
         story.again[pk] = version
+    check_refused_again()
+
+
+def check_refused_again() -> None:
+    """I14 of refusals: the same rule, and the same numbers without names."""
+    for row in RefusedRequest.objects.exclude(inputs=None).select_related("membership"):
+        policy = SitePolicy.of_version(row.inputs["policy"])
+        assert policy is not None
+        again = recompute_refusal(row.inputs, policy)
+        assert again is not None, row.text
+        assert again.code == row.rule
+        told = json.loads(json.dumps(again.fields))
+        assert told == row.fields, row.text
 
 
 def tell(story: Story, acts: list[tuple[str, int]]) -> None:
@@ -323,12 +341,15 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
             story = Story(lab, users, start)
             tell(story, acts)
             done.update(story.done)
+            kept = RefusedRequest.objects.exclude(inputs=None)
+            done.update(f"no: {rule}" for rule in kept.values_list("rule", flat=True))
             done["strikes"] += Reservation.objects.filter(no_show=True).count()
             done["displaced"] += Reservation.objects.filter(state="displaced").count()
 
     stories()
     assert min(done[act] for act in ("refused", "cancel", "stay")) > 3, done
     assert done["book"] > 30, done
+    assert len([what for what in done if what.startswith("no: ")]) > 2, done
 
 
 def test_flex_counts_in_no_quota_and_is_paid_all_the_same(lab, alice) -> None:
