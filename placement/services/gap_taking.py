@@ -8,7 +8,7 @@ the locks of ``reservations.services.gaps``.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, transaction
@@ -29,6 +29,7 @@ from placement.domain.backfill import (
 from placement.domain.errors import PlacementError
 from placement.domain.lifecycle import JobState
 from placement.models import Backfill, Job
+from placement.services import carrying
 from placement.services.gap_moves import move_gap_job
 from placement.services.jobs import launch_in
 from reservations.domain.calendar import Calendar, Search, Wish, first_slots
@@ -40,7 +41,7 @@ from reservations.models import SitePolicy
 from reservations.services import gaps, locking, notices
 from reservations.services.turns import turn
 from reservations.snapshots.facts import calendar_gpus, site_policy
-from reservations.snapshots.gaps import open_calendar, open_gpus
+from reservations.snapshots.gaps import HEARD_SECONDS, open_calendar, open_gpus
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.usage import rank_with, usage_by_membership
 from telemetry.models import Gpu
@@ -165,6 +166,9 @@ def _serve(row: Backfill, look: Look) -> bool:
     )
     try:
         gap = _gap_for(row, wants, look)
+        if gap is None and _may_travel(before, look.now):
+            wants = replace(wants, node="")
+            gap = _gap_for(row, wants, look)
         if gap is not None:
             most = None if left is None else left + leave_seconds(look.grace_seconds)
             _take(row, gap, wants.shortest_seconds, most, before, look.now)
@@ -194,6 +198,14 @@ def _gap_for(row: Backfill, wants: Wants, look: Look) -> Gap | None:
     )
     free = [one for one in look.free if one.gpu.pool_pk not in barred]
     return best_gap(free, wants, now=look.now, until=until)
+
+
+def _may_travel(before: Job | None, now: datetime) -> bool:
+    """Say whether its checkpoint could be brought to another node, if it has one."""
+    if before is None or not carrying.allowed():
+        return False
+    seen = before.node.last_seen_at
+    return seen is not None and now - seen <= timedelta(seconds=HEARD_SECONDS)
 
 
 def last_begun(row: Backfill) -> Job | None:
