@@ -107,4 +107,4 @@ def test_asking_costs_nothing_so_only_the_newest_refusals_stay(
     ask(lab, carol, lab.gpus[:1], at(12), 1, now=NOW + timedelta(minutes=9))
     assert refused.forget_old(NOW + refused.KEPT_FOR + timedelta(minutes=4)) == 1
     _drop_own(carol, NOW)
-    assert not rows.exists()
+    assert not rows.all().exists()
