@@ -102,6 +102,11 @@ def test_a_script_where_jobs_are_not_isolated_is_refused(node, told):
     desk = OrderDesk(replace(node, allow_scripts=False), publish=told.append)
     assert not give(desk, make_order(recipe=None, argv=()))
     assert told[0]["code"] == "isolation"
+    # Here no systemd runs: a node that is to enforce says so, and starts nothing.
+    strict = replace(node, allow_scripts=False, isolation="enforced")
+    assert not give(OrderDesk(strict, publish=told.append), make_order())
+    assert told[1]["code"] == "isolation"
+    assert "GPUPORTAL_ISOLATION is enforced, but" in told[1]["reason"]
 
 
 def test_an_order_without_gpus_is_refused(desk, told):

@@ -38,6 +38,9 @@ def test_the_settings_come_from_the_environment():
     assert node.broker_url == "redis+socket:///run/v.sock?virtual_host=0"
     assert node.backend == "auto"
     assert node.supervisor_pid is None
+    assert node.isolation == "auto"
+    with pytest.raises(NodeSettingsError, match="'most', not one of auto, watched"):
+        NodeSettings.from_env(ENVIRON | {"GPUPORTAL_ISOLATION": "most"})
     assert node.allow_scripts is False
 
 

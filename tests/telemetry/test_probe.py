@@ -320,6 +320,15 @@ def test_a_split_card_cannot_say_and_its_instances_are_listed(make_probe) -> Non
     assert parent.mig
     assert [part.mig_parent for part in parts] == [parent.uuid] * 2
     assert not any(part.mig for part in parts)
+    asked = [part.uuid for part in parts] + [parent.uuid, "MIG-gone"]
+    done = subprocess.run(
+        [sys.executable, "-m", "telemetry.probe.places", *asked],
+        cwd=BASE_DIR, env=probe.sim.env(), capture_output=True, check=True, timeout=20,
+    )  # fmt: skip
+    places = json.loads(done.stdout)
+    assert set(places) == {part.uuid for part in parts}, "and where each is"
+    assert [place[0] for place in places.values()] == [0, 0]
+    assert len({tuple(place) for place in places.values()}) == 2
     card, first, second = probe.read().gpus
     assert (card.state, card.util_pct, card.processes) == (Health.OK, None, None)
     assert (first.util_pct, first.memory_used_bytes) == (None, 2 * GIB)
