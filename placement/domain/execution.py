@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from placement.domain.backends import DEEPSPEED, TORCH, why_not_deepspeed
 from placement.domain.errors import PlanInvalid
 from placement.domain.plan import Plan
 
@@ -35,7 +36,7 @@ CHECKPOINTING = ("none", "full")
 KEEPS_WHOLE = ("single", "ddp", "zero1", "zero1_uneven", "zero2", "fsdp")
 """Strategies that need to know nothing of what is inside a model."""
 BY_FSDP = ("zero2", "fsdp")
-"""Run by torch's FSDP2, also where a Plan was worked out for DeepSpeed."""
+"""Run by torch's FSDP2 unless the recipe is to run with DeepSpeed."""
 OFFLOADS = ("none", "cpu", "nvme")
 
 
@@ -82,13 +83,17 @@ class Execution:
     """That state lies in mapped files instead."""
     streams: bool = False
     """The weights lie there too; each layer's come to the one Gpu while it is run."""
+    backend: str = TORCH
+    """Which library does it (``backends``)."""
+    keeps_weights_away: bool = False
+    """The Plan wants the weights in the node's memory, or on its drive, too."""
     scaled_from: int | None = None
     """Layers of the Plan's own model, where the recipe's has another number."""
 
     @property
     def shares_out(self) -> bool:
         """Whether FSDP holds the weights."""
-        return self.zero_stage >= 2 or self.streams
+        return self.backend == TORCH and (self.zero_stage >= 2 or self.streams)
 
     @property
     def ranks(self) -> int:
@@ -120,8 +125,6 @@ def why_not(plan: Mapping[str, Any]) -> str:
     for name, (value, known) in asked.items():
         if value not in known:
             return f"the recipe runs {name} {', '.join(known)}, not {str(value)[:40]}"
-    if launch.get("engine", "torch") != "torch" and strategy not in BY_FSDP:
-        return f"it needs {str(launch['engine'])[:40]}"
     if launch.get("weights", "full") != "full":
         return f"its weights are quantized ({str(launch['weights'])[:40]})"
     return _why_not_offload(strategy, launch)
@@ -147,13 +150,17 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     """What the recipe's processes do for a Plan, with the recipe's settings.
 
     Args:
-        settings: layers, hidden, heads and seq of the recipe's model.
+        settings: layers, hidden, heads and seq of the recipe's model, and backend.
 
     Raises:
         NotRunnable: with the reason in words.
         PlanInvalid: its ranks do not form a grid.
     """
-    reason = why_not({"strategy": plan.strategy, "launch": plan.launch})
+    asked = {"strategy": plan.strategy, "launch": plan.launch}
+    backend = str(settings.get("backend", TORCH))
+    reason = why_not(asked)
+    if not reason and backend == DEEPSPEED:
+        reason = why_not_deepspeed(asked)
     if reason:
         raise NotRunnable(reason)
     launch = plan.launch
@@ -188,6 +195,8 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         offload=bool(launch.get("offload_optimizer")) or where != "none",
         on_drive=where == "nvme",
         streams=plan.strategy == "single" and bool(launch.get("offload_parameters")),
+        backend=backend,
+        keeps_weights_away=bool(launch.get("offload_parameters")),
         scaled_from=own if own != count else None,
     )
     _check_grid(made)
@@ -212,7 +221,7 @@ def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> Non
             )
 
 
-def execution_of_own(plan: Plan) -> Execution:
+def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     """The same for somebody's own model, which is kept whole.
 
     Raises:
@@ -225,7 +234,8 @@ def execution_of_own(plan: Plan) -> Execution:
         )
     if plan.launch["checkpointing"] != "none":
         raise NotRunnable("checkpointing is for the code of your model to do")
-    return execution_of(plan, {"layers": 1, "heads": 1, "seq": 1})
+    one = {"layers": 1, "heads": 1, "seq": 1, "backend": backend}
+    return execution_of(plan, one)
 
 
 def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:

@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from placement.domain.backends import (
+    BACKENDS,
+    FIELD,
+    NEEDS_PLAN,
+    TORCH,
+    why_not_deepspeed,
+)
 from placement.domain.entry import EntryPoint
 from placement.domain.errors import LaunchInvalid, SpecInvalid
 from placement.domain.execution import STRATEGIES, why_not
@@ -80,6 +87,13 @@ _SIMULATED = (
         help="utilization it shows on each simulated GPU",
     ),
 )
+_BACKEND = Setting(
+    "backend",
+    str,
+    TORCH,
+    choices=BACKENDS,
+    help="what shares the training out by its plan; deepspeed where it is installed",
+)
 _OF_ANY_TRAINING = (
     "batch",
     "steps",
@@ -88,6 +102,7 @@ _OF_ANY_TRAINING = (
     "seconds_per_step",
     "checkpoint_seconds",
     "strategy",
+    "backend",
 )
 
 TINY_TRANSFORMER = Recipe(
@@ -137,6 +152,7 @@ TINY_TRANSFORMER = Recipe(
             choices=("auto", *RUNNABLE_STRATEGIES),
             help="auto: ddp where there are several GPUs; others need a plan",
         ),
+        _BACKEND,
         *_SIMULATED,
     ),
     needs_torch=True,
@@ -285,6 +301,8 @@ def recipe_command(
         if count != (world or gpu_count):
             got = world or gpu_count
             raise LaunchInvalid({"plan": f"is for {count} GPUs, not {got}"})
+        if _by_deepspeed(checked) and (why := why_not_deepspeed(plan)):
+            raise LaunchInvalid({FIELD: why})
         return [*launch, str(gpu_count), text, PLAN_FILE]
     check_needs_no_plan(checked)
     return [*launch, str(process_count(checked, gpu_count=gpu_count)), text]
@@ -301,11 +319,17 @@ def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
     Raises:
         LaunchInvalid: at the setting.
     """
+    if _by_deepspeed(settings):
+        raise LaunchInvalid({FIELD: NEEDS_PLAN})
     strategy = settings.get("strategy", "auto")
     if strategy not in ("auto", *WITHOUT_PLAN):
         raise LaunchInvalid(
             {"recipe_settings.strategy": f"{strategy} needs a plan: make one first"}
         )
+
+
+def _by_deepspeed(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("backend", TORCH) != TORCH)
 
 
 def process_count(settings: Mapping[str, Any], *, gpu_count: int) -> int:

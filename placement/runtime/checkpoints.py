@@ -9,8 +9,8 @@ renamed: a reader sees the old one or the new one, whole.
 """
 
 import json
+import os
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ import torch
 from torch import distributed
 from torch.distributed import checkpoint
 
-from placement.runtime.offload import prime
-from placement.runtime.trainer import Trainer, host_steps, inner_optimizers
+from placement.runtime.trainer import Trainer
 
 CHECKPOINT = Path("checkpoint")
 VERSION = 1
@@ -33,16 +32,21 @@ def save(trainer: Trainer, step: int) -> None:
     """Write what all ranks hold after a step. All ranks must call it."""
     draft = CHECKPOINT.with_suffix(".part")
     rank = trainer.ranks.rank
-    if rank == 0 and draft.is_dir():
+    # Ranks on other nodes write into a folder of their own there.
+    first_here = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if first_here and draft.is_dir():
         shutil.rmtree(draft)
     distributed.barrier()
-    checkpoint.save(_everything(trainer), checkpoint_id=draft)
+    state = trainer.held(to_read=False) | _beside(trainer)
+    checkpoint.save(state, checkpoint_id=draft)
     distributed.barrier()
-    if rank == 0:
+    if first_here:
+        draft.mkdir(exist_ok=True)
         (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
         if CHECKPOINT.is_dir():
             shutil.rmtree(CHECKPOINT)
         draft.replace(CHECKPOINT)
+    if rank == 0:
         print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)
 
 
@@ -61,17 +65,15 @@ def resume(trainer: Trainer) -> int:
             raise CheckpointUnusable(f"it is of version {about['version']}")
         same_copies = about["replicas"] == trainer.how.replicas
         same_ranks = about["ranks"] == trainer.how.ranks
-        for optimizer in inner_optimizers(trainer.optimizer):
-            prime(optimizer)
-        state = _everything(trainer, data=same_copies, random=same_ranks)
-        checkpoint.load(state, checkpoint_id=CHECKPOINT)
+        held = trainer.held(to_read=True)
+        beside = _beside(trainer, data=same_copies, random=same_ranks)
+        checkpoint.load(state := held | beside, checkpoint_id=CHECKPOINT)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointUnusable(" ".join(str(error).split())[:300]) from error
     except checkpoint.CheckpointException as error:
         first = next(iter(error.failures.values()), (error,))[0]
         raise CheckpointUnusable(" ".join(str(first).split())[:300]) from error
-    for host in host_steps(trainer.optimizer):
-        host.refresh()
+    trainer.take(held)
     trainer.scale.factor = about["loss_scale"]
     trainer.scale.good_steps = about["good_steps"]
     trainer.seek(int(about["step"]) + 1, state.get(_data_key(trainer)))
@@ -97,24 +99,11 @@ def _about(trainer: Trainer, step: int) -> dict[str, Any]:
     }
 
 
-def _everything(
+def _beside(
     trainer: Trainer, *, data: bool = True, random: bool = True
 ) -> dict[str, Any]:
-    """What this rank holds, by name; loading writes into these tensors."""
+    """Where this rank's data and random numbers stand, by name."""
     found: dict[str, Any] = {}
-    names: dict[torch.Tensor, str] = {}
-    for part in trainer.parts:
-        names |= {param: name for name, param in part.named_parameters()}
-        found |= {f"model.{n}": value for n, value in part.state_dict().items()}
-    for host in host_steps(trainer.optimizer):
-        pairs = zip(host.hosts, host.params, strict=True)
-        names |= {copy: names[param] for copy, param in pairs}
-    for optimizer in inner_optimizers(trainer.optimizer):
-        for param, state in optimizer.state.items():
-            found |= {
-                f"optimizer.{names[param]}.{key}": value
-                for key, value in _tensors(state)
-            }
     position = trainer.data_position()
     if data and position is not None:
         found[_data_key(trainer)] = position
@@ -125,9 +114,3 @@ def _everything(
 
 def _data_key(trainer: Trainer) -> str:
     return f"data.{trainer.ranks.place.replica}"
-
-
-def _tensors(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    for key, value in state.items():
-        if isinstance(value, torch.Tensor):
-            yield key, value

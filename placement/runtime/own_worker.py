@@ -22,6 +22,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
+from placement.domain.backends import DEEPSPEED
 from placement.domain.entry import EntryPoint
 from placement.domain.errors import BadInput, SpecInvalid
 from placement.domain.execution import (
@@ -32,6 +33,7 @@ from placement.domain.execution import (
 )
 from placement.domain.plan import Plan
 from placement.runtime.asked import Asked
+from placement.runtime.by_deepspeed import ByDeepSpeed
 from placement.runtime.checkpoints import CheckpointUnusable
 from placement.runtime.plan_worker import CANNOT_RUN, train
 from placement.runtime.ranks import Ranks, begin
@@ -142,6 +144,10 @@ class OwnTrainer(Trainer):
         return loss
 
 
+class DeepSpeedOwnTrainer(ByDeepSpeed, OwnTrainer):
+    """The same with DeepSpeed."""
+
+
 def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
     asked = Asked()
@@ -152,12 +158,16 @@ def main(argv: list[str]) -> int:
         how = execution_without_plan(distributed.get_world_size())
         if len(argv) > 2:
             plan = Plan.from_json(json.loads(Path(argv[2]).read_text()))
-            how = execution_of_own(plan)
-        trainer = OwnTrainer(how, settings, Ranks(how, device))
+            how = execution_of_own(plan, settings["backend"])
+        kind = DeepSpeedOwnTrainer if how.backend == DEEPSPEED else OwnTrainer
+        trainer = kind(how, settings, Ranks(how, device))
         if trainer.ranks.rank == 0:
-            count = sum(p.numel() for p in trainer.params)
-            print(f"{settings['model']}: {count} parameters, {how.strategy}, "
-                  f"{how.ranks} process(es) on {device.type}", flush=True)  # fmt: skip
+            by = f" with {how.backend}" if how.backend == DEEPSPEED else ""
+            print(
+                f"{settings['model']}: {trainer.parameter_count} parameters, "
+                f"{how.strategy}{by}, {how.ranks} process(es) on {device.type}",
+                flush=True,
+            )
         train(trainer, asked)
     except CheckpointUnusable as error:
         print(f"checkpoint/ cannot be gone on from: {error}", flush=True)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from placement.domain.backends import TORCH
 from placement.domain.errors import BadInput
 from placement.domain.execution import (
     Execution,
@@ -33,6 +34,7 @@ from placement.domain.execution import (
 )
 from placement.domain.plan import Plan
 from placement.runtime.asked import Asked
+from placement.runtime.by_deepspeed import trainer_of
 from placement.runtime.checkpoints import CheckpointUnusable, resume, save
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.trainer import Trainer
@@ -151,14 +153,15 @@ def tell(plan: Plan | None, trainer: Trainer) -> None:
     """Say in the log what runs where."""
     how, device = trainer.how, trainer.ranks.device
     if plan is None:
-        count = sum(param.numel() for param in trainer.params)
         print(
-            f"tiny-transformer: {count} parameters, {how.ranks} process(es) on "
-            f"{device.type}",
+            f"tiny-transformer: {trainer.parameter_count} parameters, {how.ranks} "
+            f"process(es) on {device.type}",
             flush=True,
         )
         return
-    print(f"tiny-transformer by its plan: {plan.title} on {device.type}", flush=True)
+    by = "" if how.backend == TORCH else f", with {how.backend}"
+    title = f"{plan.title} on {device.type}{by}"
+    print(f"tiny-transformer by its plan: {title}", flush=True)
     if how.scaled_from is not None:
         cuts = ", ".join(map(str, how.bounds[1:-1]))
         print(
@@ -196,10 +199,13 @@ def main(argv: list[str]) -> int:
         print(f"the plan cannot be run: {error}", flush=True)
         return CANNOT_RUN
     try:
-        trainer = Trainer(how, settings, Ranks(how, device))
+        trainer = trainer_of(how)(how, settings, Ranks(how, device))
         if trainer.ranks.rank == 0:
             tell(plan, trainer)
         train(trainer, asked)
+    except NotRunnable as error:
+        print(f"the plan cannot be run: {error}", flush=True)
+        return CANNOT_RUN
     except CheckpointUnusable as error:
         print(f"checkpoint/ cannot be gone on from: {error}", flush=True)
         return CANNOT_RUN

@@ -16,8 +16,9 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from placement.domain.backends import TORCH
 from placement.domain.execution import Execution
-from placement.runtime.offload import DRIVE, HostStep, onto_drive
+from placement.runtime.offload import DRIVE, HostStep, onto_drive, prime
 from placement.runtime.ranks import Ranks
 from placement.runtime.scaling import LossScale, local
 from placement.runtime.sharded import (
@@ -58,7 +59,23 @@ class Trainer:
         self.how, self.settings, self.ranks = how, settings, ranks
         self.parts = self._build()
         self.params = [p for part in self.parts for p in part.parameters()]
+        self.parameter_count = sum(p.numel() for p in self.params)
         self.model = self.parts[0]
+        self.optimizer: Any = None
+        self.averages_itself = False
+        self.schedule: Any = None
+        self._set_up()
+        self.scale = LossScale(
+            ranks.device,
+            needed=how.backend == TORCH and how.precision == "autocast_fp16",
+        )
+        self.text = MarkovText(seed=settings["seed"], rank=ranks.place.replica)
+        # Each copy drops other units; tensor ranks of one copy the same.
+        torch.manual_seed(settings["seed"] + 1 + ranks.place.replica)
+
+    def _set_up(self) -> None:
+        """Make of the parts what exchanges gradients, and the optimizer."""
+        how, ranks = self.how, self.ranks
         copies = ranks.group("replica")
         cut = how.tensor_degree > 1 or how.stages > 1
         if how.zero_stage < 2 and not cut and how.replicas > 1:
@@ -67,16 +84,12 @@ class Trainer:
             )
         self.averages_itself = cut and how.replicas > 1
         self.optimizer = optimizer_of(
-            self.params, how, group=copies, rate=settings["learning_rate"]
+            self.params, how, group=copies, rate=self.settings["learning_rate"]
         )
         if how.on_drive:
             for optimizer in inner_optimizers(self.optimizer):
                 onto_drive(optimizer, DRIVE / str(ranks.rank))
-        self.scale = LossScale(ranks.device, needed=how.precision == "autocast_fp16")
-        self.text = MarkovText(seed=settings["seed"], rank=ranks.place.replica)
         self.schedule = self._schedule() if how.stages > 1 else None
-        # Each copy drops other units; tensor ranks of one copy the same.
-        torch.manual_seed(settings["seed"] + 1 + ranks.place.replica)
 
     def _build(self) -> Sequence[nn.Module]:
         how, ranks = self.how, self.ranks
@@ -110,6 +123,7 @@ class Trainer:
         ]
 
         def loss_fn(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+            # Asked when it runs: the scale changes.
             return loss_of(logits, following) * self.scale.factor
 
         if how.schedule == "interleaved":
@@ -205,6 +219,37 @@ class Trainer:
                 grad = local(param.grad)
                 distributed.all_reduce(grad, group=self.ranks.group("replica"))
                 grad.div_(self.how.replicas)
+
+    def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
+        """What this rank holds of weights and optimizer state, by name.
+
+        Args:
+            to_read: what is written into these tensors is to be taken over.
+        """
+        found: dict[str, torch.Tensor] = {}
+        names: dict[torch.Tensor, str] = {}
+        if to_read:
+            for optimizer in inner_optimizers(self.optimizer):
+                prime(optimizer)
+        for part in self.parts:
+            names |= {param: name for name, param in part.named_parameters()}
+            found |= {f"model.{n}": value for n, value in part.state_dict().items()}
+        for host in host_steps(self.optimizer):
+            pairs = zip(host.hosts, host.params, strict=True)
+            names |= {copy: names[param] for copy, param in pairs}
+        for optimizer in inner_optimizers(self.optimizer):
+            for param, state in optimizer.state.items():
+                found |= {
+                    f"optimizer.{names[param]}.{key}": value
+                    for key, value in state.items()
+                    if isinstance(value, torch.Tensor)
+                }
+        return found
+
+    def take(self, held: Mapping[str, torch.Tensor]) -> None:
+        """Go on with what was written into the tensors that `held` gave to read."""
+        for host in host_steps(self.optimizer):
+            host.refresh()
 
     def state_bytes(self) -> int:
         """Bytes of parameters, gradients and optimizer state that lie on this rank.

@@ -19,11 +19,12 @@ import torch
 from torch import distributed
 
 from placement.domain.execution import Execution, Place
+from placement.runtime.by_deepspeed import trainer_of
 from placement.runtime.checkpoints import CHECKPOINT, resume, save
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import KINDS
 from placement.runtime.tiny import MarkovText, loss_of
-from placement.runtime.trainer import Trainer, whole_model
+from placement.runtime.trainer import whole_model
 
 STEPS = 3
 SETTINGS = {
@@ -115,7 +116,34 @@ EIGHT = {
         microbatches=4, accumulation=2,
     ),
 }  # fmt: skip
-CASES = {"two": TWO, "eight": EIGHT}
+ENGINE = replace(DDP, backend="deepspeed")
+BY_DEEPSPEED = {
+    "zero1": replace(ENGINE, strategy="zero1", zero_stage=1),
+    "zero1 offloaded": replace(ENGINE, strategy="zero1", zero_stage=1, offload=True),
+    "zero2": replace(
+        ENGINE, strategy="zero2", zero_stage=2, accumulation=2, checkpointing=True
+    ),
+    "zero2 momentum": replace(
+        ENGINE, strategy="zero2", zero_stage=2, optimizer="momentum"
+    ),
+    "zero2 adam": replace(ENGINE, strategy="zero2", zero_stage=2, optimizer="adam"),
+    "zero2 autocast bf16": replace(
+        ENGINE, strategy="zero2", zero_stage=2, precision="autocast_bf16"
+    ),
+    "zero3": replace(ENGINE, strategy="fsdp", zero_stage=3),
+    "zero3 autocast bf16": replace(
+        ENGINE, strategy="fsdp", zero_stage=3, precision="autocast_bf16"
+    ),
+    "zero3 offloaded": replace(
+        ENGINE, strategy="fsdp", zero_stage=3, offload=True, keeps_weights_away=True
+    ),
+    "1f1b": replace(STAGED, backend="deepspeed"),
+    "1f1b accumulated autocast bf16": replace(
+        STAGED, backend="deepspeed", accumulation=2, precision="autocast_bf16"
+    ),
+}
+"""Each with the JSON that is generated for it."""
+CASES = {"two": TWO, "eight": EIGHT, "deepspeed": BY_DEEPSPEED}
 ALONG = replace(execution("tensor", width=2), microbatches=4)
 CHAINS = {
     "copies": [
@@ -131,6 +159,16 @@ CHAINS = {
     ],
 }  # fmt: skip
 """Each step by another strategy, going on from the checkpoint of the one before."""
+DEEPSPEED_CHAINS = {
+    "copies": [
+        TWO["zero1"], BY_DEEPSPEED["zero1"], BY_DEEPSPEED["zero3"], TWO["zero3"],
+        replace(BY_DEEPSPEED["zero2"], accumulation=1), BY_DEEPSPEED["zero3 offloaded"],
+        DDP,
+    ],
+    "stages": [STAGED, BY_DEEPSPEED["1f1b"], STAGED],
+}  # fmt: skip
+"""The same from torch to DeepSpeed and back."""
+HANDED_ON = {"two": CHAINS, "deepspeed": DEEPSPEED_CHAINS}
 
 
 def alone(how, steps=STEPS):
@@ -156,9 +194,16 @@ def alone(how, steps=STEPS):
     return losses
 
 
+def forget_stages():
+    """Let another engine begin: DeepSpeed keeps the stages of the last one."""
+    if groups := sys.modules.get("deepspeed.utils.groups"):
+        groups.mpu = None
+
+
 def together(how, device, factor=None, **settings):
     """Return the same losses of the planned run, and what lies on each rank."""
-    trainer = Trainer(how, SETTINGS | settings, Ranks(how, device))
+    forget_stages()
+    trainer = trainer_of(how)(how, SETTINGS | settings, Ranks(how, device))
     if factor is not None:
         trainer.scale.factor = factor
     losses = []
@@ -175,7 +220,8 @@ def handed_on(chain, device):
     """Return the losses where each step begins with a checkpoint of the last one."""
     losses = []
     for number, how in enumerate(chain):
-        trainer = Trainer(how, SETTINGS, Ranks(how, device))
+        forget_stages()
+        trainer = trainer_of(how)(how, SETTINGS, Ranks(how, device))
         assert resume(trainer) == number
         loss = torch.tensor(trainer.step(), dtype=torch.float64)
         distributed.all_reduce(loss)
@@ -203,14 +249,15 @@ def main(names, path):
         }  # fmt: skip
         if distributed.get_rank() == 0:
             print(name, seen[name], flush=True)
-    if names == "two":
+    if names in HANDED_ON:
         seen["chains"] = {
             name: [
                 handed_on(chain, device),
                 alone(chain[0], len(chain)) if distributed.get_rank() == 0 else None,
             ]
-            for name, chain in CHAINS.items()
+            for name, chain in HANDED_ON[names].items()
         }
+    if names == "two":
         seen["extras"] = {
             "dropped": together(DDP, device, dropout=0.4)[0],
             "dropped again": together(TWO["ddp checkpointed"], device, dropout=0.4)[0],

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from placement.domain.backends import why_not_deepspeed
 from placement.domain.errors import PlanInvalid
 from placement.domain.execution import (
     NotRunnable,
@@ -88,7 +89,6 @@ def test_no_piece_is_ever_empty():
     [({"task": "infer"}, "inference"), ({"precision": "mixed_fp16"}, "not mixed_fp16"),
      ({"optimizer": "adafactor"}, "not adafactor"),
      ({"checkpointing": "selective"}, "not selective"),
-     ({"engine": "deepspeed"}, "deepspeed"),
      ({"weights": "nf4"}, "quantized"), ({"offload": "moon"}, "moon"),
      ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
      ({"offload": "cpu", "offload_parameters": True}, "for one GPU")],
@@ -107,6 +107,32 @@ def test_fsdp_runs_what_was_planned_for_deepspeed_and_offloads():
     assert plan.launch["engine"] == "deepspeed"
     asked = replace(plan, launch=plan.launch | {"offload": "cpu"})
     assert execution_of(asked, TINY).offload
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "words"),
+    [("ddp", {}, "the strategy ddp runs with torch"),
+     ("interleaved", {}, "or runs stages by 1F1B"),
+     ("zero2", {"precision": "bf16"}, "fp32 and autocast_bf16, not bf16"),
+     ("pipeline", {"offload": "cpu"}, "offloads nothing of a pipeline"),
+     ("zero2", {"offload": "nvme"}, "with ZeRO-3 only"),
+     ("zero2", {"offload": "cpu", "offload_parameters": True}, "offloads weights")],
+)  # fmt: skip
+def test_what_deepspeed_does_not_do_is_refused_in_words(strategy, changes, words):
+    plan = planned(strategy)
+    asked = replace(plan, launch=plan.launch | {"precision": "fp32"} | changes)
+    assert words in why_not_deepspeed(asked.to_json())
+    assert execution_of(asked, TINY).backend == "torch"
+    with pytest.raises(NotRunnable, match=words):
+        execution_of(asked, TINY | {"backend": "deepspeed"})
+
+
+def test_deepspeed_runs_even_shares_and_stages_without_fsdp():
+    for strategy in ("zero1", "zero2", "fsdp", "pipeline"):
+        plan = planned(strategy)
+        asked = replace(plan, launch=plan.launch | {"precision": "fp32"})
+        made = execution_of(asked, TINY | {"backend": "deepspeed"})
+        assert made.backend == "deepspeed" and not made.shares_out
 
 
 def test_heads_and_sequences_that_cannot_be_cut_are_named():
