@@ -5,14 +5,31 @@ from typing import Any
 from ninja import Field, Schema
 from pydantic import ConfigDict
 
+from placement.domain.errors import LaunchInvalid
 from placement.models import Job
 from reservations.schemas import Line
 
 
-class NewJob(Schema):
-    """A Job to launch into one's own Reservation."""
+class GapWish(Schema):
+    """What a Job that runs in gaps between Reservations needs of them."""
 
-    reservation: int
+    model_config = ConfigDict(extra="forbid")
+    membership: int | None = None
+    """Which right pays; null: the only one."""
+    min_memory_gib: float = Field(0, ge=0, le=1e6)
+    gpu_class: str = Field("", max_length=120)
+    shortest_minutes: float = Field(30, ge=0, le=1e6)
+    """A shorter stretch is of no use to it."""
+    total_hours: float | None = Field(None, ge=0, le=1e6)
+    """Of held time in all; null: until it ends."""
+
+
+class NewJob(Schema):
+    """A Job to launch into one's own Reservation, or into gaps between others'."""
+
+    reservation: int | None = None
+    backfill: GapWish | None = None
+    """Instead of a reservation."""
     name: str
     kind: str = Job.Kind.RECIPE.value
     recipe: str = ""
@@ -37,7 +54,14 @@ class NewJob(Schema):
     """How it may be started again: fresh or resumes; "": not at all."""
 
     def wanted(self) -> dict[str, Any]:
-        """Return the arguments of the service that launches it."""
+        """Return the arguments of the service that launches it.
+
+        Raises:
+            LaunchInvalid: no reservation is named.
+        """
+        if self.reservation is None or self.backfill is not None:
+            why = "name one, or ask for gaps with backfill: {}; not both"
+            raise LaunchInvalid({"reservation": why})
         return {
             "reservation_id": self.reservation,
             "name": self.name,
@@ -62,7 +86,7 @@ class WaitingJob(NewJob):
     """A Job that waits with a request: where it runs is not known yet."""
 
     model_config = ConfigDict(extra="forbid")
-    reservation: int = 0
+    reservation: int | None = 0
 
 
 class StopReason(Schema):

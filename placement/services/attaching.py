@@ -32,7 +32,7 @@ from reservations.services.carrying import Carrier
 PORTAL = "portal"
 MOST_ROWS = 200
 WAITING, PLACED, *_ = WaitingRequest.State
-UNKNOWN_YET = ("reservation", "node", "resume_from")
+UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill")
 log = logging.getLogger(__name__)
 
 

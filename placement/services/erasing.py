@@ -12,6 +12,7 @@ from django.db.models.functions import Cast, Concat
 
 from placement import model_files
 from placement.models import (
+    Backfill,
     Job,
     JobArray,
     JobEvent,
@@ -23,11 +24,13 @@ from placement.models import (
     StoredPlan,
     WaitingLaunch,
 )
+from placement.services import results
 from reservations.domain.erasing import Names, StillHolds
 from reservations.models import User
 from reservations.services.erasure import rewrite
 
 NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
+    (Backfill, ("reason",)),
     (JobEvent, ("actor", "reason")),
     (Job, ("reason", "recipe_settings", "parameters")),
     (JobArray, ("sweep",)),
@@ -43,7 +46,8 @@ def check_no_jobs(user: User) -> None:
     Raises:
         StillHolds.
     """
-    if Job.objects.live().filter(owner=user).exists():
+    waits = Backfill.objects.live().filter(owner=user).exists()
+    if waits or Job.objects.live().filter(owner=user).exists():
         raise StillHolds(what="has a job that runs or waits")
 
 
@@ -65,7 +69,11 @@ def forget(*, user: User, names: Names) -> None:
         last_lines=[],
         reason="",
     )
+    results.forget(numbers)
     WaitingLaunch.objects.filter(waiting__user=user).delete()
+    Backfill.objects.filter(owner=user).update(
+        name=_numbered("job in gaps"), launch={}, reason=""
+    )
     JobArray.objects.filter(owner=user).update(name=_numbered("array"))
     StoredPlan.objects.filter(owner=user).update(
         title=_numbered("plan"), address="", link_key=""

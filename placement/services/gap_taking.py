@@ -33,7 +33,7 @@ from placement.services import carrying
 from placement.services.gap_moves import move_gap_job
 from placement.services.jobs import launch_in
 from reservations.domain.calendar import Calendar, Search, Wish, first_slots
-from reservations.domain.errors import BookingError
+from reservations.domain.errors import BookingError, NotAllowed
 from reservations.domain.gaps import OpenGpu
 from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
@@ -172,6 +172,11 @@ def _serve(row: Backfill, look: Look) -> bool:
         if gap is not None:
             most = None if left is None else left + leave_seconds(look.grace_seconds)
             _take(row, gap, wants.shortest_seconds, most, before, look.now)
+    except NotAllowed as refusal:
+        # Its Membership has ended, or its login: no later gap will do either.
+        why = f"not allowed: {refusal}"
+        move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
+        return False
     except (BookingError, PlacementError) as refusal:
         _say([row], f"waits: {refusal}")
         return False
