@@ -12,6 +12,7 @@ from placement.api_moves import router as moves
 from placement.api_plans import router as plans
 from placement.api_serve import router as serve
 from placement.domain.lifecycle import JobState
+from placement.api_results import router as results
 from placement.models import Job
 from placement.schemas import NewJob, StopReason
 from placement.services.summaries import job_usage
@@ -28,6 +29,7 @@ router.add_router("", serve)
 
 
 @router.get("/jobs")
+router.add_router("", results)
 def job_list(
     request: HttpRequest,
     state: JobState | None = None,

@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from placement import live
 from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
-from placement.models import Job, JobEvent, MoveDecision, StoredPlan
+from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from reservations.models import Reservation
 from telemetry.domain.units import format_duration
 
@@ -39,6 +40,7 @@ def job_facts(job: Job) -> dict[str, object]:
         "ended_at": iso(job.ended_at),
         "log_bytes": job.log_bytes,
         "silent_since": iso(silent_since(job, timezone.now())),
+        "progress": live.progress_facts(job),
         "reservation": {
             "id": reservation.pk,
             "start": iso(reservation.start),
@@ -102,6 +104,31 @@ def job_events(job: Job) -> list[dict[str, object]]:
         }
         for row in rows
     ]
+
+
+def job_results(job: Job) -> list[dict[str, object]]:
+    """Return what a Job left in its results folder: names, sizes, where each stands."""
+    rows = job.results.filter(attempt=job.attempt)
+    return [
+        {
+            "id": row.pk,
+            "path": row.path,
+            "size_bytes": row.size_bytes,
+            "received_bytes": row.received_bytes,
+            "sha256": row.sha256,
+            "state": _result_state(row),
+            "reason": row.refused,
+        }
+        for row in rows
+    ]
+
+
+def _result_state(row: ResultFile) -> str:
+    if row.refused:
+        return "left out"
+    if row.dropped_at:
+        return "deleted"
+    return "here" if row.complete_at else "on its way"
 
 
 MOST_MOVES = 50

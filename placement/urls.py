@@ -2,8 +2,17 @@
 
 from django.urls import path
 
-from placement import channel, channel_checkpoints
-from placement.views import job_list, jobs, kept, launch, plan, serve
+from placement import channel, channel_checkpoints, channel_results
+from placement.views import (
+    job_list,
+    jobs,
+    kept,
+    launch,
+    measured,
+    plan,
+    results,
+    serve,
+)
 
 urlpatterns = [
     path("plan/", plan.plan_show, name="plan"),
@@ -26,6 +35,8 @@ urlpatterns = [
     path("jobs/<int:pk>/numbers", jobs.job_numbers, name="job-numbers"),
     path("jobs/<int:pk>/gpus", jobs.job_gpus, name="job-gpus"),
     path("serve/", serve.serve_list, name="serves"),
+    path("jobs/<int:pk>/files/<int:file_id>", results.job_file, name="job-file"),
+    path("jobs/measured/", measured.measured_show, name="job-measured"),
     path("serve/new/", serve.serve_new, name="serve-new"),
     path("serve/<int:pk>/", serve.serve_show, name="serve"),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
@@ -46,5 +57,15 @@ urlpatterns = [
         "node/v1/jobs/<int:pk>/models/<int:model_id>",
         channel.model,
         name="node-model",
+    ),
+    path(
+        "node/v1/jobs/<int:pk>/results",
+        channel_results.job_results,
+        name="node-results",
+    ),
+    path(
+        "node/v1/jobs/<int:pk>/results/<int:file_id>",
+        channel_results.job_result,
+        name="node-result",
     ),
 ]

@@ -8,6 +8,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from placement.domain.words import error_words, seconds
 from telemetry.domain import units
 
 register = template.Library()
@@ -19,6 +20,24 @@ register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
+
+
+@register.filter
+def step_time(spent_seconds: float | None) -> str:
+    """How long a step takes; a dash where nobody knows."""
+    return seconds(spent_seconds) if spent_seconds else units.UNKNOWN
+
+
+@register.filter
+def signed_pct(error_pct: float | None) -> str:
+    """An error in percent with its sign: +2 %, −3 %."""
+    return units.UNKNOWN if error_pct is None else error_words(error_pct)
+
+
+@register.filter
+def error_pct(ratio: float | None) -> str:
+    """How far actual over predicted is from 1, in percent with its sign."""
+    return units.UNKNOWN if ratio is None else error_words(100 * (ratio - 1))
 
 
 @register.simple_tag

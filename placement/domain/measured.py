@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from placement.domain.words import error_words
+
 ENOUGH = 8
 """Runs of one kind from which on they correct what is predicted."""
 NEWEST = 200
@@ -98,14 +100,14 @@ class SiteError:
         'step time +2 % in the median, within 8 % in nine runs of ten'
         """
         said = [
-            f"{name} {spread.median_error_pct:+.0f} % in the median, within "
-            f"{spread.p90_error_pct:.0f} % in nine runs of ten"
+            f"{name} {error_words(spread.median_error_pct)} in the median, within "
+            f"{spread.p90_error_pct:,.0f} % in nine runs of ten"
             for name, spread in (("step time", self.step), ("memory", self.memory))
             if spread is not None
         ]
         if self.memory is not None:
             said.append(f"{self.above_high} of {self.memory.n} held more than the most")
-        return "; ".join(said).replace("-", "\u2212") or "nothing was measured"
+        return "; ".join(said) or "nothing was measured"
 
     @property
     def above_high_ratio(self) -> float | None:

@@ -42,3 +42,14 @@ def plural(count: int, noun: str) -> str:
     ('1 GPU', '2 GPUs')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def error_words(error_pct: float) -> str:
+    """An error in percent with its sign.
+
+    >>> error_words(2.4), error_words(-13.0), error_words(0.2)
+    ('+2 %', '\u221213 %', '0 %')
+    """
+    whole = round(error_pct)
+    sign = "+" if whole > 0 else "\u2212" if whole < 0 else ""
+    return f"{sign}{abs(whole):,} %"

@@ -14,6 +14,7 @@
         models/        the files that it serves, its Unix user's to read
         tmp/           what it sees as /tmp and /var/tmp where it runs in a unit
         work/          the Job's own folder: the only one that it may write
+        work/results/  what of it is brought up to the web when it has ended
 
 Everything but ``work`` belongs to the node worker. JSON files are written whole
 and renamed, so that a reader never sees half of one.
@@ -31,6 +32,8 @@ from typing import Any, Protocol
 
 from placement.domain.orders import Order
 
+RESULTS = "results"
+"""The folder in a Job's own one whose files are brought up when it has ended."""
 LAST_LINES = 20
 LAST_LINES_BYTES = 4096
 

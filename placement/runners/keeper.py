@@ -31,6 +31,7 @@ from placement.runners.base import JobFolder, NodeView, job_folders
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
 from placement.runners.logpump import LogPump
+from placement.runners.results import ResultCarrier
 from placement.runners.uploads import Uploader
 
 STEP_SECONDS = 0.2
@@ -95,6 +96,7 @@ class JobKeeper:
         self.enforcer = Enforcer(node)
         self.redis = connect(node.redis_url)
         self.uploader = Uploader(node)
+        self.results = ResultCarrier(node)
         self.kept: dict[str, Kept] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -106,6 +108,7 @@ class JobKeeper:
         loops: list[tuple[str, Callable[[], None]]] = [
             ("jobs", self._loop),
             ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
+            ("results", lambda: self.results.run(self._stop, self._with_results)),
             ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
             ("serving", self._serve),
         ]
@@ -282,6 +285,13 @@ class JobKeeper:
             kept
             for kept in list(self.kept.values())
             if not kept.reported.get("uploaded")
+        ]
+
+    def _with_results(self) -> list[Kept]:
+        return [
+            kept
+            for kept in list(self.kept.values())
+            if kept.ended and not kept.reported.get("results")
         ]
 
     def tidy(self, now: float) -> int:

@@ -26,6 +26,7 @@ from placement.domain.orders import Order
 from placement.domain.recipes import recipe_command
 from placement.runners import meetings
 from placement.runners.accounts import Identity
+from placement.runners.base import RESULTS
 from placement.runners.begin import CANNOT_START, Begin, say
 from placement.runners.belongings import SCRIPT
 from placement.runners.programs import SYSTEM_PATH, free_port, search_path
@@ -101,6 +102,7 @@ def environment(
         "GPUPORTAL_SIMULATED": "1" if order.simulated else "0",
         "GPUPORTAL_ENDS_AT": str(int(order.deadline_at)),
         "GPUPORTAL_RESUMES_JOB": str(order.resume_job or ""),
+        "GPUPORTAL_RESULTS": str(work / RESULTS),
         run_name: run_value,
         **{FILES[name]: str(work / name) for name in files},
         **_visible(order),

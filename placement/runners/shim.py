@@ -43,7 +43,7 @@ from placement.runners import (
     units,
 )
 from placement.runners.accounts import Identity
-from placement.runners.base import JobFolder
+from placement.runners.base import RESULTS, JobFolder
 from placement.runners.begin import CHECKPOINT
 from placement.runners.ending import Deadline, Ending, supervisor
 from placement.runners.foldersize import FolderWatch
@@ -118,6 +118,7 @@ class Shim:
         self.files = belongings.lay_out(
             self.order,
             self.folder.work,
+        accounts.own_folder(self.folder.work / RESULTS, identity)
             identity,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),

@@ -4,6 +4,7 @@
 2. begin the outcome of each Job with a Plan, and keep what it holds and steps
 3. begin those of Jobs that ran between two looks
 4. settle outcomes of Jobs that have ended
+5. delete results that are older than the site keeps them
 
 Only logs that have grown are read, and only their ends. Safe to run twice and at the
 same time; one bad row never blocks the rest.
@@ -26,7 +27,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.logtext import numbers_of
 from placement.domain.progress import followed, told_by
 from placement.models import Job, PlanOutcome
-from placement.services import outcomes
+from placement.services import outcomes, results
 from telemetry.live import DETAIL
 
 TAIL_BYTES = 8 * 1024
@@ -62,6 +63,7 @@ def follow(now: datetime) -> dict[str, int]:
         ),
         "missed": _each(_missed(now), _begin, now),
         "settled": _each(outcomes.due(now), outcomes.settle, now),
+        "dropped": results.drop_due(now),
     }
 
 

@@ -154,7 +154,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     job.refresh_from_db()
     # It ran between two looks; its node could not say whose the memory was.
     assert follow(now + timedelta(seconds=1)) == {
-        "progress": 0, "measured": 0, "missed": 1, "settled": 1,
+        "progress": 0, "measured": 0, "missed": 1, "settled": 1, "dropped": 0,
     }  # fmt: skip
     row = job.outcome
     assert row.not_counted == "the job failed"

@@ -1,0 +1,35 @@
+"""What Jobs left and what came of their plans, for programs."""
+
+from typing import Any
+
+from django.http import FileResponse, HttpRequest
+from ninja import Router
+
+from placement import snapshots
+from placement.models import Job
+from placement.services import results
+from placement.views.results import sent
+from reservations.domain.errors import NotFound
+from reservations.models import User
+
+router = Router(tags=["placement"])
+
+
+@router.get("/jobs/{int:job_id}/files")
+def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
+    """What a Job left in its results folder; their bytes are its owner's alone."""
+    assert isinstance(request.user, User)
+    job = Job.objects.visible_to(request.user).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(what=f"job #{job_id}")
+    return {"job": job.pk, "files": snapshots.job_results(job)}
+
+
+@router.get("/jobs/{int:job_id}/files/{int:file_id}", include_in_schema=False)
+def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
+    """One file of one's own Job."""
+    job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
+    row = None if job is None else results.there(job, file_id)
+    if row is None:
+        raise NotFound(what=f"file #{file_id} of job #{job_id}")
+    return sent(row)

@@ -1,0 +1,34 @@
+"""Downloads of what Jobs left; to their owners alone."""
+
+from pathlib import PurePosixPath
+
+from django.http import FileResponse, Http404, HttpRequest
+from django.views.decorators.http import require_safe
+
+from placement.models import Job, ResultFile
+from placement.services import results
+from placement.views.access import reader
+
+
+@require_safe
+def job_file(request: HttpRequest, pk: int, file_id: int) -> FileResponse:
+    """Send one file of one's own Job; it is saved, never shown."""
+    job = Job.objects.filter(pk=pk, owner=reader(request)).first()
+    row = None if job is None else results.there(job, file_id)
+    if row is None:
+        raise Http404
+    return sent(row)
+
+
+def sent(row: ResultFile) -> FileResponse:
+    """Return a file as an attachment that no browser takes for anything else."""
+    answer = FileResponse(
+        results.path_of(row).open("rb"),
+        as_attachment=True,
+        filename=PurePosixPath(row.path).name,
+        content_type="application/octet-stream",
+    )
+    answer["X-Content-Type-Options"] = "nosniff"
+    answer["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer["X-Sha256"] = row.sha256
+    return answer
