@@ -10,9 +10,9 @@ from placement import logs, services, snapshots
 from placement.api_arrays import router as arrays
 from placement.api_moves import router as moves
 from placement.api_plans import router as plans
+from placement.api_results import router as results
 from placement.api_serve import router as serve
 from placement.domain.lifecycle import JobState
-from placement.api_results import router as results
 from placement.models import Job
 from placement.schemas import NewJob, StopReason
 from placement.services.summaries import job_usage
@@ -25,11 +25,11 @@ router = Router(tags=["placement"])
 router.add_router("", arrays)
 router.add_router("", moves)
 router.add_router("", plans)
+router.add_router("", results)
 router.add_router("", serve)
 
 
 @router.get("/jobs")
-router.add_router("", results)
 def job_list(
     request: HttpRequest,
     state: JobState | None = None,

@@ -34,9 +34,9 @@ urlpatterns = [
     path("jobs/<int:pk>/log.txt", jobs.job_log_download, name="job-log-download"),
     path("jobs/<int:pk>/numbers", jobs.job_numbers, name="job-numbers"),
     path("jobs/<int:pk>/gpus", jobs.job_gpus, name="job-gpus"),
-    path("serve/", serve.serve_list, name="serves"),
     path("jobs/<int:pk>/files/<int:file_id>", results.job_file, name="job-file"),
     path("jobs/measured/", measured.measured_show, name="job-measured"),
+    path("serve/", serve.serve_list, name="serves"),
     path("serve/new/", serve.serve_new, name="serve-new"),
     path("serve/<int:pk>/", serve.serve_show, name="serve"),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
@@ -52,12 +52,6 @@ urlpatterns = [
         channel_checkpoints.about,
         name="node-checkpoint-about",
     ),
-    path("node/v1/jobs/<int:pk>/models", channel.models, name="node-models"),
-    path(
-        "node/v1/jobs/<int:pk>/models/<int:model_id>",
-        channel.model,
-        name="node-model",
-    ),
     path(
         "node/v1/jobs/<int:pk>/results",
         channel_results.job_results,
@@ -67,5 +61,11 @@ urlpatterns = [
         "node/v1/jobs/<int:pk>/results/<int:file_id>",
         channel_results.job_result,
         name="node-result",
+    ),
+    path("node/v1/jobs/<int:pk>/models", channel.models, name="node-models"),
+    path(
+        "node/v1/jobs/<int:pk>/models/<int:model_id>",
+        channel.model,
+        name="node-model",
     ),
 ]

@@ -115,10 +115,10 @@ class Shim:
         """Make the Job's own folder with all that belongs there, return argv."""
         self.unit = units.command(self.order) if units.wanted() else []
         accounts.own_folder(self.folder.work, identity)
+        accounts.own_folder(self.folder.work / RESULTS, identity)
         self.files = belongings.lay_out(
             self.order,
             self.folder.work,
-        accounts.own_folder(self.folder.work / RESULTS, identity)
             identity,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
