@@ -48,6 +48,17 @@ def lay_out(
             given_up=given_up,
         )
 
+    if order.checkpoints:
+        from placement.runners import carrying
+
+        carrying.fetch(
+            order,
+            work.parent,
+            identity,
+            web_url=web_url,
+            token_file=token_file,
+            given_up=given_up,
+        )
     files: dict[str, str] = {}
     if order.plan:
         files[PLAN] = json.dumps(dict(order.plan), indent=1)

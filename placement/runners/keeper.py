@@ -28,6 +28,7 @@ from typing import Any
 import redis
 
 from placement.runners.base import JobFolder, NodeView, job_folders
+from placement.runners.carrying import Carrier
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
 from placement.runners.logpump import LogPump
@@ -96,6 +97,7 @@ class JobKeeper:
         self.enforcer = Enforcer(node)
         self.redis = connect(node.redis_url)
         self.uploader = Uploader(node)
+        self.carrier = Carrier(node)
         self.results = ResultCarrier(node)
         self.kept: dict[str, Kept] = {}
         self._stop = threading.Event()
@@ -111,6 +113,7 @@ class JobKeeper:
             ("results", lambda: self.results.run(self._stop, self._with_results)),
             ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
             ("serving", self._serve),
+            ("checkpoints", lambda: self.carrier.run(self._stop)),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)

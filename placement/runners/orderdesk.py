@@ -143,11 +143,22 @@ class OrderDesk:
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
             raise OrderRefused("replayed", "this order was here before")
         folder = self.runner.folder(order.job, order.attempt)
+        if order.kind is OrderKind.CARRY:
+            self._carry(folder, order, now)
+            return
         if folder.path.is_dir():
             self._follow(folder, order)
             return
         self._check(order)
         self.runner.accept(order, payload)
+
+    def _carry(self, folder: JobFolder, order: Order, now: float) -> None:
+        """Have an ended attempt's checkpoint brought to the web, once for each time."""
+        gone = {"event": "lost", "reason": "its folder is gone", "ended_at": now}
+        self.runner.refuse(order.job, order.attempt, gone)
+        known = folder.read("carry")
+        if not known or known.get("done"):
+            folder.write("carry", {"at": now, "most_bytes": order.carry_most_bytes})
 
     def _take_stop(self, order: Order, now: float) -> None:
         """End an attempt, whenever the order comes and how often.

@@ -99,6 +99,9 @@ class Shim:
         except OSError as error:
             self._write_end("refused", reason=room.why(error))
             return
+        if self.order.checkpoints:
+            words = f"goes on from the checkpoint of job {self.order.resume_job}"
+            room.say(log, f"gpuportal: {words}\n")
         try:
             self._run_job(argv, identity, log)
         except TelemetryError as refusal:
@@ -166,7 +169,7 @@ class Shim:
     def _before(self) -> Path | None:
         """The checkpoint of the Job that this one goes on from, wherever it lies."""
         order = self.order
-        if not order.resume_job:
+        if not order.resume_job or order.checkpoints:
             return None
         before = JobFolder.of(
             self.folder.path.parent, order.resume_job, order.resume_attempt

@@ -11,7 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,13 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 
 def request(
-    method: str, url: str, *, node: str, token: str, body: bytes | None = None
+    method: str,
+    url: str,
+    *,
+    node: str,
+    token: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """Send one request; return status and body of a 2xx or 409 answer.
 
@@ -61,6 +67,7 @@ def request(
         headers={
             "Authorization": f"Node {node}:{token}",
             "Content-Type": "application/octet-stream",
+            **(headers or {}),
         },
     )
     try:
