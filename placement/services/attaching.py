@@ -19,9 +19,9 @@ from placement import live
 from placement.domain.errors import LaunchInvalid, PlacementError
 from placement.domain.lifecycle import JobState
 from placement.domain.recipes import BY_TORCHRUN, check_needs_no_plan
-from placement.models import Job, JobEvent, WaitingLaunch
+from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.schemas import WaitingJob
-from placement.services import jobs
+from placement.services import jobs, replanning
 from placement.services.checking import checked_form
 from placement.services.moves import move
 from reservations.domain.errors import BookingError
@@ -93,7 +93,10 @@ def settle(now: datetime) -> int:
     """Bring Jobs into where their requests were placed; end what waits in vain."""
     done = 0
     rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
-    for kept in rows.select_related("waiting__user").order_by("pk")[:MOST_ROWS]:
+    for kept in rows.select_related("waiting__user", "waiting__reservation").order_by(
+        "pk"
+    )[:MOST_ROWS]:
+        kept.planned_again = _plan_again(kept, now)  # type: ignore[attr-defined]
         done += _safely(_launch, kept, now)
     followers = Job.objects.exclude(waits_with=None).exclude(waits_with__state=WAITING)
     for job in followers.select_related(
@@ -114,6 +117,17 @@ def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]
     return 1
 
 
+def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
+    """Make its Plan again where its request was placed elsewhere, if it has one."""
+    row, plan_id = kept.waiting, kept.launch.get("plan_id")
+    if plan_id is None or row.state != PLACED or row.reservation is None:
+        return None
+    return replanning.plan_for(
+        user=row.user, plan_id=plan_id, reservation=row.reservation,
+        kind=kept.launch["kind"], now=now,
+    )  # fmt: skip
+
+
 def _launch(kept: WaitingLaunch, now: datetime) -> None:
     """Launch what was asked for, or drop it: once, whoever comes first."""
     if not WaitingLaunch.objects.filter(pk=kept.pk).delete()[0]:
@@ -121,12 +135,15 @@ def _launch(kept: WaitingLaunch, now: datetime) -> None:
     row = kept.waiting
     if row.state != PLACED or row.reservation_id is None:
         return
+    plan: StoredPlan | None = kept.planned_again  # type: ignore[attr-defined]
+    launch = kept.launch if plan is None else kept.launch | {"plan_id": plan.pk}
     try:
         with transaction.atomic():
             jobs.launch_in(
-                user=row.user, reservation_id=row.reservation_id, now=now,
-                **kept.launch,
-            )  # fmt: skip
+                user=row.user, reservation_id=row.reservation_id, now=now, **launch
+            )
+            if plan is not None and row.reservation is not None:
+                replanning.tell(row.user, str(kept), plan, row.reservation, now)
     except (BookingError, PlacementError) as refusal:
         _tell(row.user, str(kept), row.reservation, refusal, now)
 

@@ -105,6 +105,7 @@ SYMBOLS: dict[str, str] = {
     "job_done": "done",
     "job_failed": "failed",
     "job_warning": "alert",
+    "plan_again": "plan",
     "job_held": "alert",
     "serve_down": "lost",
     "webhook_off": "link",

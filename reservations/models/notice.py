@@ -48,6 +48,7 @@ class Notice(models.Model):
         JOB_DONE = "job_done", "A job finished"
         JOB_FAILED = "job_failed", "A job failed"
         JOB_WARNING = "job_warning", "A job is about to be stopped"
+        PLAN_AGAIN = "plan_again", "A plan was made again, for other GPUs"
         JOB_HELD = "job_held", "A GPU is held after its job"
         SERVE_DOWN = "serve_down", "A served model does not answer"
         WEBHOOK_OFF = "webhook_off", "Your webhook was switched off"

@@ -8,6 +8,8 @@ from django.utils import timezone
 from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
 from placement.models import Job, WaitingLaunch
 from reservations import services as booking
 from reservations.domain.lifecycle import Kind, State
@@ -91,6 +93,40 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     assert too_wide.state == "placed" and Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
     assert "gpu_count: must be 1 to 1" in told.detail["text"]
+
+
+def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
+    alice, bob, node
+) -> None:
+    gpus = make_gpus(2, node)
+    start = NOW + 9 * HOUR
+    spec = well_known_spec("gpt2")
+    there = services.offered(user=alice, at=start, hours=2, now=NOW)
+    found = services.make_plans(spec=spec, workload=Workload(), offers=there.offers)
+    plan = next(one for one in found.plans if one.strategy == "single")
+    kept = services.keep_plan(user=alice, spec=spec, plan=plan, now=NOW)
+    (planned_on,) = [gpu for gpu in gpus if gpu.uuid == plan.shards[0].gpu_uuid]
+    make_reservation(bob, [planned_on], start=NOW, end=NOW + 60 * HOUR)
+    job = JOB | {"recipe": "tiny-transformer", "recipe_settings": {}, "plan": kept.pk}
+    ask(alice, job=job, earliest=start, latest=NOW + 20 * HOUR)
+    row = place(NOW)
+    assert row.state == "placed" and services.tick(NOW)["brought"] == 1
+    made = Job.objects.get()
+    assert made.plan != kept and made.recipe_settings["strategy"] == "single"
+    (shard,) = made.plan.plan["shards"]
+    assert shard["gpu_uuid"] != planned_on.uuid
+    told = Notice.objects.get(user=alice, kind="plan_again")
+    assert "the plan was made again" in told.detail["text"]
+    # What does not fit on what it got is refused, and its owner is told why.
+    wide = next(one for one in found.plans if len(one.shards) == 2)
+    kept = services.keep_plan(user=alice, spec=spec, plan=wide, now=NOW)
+    script = {"name": "own", "kind": "script", "script": "true", "plan": kept.pk}
+    ask(alice, job=script, earliest=start + 4 * HOUR, latest=NOW + 20 * HOUR)
+    place(NOW)
+    services.tick(NOW)
+    assert Job.objects.count() == 1
+    told = Notice.objects.get(user=alice, kind="job_failed")
+    assert "The plan is for" in told.detail["text"]
 
 
 def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
