@@ -45,6 +45,11 @@ def simulate(var: Path, node: str, gpus: int = 2) -> None:
     """Enrol a simulated node with idle Gpus."""
     done = manage(var, "enroll_node", node, "--simulated")
     assert done.returncode == 0, done.stderr
+    write_simulation(var, node, gpus)
+
+
+def write_simulation(var: Path, node: str, gpus: int) -> None:
+    """Write the file that says which idle Gpus a simulated node has."""
     (var / "sim").mkdir(exist_ok=True)
     script = {"gpus": [_gpu(node, n) for n in range(gpus)], "fast_links": []}
     (var / "sim" / f"{node}.json").write_text(json.dumps({**script, "actors": []}))

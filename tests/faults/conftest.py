@@ -1,0 +1,90 @@
+"""Nodes of one's own, small disks, and clocks that can be set."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from celery import current_app
+
+import gpuportal.celery
+from placement.domain.orders import Order
+from placement.runners.base import JobFolder
+from placement.runners.local import LocalRunner
+from tests.placement import nodes
+from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
+    marker,
+    node,
+    serve,
+)
+
+assert current_app.main == gpuportal.celery.app.main
+DISK_BYTES = 2**20
+# The shim as it is, under a wall clock that is off by what a file says.
+SHIM = """
+import sys, time
+from pathlib import Path
+real, jump = time.time, Path(sys.argv[2])
+time.time = lambda: real() + float(jump.read_text())
+from placement.runners import shim
+sys.exit(shim.main(["shim", sys.argv[1]]))
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    path = tmp_path / "small"
+    path.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=711", "tmpfs"]
+    done = subprocess.run(
+        ["mount", *options, str(path)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        reason = f"a small disk needs the right to mount: {done.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+class Clock:
+    """Starts shims whose node's wall clock is off."""
+
+    def __init__(self, settings: nodes.NodeSettings, folder: Path) -> None:
+        self.settings = settings
+        self.file = folder / "clock"
+        self.set(0)
+
+    def set(self, seconds: float) -> None:
+        """Set the clock off by so much."""
+        draft = self.file.with_suffix(".new")
+        draft.write_text(str(seconds))
+        draft.replace(self.file)
+
+    def start(self, order: Order, web: nodes.Web | None = None) -> JobFolder:
+        """Accept an order and start a shim that reads this clock."""
+        settings = replace(self.settings, web_url=web.url if web else "")
+        folder = LocalRunner(settings).accept(order, order.payload())
+        subprocess.run(
+            [sys.executable, "-c", SHIM, str(folder.path), str(self.file)],
+            env={
+                "GPUPORTAL_WEB_URL": settings.web_url,
+                "GPUPORTAL_NODE_TOKEN_FILE": str(settings.token_file),
+                "GPUPORTAL_ALLOW_SCRIPTS": "1",
+                "PATH": os.environ["PATH"],
+            },
+            check=True,
+            timeout=20,
+        )
+        return folder
+
+
+@pytest.fixture
+def clock(node, tmp_path: Path) -> Clock:  # noqa: F811
+    """A clock that can be set."""
+    return Clock(node, tmp_path)

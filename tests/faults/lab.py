@@ -1,0 +1,138 @@
+"""One running portal that tests kill processes of, and Jobs of it in every state."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.portal.running import ROOT, Portal, environ_for, write_simulation
+
+GPUS = 8
+GRACE_SECONDS = 2
+PREPARE = """
+import json
+from datetime import timedelta
+import django
+django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from django.utils import timezone
+from reservations.domain.lifecycle import State
+from reservations.models import SitePolicy
+from reservations.services.tokens import create_token
+from tests.factories import make_gpus, make_membership, make_node, make_reservation
+from tests.factories import make_user
+from telemetry.models import Node
+now = timezone.now()
+alice = make_user("alice")
+make_membership(alice, "vision")
+policy = SitePolicy.current()
+policy.stop_grace_seconds = %(grace)d
+policy.save()
+node = make_node("sim-a", last_seen_at=None)
+gpus = make_gpus(%(gpus)d, node)
+hours = timedelta(hours=1)
+open_ = make_reservation(
+    alice, gpus, start=now, end=now + 4 * hours, state=State.ACTIVE, checked_in_at=now
+)
+later = make_reservation(alice, gpus, start=now + 5 * hours, end=now + 6 * hours)
+_, token = create_token(
+    user=alice, label="faults", scopes=["read", "book", "job"], days=1, now=now
+)
+print(json.dumps({"now": open_.pk, "later": later.pk, "token": token}))
+"""
+ON_AND_ON = 'n=0; while :; do n=$((n+1)); echo "line $n"; sleep 0.05; done\n'
+STUBBORN = "trap '' TERM INT HUP\necho up\nwhile :; do sleep 0.1; done\n"
+
+
+class Lab:
+    """A portal with one simulated node and Alice, who holds its Gpus now and later."""
+
+    def __init__(self, var: Path) -> None:
+        self.var = var
+        made = subprocess.run(
+            [sys.executable, "-c", PREPARE % {"grace": GRACE_SECONDS, "gpus": GPUS}],
+            cwd=ROOT,
+            env=environ_for(var, DJANGO_SETTINGS_MODULE="gpuportal.settings"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+        self.known = json.loads(made.stdout.splitlines()[-1])
+        write_simulation(var, "sim-a", GPUS)
+        self.portal = Portal(var, "--no-demo", ALLOW_UNISOLATED_SCRIPTS="1")
+        self.address = self.portal.ready()
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Call the API as Alice; again while the web is on its way back."""
+        request = urllib.request.Request(
+            f"{self.address}/api/v1/{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self.known['token']}"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def raw(self, path: str) -> bytes:
+        """Fetch a page's bytes with Alice's token."""
+        request = urllib.request.Request(f"{self.address}{path}")
+        request.add_header("Authorization", f"Bearer {self.known['token']}")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return bytes(answer.read())
+
+    def launch(
+        self, script: str, *, arguments: Sequence[str] = (), name: str = "", **more: Any
+    ) -> int:
+        """Launch a script on one Gpu; return the Job's number."""
+        body = {
+            "reservation": self.known["now"],
+            "name": name or "fault",
+            "kind": "script",
+            "script": script,
+            "arguments": list(arguments),
+            "gpus": 1,
+        }
+        return int(self.ask("POST", "jobs", body | more)["id"])
+
+    def job(self, number: int) -> dict[str, Any]:
+        """Where a Job stands."""
+        return dict(self.ask("GET", f"jobs/{number}"))
+
+    def reaches(self, number: int, *states: str, seconds: float = 40) -> dict[str, Any]:
+        """Wait until a Job is in one of these states."""
+        deadline = time.monotonic() + seconds
+        while (job := self.job(number))["state"] not in states:
+            assert time.monotonic() < deadline, (number, states, job)
+            time.sleep(0.2)
+        return job
+
+    def stop(self, number: int) -> None:
+        """Ask for a Job's end."""
+        self.ask("POST", f"jobs/{number}/stop", {"reason": "the test is over"})
+
+    def folder(self, number: int) -> Path:
+        """The folder of a Job's first attempt on its node."""
+        return self.var / "node" / "sim-a" / "jobs" / f"{number}-1"
+
+    def log_of(self, number: int) -> bytes:
+        """The log as it is stored at the portal."""
+        path = self.var / "media" / "logs" / f"{number}-1.log"
+        return path.read_bytes() if path.exists() else b""
+
+    def pids(self, part: str) -> set[int]:
+        """Return the processes of this portal whose command line has a part."""
+        return {pid for pid, words in self.portal.left().items() if part in words}
+
+    def close(self) -> float:
+        """Stop the portal; nothing may be left. Returns the seconds it took."""
+        began = time.monotonic()
+        self.portal.__exit__()
+        left = self.portal.gone(5)
+        assert left == {}, left
+        return time.monotonic() - began

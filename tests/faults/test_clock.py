@@ -1,0 +1,190 @@
+"""Clocks that are set while the site runs: the portal's, a node's, beat's."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from celery import Celery
+from django.utils import timezone
+
+from gpuportal import beat
+from placement import services, signing
+from placement.domain.lifecycle import JobState
+from placement.domain.orders import OrderKind
+from placement.models import Job
+from placement.runners.orderdesk import OrderDesk
+from reservations import services as reservations
+from reservations.domain.lifecycle import State
+from reservations.models import LedgerEntry, Reservation
+from tests.factories import make_gpus, make_node
+from tests.placement.nodes import ended, make_order, until
+
+HOUR = 3600.0
+
+
+# --- the node's clock -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_job_has_its_time_whatever_the_nodes_clock_does(clock, jump):
+    folder = clock.start(make_order())
+    until(folder.log_bytes)
+    now, began = time.time(), time.monotonic()
+    folder.write("deadline", {"deadline_at": now + 3, "issued_at": now})
+    time.sleep(1.5)  # it looks for a new end each second
+    clock.set(jump)
+    status = ended(folder)
+    assert (status["event"], status["reason"]) == ("exited", "the reservation's end")
+    assert 2.5 < time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_node_whose_clock_is_off_starts_nothing_but_stops_what_runs(
+    node, clock, jump
+):
+    told = []
+    desk = OrderDesk(node, publish=told.append)
+
+    def give(order, now):
+        payload = order.payload()
+        return desk.take(payload, signing.sign(payload), now=now)
+
+    folder = clock.start(make_order())
+    until(folder.log_bytes)
+    clock.set(jump)
+    off = time.time() + jump
+    assert not give(make_order(job=8), off)
+    assert told[-1]["code"] in ("expired", "clock")
+    assert give(make_order(kind=OrderKind.STOP, reason="enough"), off)
+    assert ended(folder)["reason"] == "enough"
+
+
+# --- the portal's -----------------------------------------------------------------
+
+
+@pytest.fixture
+def job(alice, redis_client):
+    now = timezone.now()
+    row = make_node("red", last_seen_at=now)
+    held = reservations.book(
+        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
+        start=now, end=now.replace(minute=0, second=0, microsecond=0)
+        + timedelta(hours=6), now=now,
+    )  # fmt: skip
+    Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
+    return services.launch(
+        user=alice, reservation_id=held.pk, name="try", kind="recipe",
+        recipe="burn-in", now=now,
+    )  # fmt: skip
+
+
+def fact(job, event, at, **more):
+    said = {"v": 1, "kind": "job", "job": job.pk, "attempt": 1, "event": event}
+    return {**said, "at": at.timestamp(), **more}
+
+
+def hear(job, message, now):
+    services.record_fact("red", message, now)
+    job.refresh_from_db()
+    return job.state
+
+
+@pytest.mark.django_db
+def test_a_job_waits_and_says_why_until_its_nodes_clock_is_right(job, alice):
+    now = timezone.now()
+    services.tick(now)
+    job.refresh_from_db()
+    refused = fact(job, "refused", now, code="expired", nonce=job.order_nonce)
+    for _ in range(2):
+        assert hear(job, {**refused, "reason": "expired 3540 s ago"}, now) == "starting"
+    assert job.reason.startswith("red: its clock is not the portal's")
+    assert job.events.filter(reason=job.reason).count() == 1
+    assert services.tick(now + timedelta(seconds=21))["ordered_again"] == 1
+    assert hear(job, fact(job, "started", now), now) == "running"
+    # Told a new end under the wrong clock: refused, and no reason to end it.
+    job.refresh_from_db()
+    refused["nonce"] = job.order_nonce
+    assert hear(job, {**refused, "reason": "expired"}, now) == "running"
+    behind = fact(job, "exited", now - timedelta(hours=1), exit_code=0)
+    later = now + timedelta(minutes=20)
+    assert hear(job, behind, later) == "done"
+    assert (job.ended_at - job.started_at).total_seconds() > 19 * 60
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.STOPPING])
+def test_orders_go_out_again_after_the_portals_clock_was_set_back(job, state):
+    now = timezone.now()
+    services.tick(now)
+    Job.objects.filter(pk=job.pk).update(
+        state=state, ordered_at=now + timedelta(hours=1)
+    )
+    done = services.tick(now + timedelta(seconds=1))
+    assert done["ordered_again"] + done["stops_sent"] == 1
+
+
+@pytest.mark.django_db
+def test_what_a_node_forgot_is_noticed_under_any_clock(job):
+    now = timezone.now()
+    services.tick(now)
+    assert hear(job, fact(job, "started", now), now) == "running"
+    gone = {"v": 1, "kind": "jobs", "running": [], "ended": []}
+    an_hour_behind = gone | {"at": (now - timedelta(hours=1)).timestamp()}
+    for seconds in (5, 20, 299):
+        later = now + timedelta(seconds=seconds)
+        assert hear(job, an_hour_behind, later) == "running"
+    # The portal's own, set back: it counts anew and does not wait for an hour.
+    Job.objects.filter(pk=job.pk).update(seen_at=now + timedelta(hours=1))
+    beliefs = gone | {"at": (now + timedelta(hours=2)).timestamp()}
+    assert hear(job, beliefs, now) == "running"
+    assert hear(job, beliefs, now + timedelta(seconds=16)) == "lost"
+
+
+@pytest.mark.django_db
+def test_an_hour_forwards_and_back_charges_nobody_twice(job, alice):
+    now = timezone.now()
+    held = job.reservation
+    for minutes in (0, 60, 1, 400, 2, 401):
+        at = now + timedelta(minutes=minutes)
+        reservations.tick(at)
+        services.tick(at)
+    held.refresh_from_db()
+    assert held.state == State.ENDED
+    job.refresh_from_db()
+    assert job.state in (JobState.STOPPING, JobState.LOST)
+    rows = LedgerEntry.objects.filter(reservation=held)
+    kinds = sorted(rows.values_list("kind", flat=True))
+    assert kinds == sorted(set(kinds)), "each kind of entry once"
+
+
+# --- beat's -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+def test_beat_ticks_on_after_its_clock_was_set(monkeypatch, jump):
+    app = Celery("beats", broker="memory://", set_as_current=False)
+    app.conf.beat_schedule = {
+        name: {"task": name, "schedule": 1.0} for name in ("first", "second")
+    }
+    # Celery asks datetime, this asks time: both from one clock that can be set.
+    off, real = [0.0], time.time
+    monkeypatch.setattr(beat.time, "time", lambda: real() + off[0])
+    now = timezone.now
+    monkeypatch.setattr(app, "now", lambda: now() + timedelta(seconds=off[0]))
+    sent = []
+    monkeypatch.setattr(
+        beat.SteadyScheduler, "apply_async",
+        lambda _self, entry, **_more: sent.append(entry.name),
+    )  # fmt: skip
+    scheduler = beat.SteadyScheduler(app)
+
+    def both_within(seconds):
+        sent.clear()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and len(set(sent)) < 2:
+            time.sleep(min(0.05, max(0.0, scheduler.tick())))
+        return set(sent)
+
+    assert both_within(3) == {"first", "second"}
+    off[0] = jump
+    assert both_within(3) == {"first", "second"}
