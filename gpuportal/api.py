@@ -39,16 +39,22 @@ def scope_needed(request: HttpRequest) -> str:
     return "job" if request.path.startswith(_JOB_PATHS) else "book"
 
 
-def _waits_with_job(request: HttpRequest) -> bool:
-    """Say whether a Job is to wait on the waitlist: that runs code, too."""
-    if request.method != "POST" or request.path.rstrip("/") != "/api/v1/waiting":
-        return False
+_ALSO = {"/api/v1/waiting": ("job", "job"), "/api/v1/jobs": ("backfill", "book")}
+"""Field of the body that needs a second scope: a Job that waits on the waitlist runs
+code, too; one that runs in gaps holds Gpus."""
+
+
+def also_needed(request: HttpRequest) -> str:
+    """Return the second scope that a token needs for this request; "": none."""
+    field, scope = _ALSO.get(request.path.rstrip("/"), ("", ""))
+    if request.method != "POST" or not field:
+        return ""
     try:
         sent = json.loads(request.body)
     except ValueError:
         # Refused as bad JSON later on.
-        return False
-    return isinstance(sent, dict) and sent.get("job") is not None
+        return ""
+    return scope if isinstance(sent, dict) and sent.get(field) is not None else ""
 
 
 class TokenAuth(HttpBearer):
@@ -62,8 +68,8 @@ class TokenAuth(HttpBearer):
         """
         try:
             user = user_of(token, scope=scope_needed(request))
-            if user is not None and _waits_with_job(request):
-                user = user_of(token, scope="job")
+            if user is not None and (more := also_needed(request)):
+                user = user_of(token, scope=more)
         except ScopeMissing as missing:
             raise HttpError(403, str(missing)) from missing
         if user is not None:

@@ -8,6 +8,8 @@ from ninja import Query, Router, Status
 
 from placement import logs, services, snapshots
 from placement.api_arrays import router as arrays
+from placement.api_gaps import ask as ask_for_gaps
+from placement.api_gaps import router as gaps
 from placement.api_moves import router as moves
 from placement.api_plans import router as plans
 from placement.api_results import router as results
@@ -23,10 +25,11 @@ from telemetry.charts import usage_entry
 MOST_ROWS = 200
 router = Router(tags=["placement"])
 router.add_router("", arrays)
+router.add_router("", gaps)
 router.add_router("", moves)
 router.add_router("", plans)
-router.add_router("", results)
 router.add_router("", serve)
+router.add_router("", results)
 
 
 @router.get("/jobs")
@@ -90,7 +93,9 @@ def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.post("/jobs", response={201: dict[str, Any]})
 def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
-    """Launch a Job; it begins when its Reservation does."""
+    """Launch a Job; it begins when its Reservation does, or in the first gap."""
+    if body.backfill is not None and body.reservation is None:
+        return Status(201, ask_for_gaps(_user(request), body))
     job = services.launch(user=_user(request), now=timezone.now(), **body.wanted())
     return Status(201, snapshots.job_facts(_one(request, job.pk)))
 

@@ -20,6 +20,7 @@ from placement.domain.well_known import WELL_KNOWN
 from placement.domain.wishes import WISHES
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.workload import Workload
+from placement.gap_forms import GapFields
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
 MOST_RETRIES = 5
@@ -57,10 +58,10 @@ class SettingInput:
     errors: Sequence[str]
 
 
-class LaunchForm(forms.Form):
+class LaunchForm(GapFields):
     """A Job to launch: where, under which name, and what runs."""
 
-    reservation = forms.TypedChoiceField(coerce=int)
+    reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     name = forms.CharField(
         max_length=120,
         error_messages={"required": "Give the job a name, so that you find it again."},
@@ -138,6 +139,7 @@ class LaunchForm(forms.Form):
     def clean(self) -> dict[str, object]:
         """Check the script, or the settings of the chosen recipe."""
         data = super().clean() or self.cleaned_data
+        self.check_where(data)
         what = data.get("what", "")
         if what == SCRIPT and not str(data.get("script", "")).strip():
             self.add_error("script", "Paste the script that should run.")

@@ -1,5 +1,6 @@
 """The list of Jobs: filtered, sorted, paged, and as CSV, all by the address."""
 
+import contextlib
 import csv
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from placement import services
 from placement.domain.lifecycle import JobState
+from placement.domain.refusals import JobOver
 from placement.forms import JobFilterForm
+from placement.gap_snapshots import gap_rows
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.views.access import reader
 from reservations.models import User
@@ -76,6 +79,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "array_live": bool(asked.get("array")) and rows.live().count(),
             "filtered": bool(asked),
             "states": [state.value for state in JobState],
+            **_gaps(user, asked),
             "columns": _columns(key, mark, asked),
             "page_query": urlencode(asked | {"sort": mark + key}),
             "csv_query": urlencode(asked | {"sort": mark + key, "format": "csv"}),
@@ -88,6 +92,26 @@ def array_stop(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop what of an array has not ended."""
     services.stop_array(array_id=pk, user=reader(request), now=timezone.now())
     return redirect(f"{reverse('jobs')}?array={pk}")
+
+
+@require_POST
+def gap_stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop what runs in gaps."""
+    # It may have ended meanwhile, which is what was asked for.
+    with contextlib.suppress(JobOver):
+        services.stop_in_gaps(backfill_id=pk, user=reader(request), now=timezone.now())
+    return redirect(f"{reverse('jobs')}#gaps")
+
+
+def _gaps(user: User, asked: dict[str, str]) -> dict[str, object]:
+    """Return what waits for gaps or runs in one; nothing where a list is narrowed."""
+    if asked.keys() & {"q", "state", "reservation", "array"}:
+        return {}
+    rows = gap_rows(user)
+    if asked.get("whose") == "mine":
+        rows = [gap for gap in rows if gap.row.owner_id == user.pk]
+    waiting = max((gap.place or 0 for gap in rows), default=0)
+    return {"gaps": rows, "gaps_waiting": waiting, "now": timezone.now()}
 
 
 def _rows(

@@ -20,10 +20,14 @@ from placement.domain.recipes import (
     TINY_TRANSFORMER,
 )
 from placement.forms import SCRIPT, LaunchForm
+from placement.gap_forms import FIELD_OF, GAPS
 from placement.models import Job, JobArray, StoredPlan
 from placement.views.access import OwnReservation, own_reservations, reader
 from reservations.domain.errors import BookingError
+from reservations.models import User
+from telemetry.models import Gpu, Pool
 
+PLAN_GONE = "That plan is gone, or not one of yours. Plan again."
 SMALL_PARAMETERS = 20_000_000
 """A simulated node computes on its processor: larger models are not copied there."""
 
@@ -43,8 +47,14 @@ def job_new(request: HttpRequest) -> HttpResponse:
         nodes=nodes,
         first_settings=again.recipe_settings if again else _settings_of(plan, mine),
     )
+    form.offer_gaps(_classes(), _payers(reader(request)))
     if posted and form.is_valid():
-        made = _launch(request, form, plan, mine)
+        if form.cleaned_data["where"] == GAPS:
+            if _ask_for_gaps(request, form, plan):
+                return redirect(f"{reverse('jobs')}#gaps")
+            made = None
+        else:
+            made = _launch(request, form, plan, mine)
         if isinstance(made, JobArray):
             return redirect(f"{reverse('jobs')}?array={made.pk}")
         if made is not None:
@@ -172,6 +182,8 @@ def _first_words(
     first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
     return {
         "reservation": chosen.pk if chosen else None,
+        "where": GAPS if chosen is None or "gaps" in request.GET else "",
+        "gap_minutes": 30,
         "name": name[:120],
         "node": node if chosen and len(chosen.nodes) > 1 else "",
         "what": first,
@@ -186,9 +198,8 @@ def _launch(
 ) -> Job | JobArray | None:
     """Launch what a valid form says; refusals go back into the form."""
     data = form.cleaned_data
-    script = data["what"] == SCRIPT
     if plan is None and data["plan"]:
-        form.add_error(None, "That plan is gone, or not one of yours. Plan again.")
+        form.add_error(None, PLAN_GONE)
         return None
     missing = _not_held(plan, data["reservation"], rows)
     if missing:
@@ -197,14 +208,7 @@ def _launch(
     wanted = {
         "user": reader(request),
         "reservation_id": data["reservation"],
-        "name": data["name"],
-        "kind": Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
-        "recipe": "" if script else data["what"],
-        "recipe_settings": {} if script else form.recipe_settings,
-        "script": data["script"].replace("\r\n", "\n") if script else "",
-        "arguments": data["arguments"] if script else [],
-        "launcher": data["launcher"] if script else "",
-        "environment_folder": data["environment_folder"] if script else "",
+        **_what(form),
         "plan_id": plan.pk if plan else None,
         "node": data["node"],
         "gpu_count": data["gpu_count"],
@@ -225,6 +229,62 @@ def _launch(
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
     return None
+
+
+def _what(form: LaunchForm) -> dict[str, Any]:
+    """Return what a valid form wants run, under which name."""
+    data = form.cleaned_data
+    script = data["what"] == SCRIPT
+    return {
+        "name": data["name"],
+        "kind": Job.Kind.SCRIPT if script else Job.Kind.RECIPE,
+        "recipe": "" if script else data["what"],
+        "recipe_settings": {} if script else form.recipe_settings,
+        "script": data["script"].replace("\r\n", "\n") if script else "",
+        "arguments": data["arguments"] if script else [],
+        "launcher": data["launcher"] if script else "",
+        "environment_folder": data["environment_folder"] if script else "",
+    }
+
+
+def _ask_for_gaps(
+    request: HttpRequest, form: LaunchForm, plan: StoredPlan | None
+) -> bool:
+    """Queue what a valid form says for the gaps; refusals go back into the form."""
+    data, user = form.cleaned_data, reader(request)
+    if plan is None and data["plan"]:
+        form.add_error(None, PLAN_GONE)
+        return False
+    job = _what(form) | {
+        "plan": plan.pk if plan else None,
+        "gpus": None if plan else data["gpu_count"],
+        "retries": data["retries"] or 0,
+    }
+    payer = user.memberships.filter(pk=data["gap_membership"] or 0).first()
+    try:
+        services.ask_for_gaps(
+            user=user, job=job, membership=payer, now=timezone.now(), **form.gap_wish()
+        )
+    except LaunchInvalid as error:
+        for field, text in error.problems.items():
+            name = FIELD_OF.get(field, field)
+            form.add_error(name if name in form.fields else None, text)
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    return not form.errors
+
+
+def _classes() -> list[str]:
+    """Return the classes of Gpus that can be booked."""
+    pools = Pool.objects.filter(gpus__in=Gpu.objects.bookable()).distinct()
+    return sorted(set(pools.values_list("gpu_class", flat=True)))
+
+
+def _payers(user: User) -> list[tuple[int, str]]:
+    """Return the rights that may pay for gaps."""
+    rows = user.memberships.filter(active=True, account__archived_at=None)
+    found = rows.select_related("account").order_by("account__name")
+    return [(row.pk, str(row.account)) for row in found]
 
 
 def _not_held(

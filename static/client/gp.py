@@ -32,7 +32,7 @@ KEPT = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gpu
 TIMEOUT_SECONDS = 30
 FOLLOW_SECONDS = 1.0
 UTC = timezone.utc  # noqa: UP017 (datetime.UTC is of Python 3.11)
-LIVE = ("queued", "starting", "running", "stopping")
+LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
 class Refused(Exception):
@@ -199,11 +199,19 @@ def mine(_args):
 def run(args):
     """Launch a script into a reservation."""
     to = portal()
+    if (args.reservation is None) != args.gaps:
+        raise Refused("name --reservation, or ask for --gaps")
     body = {
         "reservation": args.reservation, "name": args.name or Path(args.script).name,
         "kind": "script", "script": Path(args.script).read_text(),
         "arguments": args.arguments, "gpus": args.gpus, "retries": args.retries,
     }  # fmt: skip
+    if args.gaps:
+        wish = {"shortest_minutes": args.shortest, "total_hours": args.total,
+                "min_memory_gib": args.memory}  # fmt: skip
+        made = to.ask("POST", "/jobs", body | {"backfill": wish})["backfill"]
+        print(f"gap job {made['id']}: {made['state']}")
+        return
     made = to.ask("POST", "/jobs", body)
     print(f"job {made['id']}: {made['state']}", file=sys.stderr)
     if args.follow:
@@ -216,6 +224,19 @@ def jobs(_args):
     """Print the newest jobs."""
     for row in portal().ask("GET", "/jobs", limit=30)["jobs"]:
         print(f"{row['id']:>6}  {row['state']:9}  {row['node']:12}  {row['name']}")
+
+
+def gaps(args):
+    """Print what runs in gaps or waits for one; --stop ends one of them."""
+    to = portal()
+    if args.stop is not None:
+        made = to.ask("POST", f"/jobs/gaps/{args.stop}/stop", {"reason": ""})
+        print(made["state"])
+        return
+    for row in to.ask("GET", "/jobs/gaps")["gaps"]:
+        last = f"job {row['jobs'][-1]}" if row["jobs"] else "no job yet"
+        about = f"{row['id']:>6}  {row['state']:9}  {last:12}  {row['name']}"
+        print(f"{about}  {row['reason']}")
 
 
 def log(args):
@@ -306,12 +327,17 @@ def parser():
     word(book, **wish).add_argument("--for", dest="purpose", default="")
     word(mine)
     runs = word(
-        run, reservation={"type": int, "required": True}, name={"default": ""},
+        run, reservation={"type": int}, name={"default": ""},
         gpus={"type": int}, retries={"type": int, "default": 0},
         follow={"action": "store_true"},
+        gaps={"action": "store_true", "help": "between reservations, instead of one"},
+        shortest={"type": float, "default": 30, "help": "minutes (--gaps)"},
+        total={"type": float, "help": "hours in all (--gaps)"},
+        memory={"type": float, "default": 0, "help": "GiB of each GPU (--gaps)"},
     )  # fmt: skip
     runs.add_argument("script", help="and its arguments after --")
     word(jobs)
+    word(gaps, stop={"type": int, "metavar": "NUMBER"})
     word(log, "job", follow={"action": "store_true"})
     word(stop, "job")
     word(extend, "reservation", hours={"type": float, "required": True})

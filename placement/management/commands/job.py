@@ -1,4 +1,4 @@
-"""``manage.py job submit|list|log|stop``: Jobs from the operator's terminal.
+"""``manage.py job submit|list|gaps|log|stop``: Jobs from the operator's terminal.
 
 The same services as the pages call, so the same rules hold. Whoever may run manage.py
 may read the database: there is no sign-in, but every act names a User and is audited.
@@ -20,11 +20,12 @@ from placement.domain.launchers import Launcher
 from placement.domain.lifecycle import JobState
 from placement.domain.recipes import RECIPES
 from placement.domain.sweeps import read_sweep
+from placement.gap_snapshots import gap_facts
 from placement.management.options import one_line
-from placement.models import Job
+from placement.models import Backfill, Job
 from placement.services.checking import MOST_SCRIPT_BYTES
 from reservations.domain.errors import BookingError
-from reservations.models import User
+from reservations.models import Membership, User
 
 FOLLOW_SECONDS = 0.5
 ROWS = 50
@@ -58,6 +59,9 @@ class Command(BaseCommand):
         stop.add_argument("job", type=int)
         stop.add_argument("--as", dest="user", required=True, help="an operator")
         stop.add_argument("--reason", default="")
+        stop.add_argument("--gaps", action="store_true", help="JOB is one of job gaps")
+        waits = words.add_parser("gaps", help="what runs in gaps or waits for one")
+        waits.add_argument("--json", action="store_true")
 
     def handle(self, *args: object, **options: Any) -> None:
         """Do what the word says."""
@@ -67,6 +71,7 @@ class Command(BaseCommand):
             "list": self._list,
             "log": self._log,
             "stop": self._stop,
+            "gaps": self._gaps,
         }[word]
         try:
             act(options)
@@ -102,6 +107,11 @@ class Command(BaseCommand):
             "retries": options["retries"],
             "now": timezone.now(),
         }
+        if options["backfill"]:
+            self._ask_for_gaps(launch, options)
+            return
+        if options["reservation"] is None:
+            raise Wrong("name --reservation, or ask for --backfill")
         if not options["sweep"]:
             self.stdout.write(str(services.launch(**launch).pk))
             return
@@ -109,6 +119,46 @@ class Command(BaseCommand):
         array = services.launch_array(sweep=sweep, **launch)
         for pk in array.tasks.order_by("pk").values_list("pk", flat=True):
             self.stdout.write(str(pk))
+
+    def _ask_for_gaps(self, launch: dict[str, Any], options: dict[str, Any]) -> None:
+        if options["reservation"] is not None or options["sweep"] or options["node"]:
+            raise Wrong("--backfill goes without --reservation, --node and --sweep")
+        user = launch["user"]
+        payer = None
+        if options["account"]:
+            rows = Membership.objects.filter(
+                user=user, account__name=options["account"]
+            )
+            payer = rows.first()
+            if payer is None:
+                raise Wrong(f"{user} is no member of {options['account']}")
+        gone = ("user", "reservation_id", "node", "gpu_count", "now")
+        job = {name: given for name, given in launch.items() if name not in gone}
+        made = services.ask_for_gaps(
+            user=user,
+            job=job | {"gpus": launch["gpu_count"]},
+            membership=payer,
+            min_memory_gib=options["memory"],
+            gpu_class=options["gpu_class"],
+            shortest_minutes=options["shortest"],
+            total_hours=options["total"],
+            now=launch["now"],
+        )
+        self.stdout.write(str(made.pk))
+
+    def _gaps(self, options: dict[str, Any]) -> None:
+        now = timezone.now()
+        rows = Backfill.objects.live().select_related("owner", "membership__account")
+        facts = [gap_facts(row, now=now) for row in rows.order_by("pk")]
+        if options["json"]:
+            self.stdout.write(json.dumps(facts))
+            return
+        self.stdout.write(f"{'GAPS':>6}  {'STATE':9}  {'USER':12}  NAME: WHY")
+        for row in facts:
+            self.stdout.write(
+                f"{row['id']:>6}  {row['state']:9}  {row['owner']:12.12}  "
+                + one_line(f"{row['name']}: {row['reason']}")
+            )
 
     def _list(self, options: dict[str, Any]) -> None:
         rows = Job.objects.select_related("owner", "node", "reservation")
@@ -144,18 +194,27 @@ class Command(BaseCommand):
             time.sleep(FOLLOW_SECONDS)
 
     def _stop(self, options: dict[str, Any]) -> None:
-        job = services.stop(
-            job_id=options["job"],
-            user=_user(options["user"]),
-            reason=options["reason"],
-            now=timezone.now(),
-        )
-        self.stdout.write(job.state)
+        how = {
+            "user": _user(options["user"]),
+            "reason": options["reason"],
+            "now": timezone.now(),
+        }
+        if options["gaps"]:
+            row = services.stop_in_gaps(backfill_id=options["job"], **how)
+            self.stdout.write(row.state)
+            return
+        self.stdout.write(services.stop(job_id=options["job"], **how).state)
 
 
 def _add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", required=True, help="a login name")
-    parser.add_argument("--reservation", type=int, required=True)
+    parser.add_argument("--reservation", type=int)
+    parser.add_argument("--backfill", action="store_true", help="run in gaps instead")
+    parser.add_argument("--account", default="", help="who pays for the gaps")
+    parser.add_argument("--memory", type=float, default=0, metavar="GIB")
+    parser.add_argument("--gpu-class", default="")
+    parser.add_argument("--shortest", type=float, default=30, metavar="MINUTES")
+    parser.add_argument("--total", type=float, metavar="HOURS")
     parser.add_argument("--name", required=True)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--recipe", choices=sorted(RECIPES))

@@ -9,6 +9,10 @@ function showSettings() {
   }
   const script = form.querySelector("[data-settings=script]");
   if (!script.hidden) script.open = true;
+  const where = form.elements.where.value;
+  for (const part of form.querySelectorAll("[data-where]")) {
+    part.hidden = part.dataset.where !== where;
+  }
 }
 
 if (form) {

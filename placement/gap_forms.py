@@ -1,0 +1,69 @@
+"""What the launch form asks of a Job that runs in gaps instead of a reservation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+
+GAPS = "gaps"
+FIELD_OF = {
+    "shortest_minutes": "gap_minutes",
+    "total_hours": "gap_hours",
+    "min_memory_gib": "gap_memory_gib",
+    "gpu_class": "gap_class",
+    "membership": "gap_membership",
+    "gpus": "gpu_count",
+}
+"""Field of this form by the field of what is asked for."""
+
+
+class GapFields(forms.Form):
+    """Where a Job runs; in gaps: how long, on what, at whose expense."""
+
+    where = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", "In a reservation of yours"),
+            (GAPS, "In gaps between reservations"),
+        ],
+    )
+    gap_minutes = forms.FloatField(required=False, min_value=1, max_value=100_000)
+    gap_hours = forms.FloatField(required=False, min_value=0.01, max_value=100_000)
+    gap_memory_gib = forms.FloatField(required=False, min_value=0, max_value=100_000)
+    gap_class = forms.ChoiceField(required=False)
+    gap_membership = forms.TypedChoiceField(
+        required=False, coerce=int, empty_value=None
+    )
+
+    def offer_gaps(
+        self, classes: Sequence[str], payers: Sequence[tuple[int, str]]
+    ) -> None:
+        """Take what may be chosen: classes of Gpus, and which right pays."""
+        kind, payer = self.fields["gap_class"], self.fields["gap_membership"]
+        assert isinstance(kind, forms.ChoiceField)
+        assert isinstance(payer, forms.ChoiceField)
+        kind.choices = [("", "any"), *((name, name) for name in classes)]
+        payer.choices = list(payers) if len(payers) > 1 else [("", "the only one")]
+
+    def check_where(self, data: Mapping[str, Any]) -> None:
+        """Refuse a reservation that is not named, and what no gap can have."""
+        if data.get("where") != GAPS:
+            if data.get("reservation") is None and "reservation" not in self.errors:
+                self.add_error("reservation", "Choose the reservation it runs in.")
+            return
+        if data.get("sweep"):
+            self.add_error("sweep", "A sweep needs a reservation.")
+        if data.get("resume_from"):
+            self.add_error("resume_from", "What runs in gaps begins anew.")
+        if data.get("may_move") or data.get("restart"):
+            self.add_error(None, "What runs in gaps goes from gap to gap by itself.")
+
+    def gap_wish(self) -> dict[str, Any]:
+        """Return the arguments of the service that say what gaps it needs."""
+        data = self.cleaned_data
+        return {
+            "shortest_minutes": data["gap_minutes"] or 30,
+            "total_hours": data["gap_hours"],
+            "min_memory_gib": data["gap_memory_gib"] or 0,
+            "gpu_class": data["gap_class"],
+        }
