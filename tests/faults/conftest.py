@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import gpuportal.celery
 from placement.domain.orders import Order
 from placement.runners.base import JobFolder
 from placement.runners.local import LocalRunner
+from tests.faults.lab import Lab
 from tests.placement import nodes
 from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
     marker,
@@ -32,6 +34,15 @@ time.time = lambda: real() + float(jump.read_text())
 from placement.runners import shim
 sys.exit(shim.main(["shim", sys.argv[1]]))
 """
+
+
+@pytest.fixture(scope="package")
+def lab() -> Iterator[Lab]:
+    """One running portal for all that kills a part of it."""
+    with tempfile.TemporaryDirectory(prefix="gpf-") as folder:
+        made = Lab(Path(folder))
+        yield made
+        made.close()
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ runs and one that is being stopped and does not want to; then something is kille
 import os
 import re
 import signal
-import tempfile
 import time
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -23,15 +21,6 @@ ROWS = {
     "broker": ["valkey-server"],
     "control": ["-Q control", "celery -A gpuportal beat", "manage.py ingest"],
 }
-
-
-@pytest.fixture(scope="module")
-def lab():
-    """One portal that goes through all of it."""
-    with tempfile.TemporaryDirectory(prefix="gpf-") as folder:
-        made = Lab(Path(folder))
-        yield made
-        made.close()
 
 
 class Round:

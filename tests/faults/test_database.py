@@ -1,0 +1,156 @@
+"""The database: who writes is killed in the middle, and the server itself is."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, InterfaceError, connection, connections
+from django.utils import timezone
+
+from placement import services
+from placement.models import Job, JobEvent
+from reservations import services as reservations
+from reservations.models import LedgerEntry, Reservation
+from tests.factories import make_gpus, make_node
+from tests.placement.nodes import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+POSTGRES = connection.vendor == "postgresql"
+
+
+@pytest.fixture
+def job(alice, redis_client):
+    now = timezone.now()
+    row = make_node("red", last_seen_at=now)
+    held = reservations.book(
+        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
+        start=now, end=now.replace(minute=0, second=0, microsecond=0)
+        + timedelta(hours=6), now=now,
+    )  # fmt: skip
+    Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
+    return services.launch(
+        user=alice, reservation_id=held.pk, name="try", kind="recipe",
+        recipe="burn-in", now=now,
+    )  # fmt: skip
+
+
+def started(job):
+    services.record_fact(
+        "red",
+        {"v": 1, "kind": "job", "job": job.pk, "attempt": 1, "event": "started",
+         "at": time.time()},
+        timezone.now(),
+    )  # fmt: skip
+
+
+def killed_while(monkeypatch, act):
+    """Do something in a process that is killed where it would write its last row."""
+    connections.close_all()
+    child = os.fork()
+    if child == 0:
+
+        def die(*_args, **_fields):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        JobEvent.objects.create = LedgerEntry.objects.create = die
+        LedgerEntry.objects.bulk_create = die
+        try:
+            act()
+        finally:
+            os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "it was to be killed in the middle"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
+    job, redis_client, monkeypatch
+):
+    killed_while(monkeypatch, lambda: services.tick(timezone.now()))
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("queued", 0)
+    assert redis_client.llen("node.red") == 0
+    assert services.tick(timezone.now())["ordered"] == 1
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("starting", 1)
+    assert redis_client.llen("node.red") == 1
+
+
+def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, monkeypatch):
+    services.tick(timezone.now())
+    killed_while(monkeypatch, lambda: started(job))
+    job.refresh_from_db()
+    assert (job.state, job.started_at) == ("starting", None)
+    for _ in range(2):
+        started(job)
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert job.events.filter(new="running").count() == 1
+
+
+def test_a_charge_whose_writer_is_killed_half_way_is_made_once(job, monkeypatch):
+    held = job.reservation
+    before = LedgerEntry.objects.count()
+    over = held.end + timedelta(seconds=1)
+    killed_while(monkeypatch, lambda: reservations.tick(over))
+    held.refresh_from_db()
+    assert (held.state, LedgerEntry.objects.count()) == ("active", before)
+    for _ in range(2):
+        reservations.tick(over)
+    held.refresh_from_db()
+    assert held.state == "ended"
+    kinds = list(LedgerEntry.objects.filter(reservation=held).values_list("kind"))
+    assert len(kinds) == len(set(kinds)) > 0
+
+
+def test_a_database_that_is_killed_in_the_middle_has_all_or_nothing(
+    job, tmp_path, monkeypatch
+):
+    """kill -9 of the server's process; of SQLite, what a power cut leaves."""
+    services.tick(timezone.now())
+    left = tmp_path / "left.sqlite3"
+    create = JobEvent.objects.create
+
+    def cut(**fields):
+        if POSTGRES:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                os.kill(cursor.fetchone()[0], signal.SIGKILL)
+        else:
+            for tail in ("", "-wal"):
+                name = f"{connection.settings_dict['NAME']}{tail}"
+                shutil.copy(name, f"{left}{tail}")
+            raise DatabaseError("the machine is gone")
+        return create(**fields)
+
+    monkeypatch.setattr(JobEvent.objects, "create", cut)
+    with pytest.raises((DatabaseError, InterfaceError)):
+        started(job)
+    monkeypatch.undo()
+    connection.close()
+    if not POSTGRES:
+        with sqlite3.connect(left) as copy:
+            assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            row = copy.execute(
+                "SELECT state FROM placement_job WHERE id = ?", [job.pk]
+            ).fetchone()
+        assert row == ("starting",)
+    assert until(lambda: state_of(job), 20, "the server to be there again") == (
+        "starting"
+    )
+    started(job)
+    assert state_of(job) == "running"
+    assert job.events.filter(new="running").count() == 1
+
+
+def state_of(job):
+    """Return the state; None while the server comes back."""
+    try:
+        return Job.objects.values_list("state", flat=True).get(pk=job.pk)
+    except DatabaseError:
+        connection.close()
+        return None
