@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from placement import live
 from placement.domain.errors import LaunchInvalid, PlacementError
 from placement.domain.lifecycle import JobState
-from placement.domain.recipes import BY_TORCHRUN, check_needs_no_plan
+from placement.domain.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
 from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.schemas import WaitingJob
 from placement.services import jobs, replanning
@@ -27,10 +27,11 @@ from placement.services.moves import move
 from reservations.domain.errors import BookingError
 from reservations.models import Reservation, User, WaitingRequest
 from reservations.services import notices
-from reservations.services.carrying import Carrier
+from reservations.services.carrying import Carrier, JobChoices
 
 PORTAL = "portal"
 MOST_ROWS = 200
+MOST_PLANS = 30
 WAITING, PLACED, *_ = WaitingRequest.State
 UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill")
 log = logging.getLogger(__name__)
@@ -83,7 +84,25 @@ def follow(displaced: Reservation, again: WaitingRequest) -> bool:
     )
 
 
-CARRIER = Carrier(check=check, attach=attach, follow=follow)
+def choices(user: User) -> JobChoices:
+    """Return the ready recipes, and the newest Plans that a User kept."""
+    plans = StoredPlan.objects.filter(owner=user).defer("spec")[:MOST_PLANS]
+    return JobChoices(
+        recipes=[
+            (
+                recipe.name,
+                recipe.title,
+                "\n".join(f"{one.name} = {one.default}" for one in recipe.settings),
+            )
+            for recipe in RECIPES.values()
+        ],
+        plans=[
+            (plan.pk, str(plan), len(plan.plan.get("shards", ()))) for plan in plans
+        ],
+    )
+
+
+CARRIER = Carrier(check=check, attach=attach, follow=follow, choices=choices)
 
 
 # --- the tick ------------------------------------------------------------------------

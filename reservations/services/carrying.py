@@ -4,7 +4,7 @@ Jobs are the floor above's: it registers how they are checked, kept and carried,
 queues them by itself once the request is placed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,16 @@ from reservations.domain.errors import NotFound
 from reservations.models import Reservation, User, WaitingRequest
 
 Launch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobChoices:
+    """What somebody may have wait with a request, as a page offers it."""
+
+    recipes: Sequence[tuple[str, str, str]]
+    """Ready ones: name, title, and their settings with the defaults, one a line."""
+    plans: Sequence[tuple[int, str, int]]
+    """Own kept Plans: number, title, and how many Gpus each needs."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,8 @@ class Carrier:
     follow: Callable[[Reservation, WaitingRequest], bool]
     """Have what waits in a displaced Reservation wait with the request; say whether
     any Job waits with it now."""
+    choices: Callable[[User], JobChoices]
+    """Return what a page offers a User."""
 
 
 CARRIERS: list[Carrier] = []
@@ -39,6 +51,11 @@ def checked(user: User, job: Mapping[str, Any]) -> Launch:
     if not CARRIERS:
         raise NotFound(what="anything that runs jobs")
     return CARRIERS[0].check(user, job)
+
+
+def choices(user: User) -> JobChoices | None:
+    """Return what a page offers; None: nobody here runs Jobs."""
+    return CARRIERS[0].choices(user) if CARRIERS else None
 
 
 def attach(row: WaitingRequest, launch: Launch) -> None:

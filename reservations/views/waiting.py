@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from reservations.domain.calendar import CalendarGpu
 from reservations.forms import read, wall
 from reservations.models import Membership, WaitingRequest
+from reservations.services import carrying
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.queue import Request, own_rows, queue_of
@@ -73,6 +74,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
             "policy": policy,
             "longest_hours": policy.longest_seconds / 3600,
             "freeze_hours": policy.freeze_seconds // 3600,
+            "jobs": carrying.choices(user),
             "config": {"zone": settings.TIME_ZONE},
             "full": len(queue.requests) >= policy.waiting_requests,
         },

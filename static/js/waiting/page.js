@@ -3,6 +3,7 @@ import { api } from "../api.js";
 import { fromWall } from "../calendar/zone.js";
 import { pageData } from "../dom.js";
 import { ask, toastProblem } from "../toast.js";
+import { connectJob, jobOf } from "./job.js";
 
 const { zone } = pageData("waiting-config");
 const form = document.getElementById("wait-form");
@@ -24,8 +25,11 @@ function wish() {
     if (elements[name].value) body[name] = fromWall(elements[name].value, zone).toISOString();
   }
   if (elements.membership) body.membership = Number(elements.membership.value);
-  return body;
+  const job = jobOf(Object.fromEntries([...elements].map((one) => [one.name, one])));
+  return job ? { ...body, job } : body;
 }
+
+connectJob(form);
 
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
@@ -52,7 +56,9 @@ form.addEventListener("submit", async (event) => {
   } catch (error) {
     button.disabled = false;
     if (error.name !== "Problem") throw error;
-    problem.textContent = [error.message, ...Object.values(error.fields).flat()].join(" ");
+    // The message of a bad field names it already.
+    const more = Object.values(error.fields).flat().filter((text) => !error.message.includes(text));
+    problem.textContent = [error.message, ...more].join(" ");
     problem.hidden = false;
   }
 });
