@@ -185,6 +185,7 @@ class JobConsumer(PatientConsumer):
                 offset=piece.offset,
                 bytes=piece.bytes,
                 data=piece.data,
+                part=0,
             )
             messages.append(dict(tail))
         return messages

@@ -25,7 +25,7 @@ from placement.domain.estimate import interval
 from placement.domain.logtext import clean
 from placement.domain.progress import Seen, Told
 from placement.domain.workload import Workload
-from placement.models import Job, Refinement
+from placement.models import Job, JobPart, Refinement
 
 MOST_LOG_BYTES = 64 * 1024
 CACHE_SECONDS = 10.0
@@ -50,6 +50,8 @@ class JobLog(TypedDict):
     offset: int
     bytes: int
     data: str
+    part: int
+    """Whose log, of a Job over several nodes."""
 
 
 class JobProgress(TypedDict):
@@ -230,7 +232,7 @@ class LogGate:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, str, int]] = {}
+        self._known: dict[tuple[int, str], tuple[float, int, int]] = {}
 
     def publish(self, node: str, message: dict[str, Any]) -> bool:
         """Send one message of ``log.<node>`` to the Job's pages; False: refused."""
@@ -243,7 +245,8 @@ class LogGate:
         except (KeyError, ValueError) as error:
             logger.warning("log message of %s refused: %s", node, error)
             return False
-        if self._place_of(job) != (node, attempt):
+        place = self._place_of(job, node)
+        if place is None or place[0] != attempt:
             logger.warning("%s sent log of job %s, which is not its own", node, job)
             return False
         piece = JobLog(
@@ -253,23 +256,33 @@ class LogGate:
             bytes=size,
             # Halves of surrogate pairs cannot be sent on.
             data=clean(data[:MOST_LOG_BYTES].encode(errors="replace").decode()),
+            part=place[1],
         )
         _send(job, dict(piece))
         return True
 
-    def _place_of(self, job: int) -> tuple[str, int] | None:
-        now = time.monotonic()
-        known = self._known.get(job)
+    def _place_of(self, job: int, node: str) -> tuple[int, int] | None:
+        """Return attempt and part of a Job that runs on a node; None: it does not."""
+        now, key = time.monotonic(), (job, node)
+        known = self._known.get(key)
         if known is None or now - known[0] > CACHE_SECONDS:
-            row = (
-                Job.objects.filter(pk=job).values_list("node__name", "attempt").first()
-            )
+            row = _runs_on(job, node)
             if row is None:
                 return None
             if len(self._known) >= MOST_CACHED:
                 self._known.clear()
-            known = self._known[job] = (now, *row)
+            known = self._known[key] = (now, *row)
         return known[1], known[2]
+
+
+def _runs_on(job: int, node: str) -> tuple[int, int] | None:
+    part = JobPart.objects.filter(job=job, node__name=node)
+    found = part.values_list("job__attempt", "number").first()
+    if found is not None:
+        return int(found[0]), int(found[1])
+    one = Job.objects.filter(pk=job, node__name=node, parts=None)
+    attempt = one.values_list("attempt", flat=True).first()
+    return None if attempt is None else (attempt, 0)
 
 
 _gate = LogGate()

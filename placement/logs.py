@@ -38,16 +38,21 @@ class Piece:
     """Of the whole file."""
 
 
-def path_of(job: Job, attempt: int | None = None) -> Path:
-    """Return where the log of an attempt (the last one) is stored."""
+def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
+    """Return where the log of an attempt (the last one) is stored.
+
+    Args:
+        part: of a Job over several nodes; the others' logs lie beside the first's.
+    """
     number = job.attempt if attempt is None else attempt
-    return Path(settings.MEDIA_ROOT) / "logs" / f"{job.pk}-{number}.log"
+    name = f"{job.pk}-{number}.{part}.log" if part else f"{job.pk}-{number}.log"
+    return Path(settings.MEDIA_ROOT) / "logs" / name
 
 
-def size(job: Job) -> int:
+def size(job: Job, *, part: int = 0) -> int:
     """Return how many bytes of the log are stored."""
     try:
-        return path_of(job).stat().st_size
+        return path_of(job, part=part).stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -60,14 +65,14 @@ def written_at(job: Job) -> float | None:
         return None
 
 
-def append(job: Job, *, attempt: int, offset: int, data: bytes) -> int:
+def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -> int:
     """Append what a node sent; return the new size.
 
     Raises:
         LogConflict: it does not start where the stored part ends.
         LogTooLarge: the log would grow over its ceiling.
     """
-    path = path_of(job, attempt)
+    path = path_of(job, attempt, part=part)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     with os.fdopen(handle, "ab") as file:
@@ -83,20 +88,20 @@ def append(job: Job, *, attempt: int, offset: int, data: bytes) -> int:
         return have + len(data)
 
 
-def read(job: Job, *, offset: int, length: int = TAIL_BYTES) -> Piece:
+def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> Piece:
     """Return a range of the log, at most 1 MiB; negative offset: from the end."""
-    total = size(job)
+    total = size(job, part=part)
     start = max(0, total + offset) if offset < 0 else min(offset, total)
-    data = _bytes(job, start, min(length, MOST_READ_BYTES))
+    data = _bytes(job, start, min(length, MOST_READ_BYTES), part=part)
     return Piece(start, len(data), clean(data.decode(errors="replace")), total)
 
 
-def tail(job: Job, length: int = TAIL_BYTES) -> Piece:
+def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> Piece:
     """Return the end of the log, from the start of a line where there is one."""
-    piece = read(job, offset=-length, length=length)
+    piece = read(job, offset=-length, length=length, part=part)
     if piece.offset == 0:
         return piece
-    data = _bytes(job, piece.offset, piece.bytes)
+    data = _bytes(job, piece.offset, piece.bytes, part=part)
     head = data.find(b"\n") + 1
     text = clean(data[head:].decode(errors="replace"))
     return Piece(piece.offset + head, len(data) - head, text, piece.size)
@@ -157,9 +162,9 @@ def _state(path: Path) -> dict[str, Any]:
     return state if set(state) == set(fresh) else fresh
 
 
-def _bytes(job: Job, offset: int, length: int) -> bytes:
+def _bytes(job: Job, offset: int, length: int, *, part: int = 0) -> bytes:
     try:
-        with path_of(job).open("rb") as file:
+        with path_of(job, part=part).open("rb") as file:
             file.seek(offset)
             return file.read(length)
     except FileNotFoundError:

@@ -192,7 +192,6 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
     ("changes", "words"),
     [({"precision": "mixed_fp16"}, "not mixed_fp16"),
      ({"optimizer": "adafactor"}, "not adafactor"),
-     ({"nodes": ["red", "blue"]}, "spans several nodes"),
      ({"offload": "moon"}, "moon"), ({"x": "y" * 50_000}, "too long")],
 )  # fmt: skip
 def test_a_plan_that_nothing_runs_is_refused_with_the_reason(
