@@ -19,6 +19,7 @@ from reservations.models import Membership, User
 from reservations.rates import check_rate
 
 router = Router(tags=["serving"])
+NOTHING_BESIDE: list[UploadedFile] = []
 
 
 class Serve(Schema):
@@ -60,11 +61,16 @@ def file_list(request: HttpRequest) -> dict[str, Any]:
 
 
 @router.post("/serve/files", response={201: dict[str, Any]})
-def file_add(request: HttpRequest, file: File[UploadedFile]) -> Status[dict[str, Any]]:
-    """Keep an ONNX file (one whole file) to serve it."""
+def file_add(
+    request: HttpRequest,
+    file: File[UploadedFile],
+    beside: File[list[UploadedFile]] = NOTHING_BESIDE,
+) -> Status[dict[str, Any]]:
+    """Keep an ONNX model to serve it: the .onnx file, with the files of its weights in
+    `beside` where there are any, or a .zip or .tar of its folder."""
     user, now = _user(request), timezone.now()
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
-    row = model_store.store_file(user=user, upload=file, now=now)
+    row = model_store.store_file(user=user, upload=file, beside=beside, now=now)
     return Status(201, show.file_facts(row))
 
 

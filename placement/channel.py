@@ -117,6 +117,7 @@ def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
                     "id": row.pk,
                     "name": row.name,
                     "sha256": row.file.sha256,
+                    "parts": row.file.parts,
                     "memory_bytes": row.memory_bytes,
                     "most_batch": row.most_batch,
                     "deadline_ms": row.deadline_ms,
@@ -170,14 +171,23 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if int(length) > MOST_PIECE_BYTES:
         return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request")
     try:
-        size = logs.append(job, attempt=attempt, offset=offset, data=request.body)
+        part = JobPart.objects.filter(job=job, node=node).first()
+        size = logs.append(
+            job,
+            attempt=attempt,
+            offset=offset,
+            data=request.body,
+            part=part.number if part else 0,
+        )
     except LogConflict as conflict:
         return problem(409, str(conflict), size=conflict.size_bytes)
     except LogTooLarge as error:
         return problem(413, str(error))
     except OSError as error:
         return problem(507, f"the log cannot be stored: {error.strerror}")
-    if attempt == job.attempt:
+    if part is not None:
+        JobPart.objects.filter(pk=part.pk).update(log_bytes=size)
+    if attempt == job.attempt and (part is None or part.number == 0):
         Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
     return JsonResponse({"size": size})
 

@@ -1,8 +1,10 @@
 """What people type to serve a model, and to filter the list of endpoints."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from django import forms
+from django.core.files.uploadedfile import UploadedFile
 
 from placement.models import Admits
 
@@ -20,10 +22,26 @@ class EndpointFilterForm(forms.Form):
     )
 
 
+class _SeveralInput(forms.ClearableFileInput):
+    allow_multiple_selected = True
+
+
+class SeveralFiles(forms.FileField):
+    """A field of one file or more; its value is the list of them."""
+
+    widget = _SeveralInput
+
+    def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
+        """Check each of them."""
+        given = data if isinstance(data, list | tuple) else [data]
+        cleaned = [super(SeveralFiles, self).clean(one, initial) for one in given]
+        return [one for one in cleaned if one]
+
+
 class ServeForm(forms.Form):
     """A model, a place for it, and how it is served."""
 
-    upload = forms.FileField(required=False, allow_empty_file=True)
+    upload = SeveralFiles(required=False, allow_empty_file=True)
     file = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     name = forms.CharField(required=False, max_length=63)
     place = forms.ChoiceField()
@@ -56,7 +74,7 @@ class ServeForm(forms.Form):
         """A file is needed, and hours where something is booked."""
         data = super().clean() or self.cleaned_data
         if not data.get("file") and not data.get("upload") and not self.errors:
-            self.add_error("upload", "Choose an ONNX file.")
+            self.add_error("upload", "Choose an ONNX model.")
         if data.get("place") == BOOK and not data.get("hours"):
             self.add_error("hours", "Say for how many hours.")
         return data

@@ -2,8 +2,7 @@
 
 Message numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. Only inputs,
 outputs and the names of the operator sets are read. Refused are operators of sets that
-are neither ONNX's nor ONNX Runtime's own (they would need a library of somebody's), and
-weights in other files.
+are neither ONNX's nor ONNX Runtime's own: they would need a library of somebody's.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from placement.domain.errors import SpecInvalid
-from placement.domain.onnxfile import external_tensors
 from placement.domain.protobuf import Span, Wire
 
 OPERATOR_SETS = (
@@ -100,13 +98,6 @@ def parse_signature(file: BinaryIO, size: int) -> Signature:
     Raises:
         SpecInvalid: it may not be served, by what is in the way.
     """
-    if external_tensors(file, size):
-        raise SpecInvalid(
-            {
-                "upload": "its weights lie in other files: save it as one file, "
-                "onnx.save(onnx.load(path), 'whole.onnx')"
-            }
-        )
     wire = Wire(file, size)
     sets: list[str] = []
     graph: Span | None = None

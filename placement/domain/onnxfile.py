@@ -18,6 +18,7 @@ from placement.domain.inventory import (
     checked_shape,
     spec_from_inventory,
 )
+from placement.domain.onnx_parts import MOST_PARTS, checked_name
 from placement.domain.protobuf import Span, Wire
 from placement.domain.spec import DTYPE_BYTES, ModelSpec
 
@@ -88,6 +89,8 @@ class _Found:
     nodes: int = 0
     graphs: int = 0
     external: int = 0
+    outside: list[tuple[str, dict[str, str], int]] = field(default_factory=list)
+    """Of tensors in other files: name, what is said of the place, bytes needed."""
 
 
 def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
@@ -108,12 +111,18 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
     )
 
 
-def external_tensors(file: BinaryIO, size: int) -> int:
-    """How many tensors of an open file keep their data in other files, at any depth.
+def external_files(file: BinaryIO, size: int) -> dict[str, int]:
+    """Where an open file keeps tensors outside of itself -> bytes read there.
 
-    Raises SpecInvalid.
+    Raises SpecInvalid: the file cannot be read, or a location leads out of its folder.
     """
-    return _all(file, size).external
+    files: dict[str, int] = {}
+    for label, place, needed in _all(file, size).outside:
+        location, end = _place(label, place, needed)
+        files[location] = max(files.get(location, 0), end)
+        if len(files) >= MOST_PARTS:
+            raise SpecInvalid({"upload": f"has {MOST_PARTS} files of weights or more"})
+    return files
 
 
 def _all(file: BinaryIO, size: int) -> _Found:
@@ -218,6 +227,7 @@ def _attribute(
 def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
     """One tensor; None for text. Raises SpecInvalid by its name."""
     name, dims, kind, raw, external = "", [], 0, None, False
+    place: dict[str, str] = {}
     for number, value in wire.fields(span):
         if isinstance(value, int):
             if number == 1:
@@ -232,10 +242,15 @@ def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
             name = wire.text(value, MAX_NAME_BYTES)
         elif number == 9:
             raw = value
-    if kind == TEXT:
-        found.external += external
-        return None
+        elif number == 13:
+            place |= _entry(wire, value)
     label = name[:80] or "constant"
+    if kind == TEXT:
+        if external:
+            raise SpecInvalid(
+                {label: "keeps texts in another file, which ONNX forbids"}
+            )
+        return None
     if kind not in ONNX_DTYPES:
         raise SpecInvalid({label: f"has the unknown element type {kind}"})
     made = TensorInfo(name, checked_shape(label, dims), ONNX_DTYPES[kind])
@@ -244,8 +259,33 @@ def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
         raise SpecInvalid(
             {label: f"holds {raw.length:,} bytes, its shape needs {needed:,}"}
         )
-    found.external += external
+    if external:
+        found.external += 1
+        found.outside.append((label, place, needed))
     return made
+
+
+def _entry(wire: Wire, span: Span) -> dict[str, str]:
+    """StringStringEntryProto: key 1, value 2."""
+    texts = {1: "", 2: ""}
+    for number, value in wire.fields(span):
+        if number in texts and isinstance(value, Span):
+            texts[number] = wire.text(value, MAX_NAME_BYTES)
+    return {texts[1]: texts[2]}
+
+
+def _place(label: str, place: dict[str, str], needed: int) -> tuple[str, int]:
+    """The file of a tensor's data, and where the data ends. Raises SpecInvalid."""
+    location = checked_name(place.get("location"))
+    numbers = [place.get("offset", "0"), place.get("length", str(needed))]
+    if not all(text.isdecimal() and len(text) < 16 for text in numbers):
+        raise SpecInvalid({label: "says no offset and length of its data"})
+    offset, length = map(int, numbers)
+    if length != needed:
+        raise SpecInvalid(
+            {label: f"reads {length:,} bytes, its shape needs {needed:,}"}
+        )
+    return location, offset + length
 
 
 def _keep(found: _Found, tensor: TensorInfo | None) -> None:

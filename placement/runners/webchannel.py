@@ -99,10 +99,11 @@ def download_file(
         ChannelRefused: the web has no such file for this node, or it is another one.
     """
     draft = path.with_name(f".{path.name}.part")
+    start = f"{url}{'&' if '?' in url else '?'}offset="
     with draft.open("ab") as file:
         while True:
             offset = file.tell()
-            _, piece = request("GET", f"{url}?offset={offset}", node=node, token=token)
+            _, piece = request("GET", f"{start}{offset}", node=node, token=token)
             file.write(piece)
             if offset + len(piece) > most_bytes:
                 draft.unlink()

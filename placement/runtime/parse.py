@@ -5,7 +5,8 @@
     python -m placement.runtime.parse set NAME PATH...     an index and all its shards'
                                                            headers, or the shards alone
     python -m placement.runtime.parse served PATH NAME     an ONNX file that is to be
-                                                           served: "signature" beside it
+                                                           served: also "signature", and
+                                                           "beside": files of weights
 
 Prints one line of JSON. Exit 0: a ModelSpec (domain.spec.ModelSpec.to_json). Exit 2:
 {"error": code, "field": field, "detail": text}. Any other exit is a crash or a limit.
@@ -28,7 +29,7 @@ from placement.domain.errors import BadInput, SpecInvalid
 from placement.domain.families import parse_config
 from placement.domain.inventory import TensorInfo
 from placement.domain.onnx_signature import parse_signature
-from placement.domain.onnxfile import parse_onnx
+from placement.domain.onnxfile import external_files, parse_onnx
 from placement.domain.safetensors import (
     MAX_HEADER_BYTES,
     index_alone,
@@ -130,7 +131,8 @@ def served(path: Path, name: str) -> dict[str, Any]:
     limit_process("onnx", [one])
     spec, _ = read("onnx", one, name[:120])
     signature = parse_signature(one.file, one.size)
-    return spec.to_json() | {"signature": signature.to_json()}
+    beside = external_files(one.file, one.size)
+    return spec.to_json() | {"signature": signature.to_json(), "beside": beside}
 
 
 def refuse(code: str, field: str, detail: str) -> int:

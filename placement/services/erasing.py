@@ -100,4 +100,4 @@ def _remove_files(jobs: list[int], kept: list[ModelFile]) -> None:
         for path in logs.glob(f"{number}-*"):
             path.unlink(missing_ok=True)
     for row in kept:
-        model_files.path_of(row).unlink(missing_ok=True)
+        model_files.remove(row)

@@ -1,10 +1,10 @@
-"""ONNX files that people keep to serve: read in the jail, stored, deleted."""
+"""ONNX models that people keep to serve: read in the jail, stored, deleted."""
 
-import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,38 +15,63 @@ from django.db.models import Count, Sum
 
 from placement import model_files
 from placement.domain.errors import SpecInvalid
+from placement.domain.onnx_parts import (
+    MOST_PARTS,
+    OWN_NAME,
+    Part,
+    check_there,
+    checked_name,
+    from_folder_of,
+    sum_of,
+)
 from placement.domain.serving_refusals import FileServed, FilesFull
 from placement.domain.spec import ModelSpec
 from placement.models import Job, ModelFile, RegisteredModel
 from placement.services.models import MOST_UPLOAD_BYTES, understood_served
+from placement.services.unpacking import ENDINGS, is_archive, unpack
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.services.auditing import audit_act
 
+ENDING = ".onnx"
 MOST_FILES = 20
 MOST_BYTES = 4 * 2**30
 """Of all files of one person."""
 
 
-def store_file(*, user: User, upload: UploadedFile, now: datetime) -> ModelFile:
-    """Read an ONNX file in the jail and keep it; the same bytes are kept once.
+def store_file(
+    *,
+    user: User,
+    upload: UploadedFile,
+    beside: Sequence[UploadedFile] = (),
+    now: datetime,
+) -> ModelFile:
+    """Read an ONNX model in the jail and keep it; the same bytes are kept once.
+
+    Args:
+        user: whose it is.
+        upload: the .onnx file, or a .zip or .tar of its folder.
+        beside: the files that its weights lie in, where it came by itself.
+        now: aware UTC.
 
     Raises:
-        SpecInvalid: it is no ONNX file, or one that may not be served; by field.
+        SpecInvalid: it is no ONNX model, or one that may not be served; by field.
         FilesFull: as many as one person may keep.
     """
     name = Path(upload.name or "").name[:120]
-    size_bytes = upload.size or 0
-    if not name.lower().endswith(".onnx"):
-        raise SpecInvalid({"upload": "the name must end in .onnx"})
-    if not 0 < size_bytes <= MOST_UPLOAD_BYTES:
-        raise SpecInvalid(
-            {"upload": f"{size_bytes:,} bytes; at most {MOST_UPLOAD_BYTES:,}"}
+    _check_uploads(name, [upload, *beside])
+    _check_space(user, sum(one.size or 0 for one in (upload, *beside)))
+    with _draft() as draft:
+        files = _received(name, upload, beside, draft)
+        model = _model_among(files)
+        title = Path(name if name.lower().endswith(ENDING) else model).name
+        path = files[model]
+        spec, signature, needed = understood_served(
+            user, path, name=title[: -len(ENDING)] or "model"
         )
-    _check_space(user, size_bytes)
-    with _draft(upload) as (path, digest):
-        title = name[: -len(".onnx")] or "model"
-        spec, signature = understood_served(user, path, name=title)
+        parts = _parts(files, model, needed)
+        digest = sum_of(parts) if needed else parts[0].sha256
+        size_bytes = sum(part.size_bytes for part in parts)
         with transaction.atomic(durable=True):
             # The row of the person is the lock: the count below is a promise.
             User.objects.select_for_update().get(pk=user.pk)
@@ -56,11 +81,12 @@ def store_file(*, user: User, upload: UploadedFile, now: datetime) -> ModelFile:
             _check_space(user, size_bytes)
             row = ModelFile.objects.create(
                 owner=user,
-                name=name,
+                name=title,
                 sha256=digest,
                 size_bytes=size_bytes,
+                parts=[part.to_json() for part in parts] if needed else [],
                 signature=signature.to_json(),
-                spec=_spec_row(user, name, digest, spec, now),
+                spec=_spec_row(user, title, digest, spec, now),
                 weight_bytes=spec.stored_bytes,
                 created_at=now,
             )
@@ -71,8 +97,81 @@ def store_file(*, user: User, upload: UploadedFile, now: datetime) -> ModelFile:
                 now=now,
                 sha256=digest,
             )
-            path.replace(model_files.path_of(row))
+            _put(row, files, model, parts)
     return row
+
+
+def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
+    """Refuse what cannot be a model before anything is written. Raises SpecInvalid."""
+    if not name.lower().endswith(ENDING) and not is_archive(name):
+        raise SpecInvalid(
+            {"upload": f"the name must end in {ENDING}, or in {', '.join(ENDINGS)}"}
+        )
+    if is_archive(name) and len(uploads) > 1:
+        raise SpecInvalid({"upload": "an archive holds all files of a model"})
+    if len(uploads) > MOST_PARTS:
+        raise SpecInvalid({"upload": f"{len(uploads):,} files; at most {MOST_PARTS}"})
+    total = sum(one.size or 0 for one in uploads)
+    if not 0 < total <= MOST_UPLOAD_BYTES:
+        raise SpecInvalid({"upload": f"{total:,} bytes; at most {MOST_UPLOAD_BYTES:,}"})
+
+
+def _received(
+    name: str, upload: UploadedFile, beside: Sequence[UploadedFile], draft: Path
+) -> dict[str, Path]:
+    """The files that came, by name, under numbers of ours. Raises SpecInvalid."""
+    if is_archive(name):
+        archive = draft / "archive"
+        _write(upload, archive)
+        files = unpack(archive, draft)
+        archive.unlink()
+        return files
+    found: dict[str, Path] = {}
+    for index, one in enumerate((upload, *beside)):
+        known = checked_name(Path(one.name or "").name[:200])
+        if known in found:
+            raise SpecInvalid({"upload": f"two files are named {known[:80]}"})
+        found[known] = draft / str(index)
+        _write(one, found[known])
+    return found
+
+
+def _model_among(files: Mapping[str, Path]) -> str:
+    """The one model's name. Raises SpecInvalid."""
+    models = [name for name in files if name.lower().endswith(ENDING)]
+    if len(models) != 1:
+        raise SpecInvalid(
+            {"upload": f"holds {len(models)} files that end in {ENDING}; one is wanted"}
+        )
+    return models[0]
+
+
+def _parts(
+    files: Mapping[str, Path], model: str, needed: Mapping[str, int]
+) -> list[Part]:
+    """The model's own file and those its weights lie in. Raises SpecInvalid."""
+    there = from_folder_of(model, list(files))
+    sizes = {name: files[whole].stat().st_size for name, whole in there.items()}
+    check_there(needed, sizes)
+    wanted = {OWN_NAME: files[model]}
+    wanted |= {name: files[there[name]] for name in sorted(needed)}
+    return [
+        Part(name, _sha256(path), path.stat().st_size) for name, path in wanted.items()
+    ]
+
+
+def _put(
+    row: ModelFile, files: Mapping[str, Path], model: str, parts: Sequence[Part]
+) -> None:
+    """Move what belongs to a model to where it stays."""
+    if not row.parts:
+        files[model].replace(model_files.path_of(row))
+        return
+    there = {OWN_NAME: model, **from_folder_of(model, list(files))}
+    model_files.path_of(row).parent.mkdir(mode=0o700)
+    for number, part in enumerate(parts):
+        source = files[model if number == 0 else there[part.name]]
+        source.replace(model_files.path_of(row, number))
 
 
 def drop_file(*, user: User, file_id: int, now: datetime) -> None:
@@ -93,7 +192,7 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
             raise FileServed(jobs=jobs)
         ModelFile.objects.filter(pk=row.pk).update(dropped_at=now)
         audit_act(verb="model.dropped", subject=f"model:{row.pk}", actor=user, now=now)
-        transaction.on_commit(lambda: model_files.path_of(row).unlink(missing_ok=True))
+        transaction.on_commit(lambda: model_files.remove(row))
 
 
 def own_files(user: User) -> list[ModelFile]:
@@ -131,17 +230,23 @@ def _spec_row(
 
 
 @contextmanager
-def _draft(upload: UploadedFile) -> Iterator[tuple[Path, str]]:
-    """Write an upload beside where it will lie; yields path and sha256."""
-    path = model_files.folder() / f".draft-{secrets.token_hex(8)}.onnx"
-    digest = hashlib.sha256()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _draft() -> Iterator[Path]:
+    """A folder beside where the files will lie, gone afterwards."""
+    path = model_files.folder() / f".draft-{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
     try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in upload.chunks():
-                digest.update(chunk)
-                file.write(chunk)
-        yield path, digest.hexdigest()
+        yield path
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        shutil.rmtree(path)
+
+
+def _write(upload: UploadedFile, path: Path) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        for chunk in upload.chunks():
+            file.write(chunk)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -224,8 +224,9 @@ def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Und
 
 def understood_served(
     user: User, path: Path, *, name: str
-) -> tuple[ModelSpec, Signature]:
-    """Return what an ONNX file that is to be served is, takes and gives.
+) -> tuple[ModelSpec, Signature, dict[str, int]]:
+    """Return what an ONNX file that is to be served is, takes and gives, and the files
+    that its weights lie in, each with the bytes that are read of it.
 
     Read in a parser's process, one file of a User at a time.
 
@@ -244,7 +245,8 @@ def understood_served(
         finally:
             _parsers.release()
     signature = Signature.from_json(answer.pop("signature", {}))
-    return replace(ModelSpec.from_json(answer), name=name), signature
+    beside = {str(one): int(size) for one, size in answer.pop("beside", {}).items()}
+    return replace(ModelSpec.from_json(answer), name=name), signature, beside
 
 
 def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:

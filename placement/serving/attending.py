@@ -9,10 +9,14 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from placement.domain.errors import SpecInvalid
+from placement.domain.onnx_parts import MOST_PARTS, OWN_NAME, Part
 from placement.domain.orders import parse_order
 from placement.domain.serve_frames import MODEL_NAME
 from placement.runners import accounts, webchannel
@@ -38,6 +42,13 @@ class Wanted:
     memory_bytes: int
     most_batch: int
     deadline_ms: int
+    parts: tuple[Part, ...] = ()
+    """Its files, its own first, where its weights lie beside it."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the folder of the Job's models."""
+        return f"{self.sha256}/{OWN_NAME}" if self.parts else f"{self.sha256}.onnx"
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "Wanted":
@@ -49,7 +60,10 @@ class Wanted:
             field: int(said[field])
             for field in ("id", "memory_bytes", "most_batch", "deadline_ms")
         }
-        return cls(name=name, sha256=sha256, **numbers)
+        parts = tuple(Part.from_json(one) for one in said.get("parts", ()))
+        if parts and (parts[0].name != OWN_NAME or len(parts) > MOST_PARTS):
+            raise ValueError(f"no model: {len(parts)} parts of {name:.40}")
+        return cls(name=name, sha256=sha256, parts=parts, **numbers)
 
 
 class Attendant:
@@ -72,7 +86,10 @@ class Attendant:
                 await self.look()
             except (webchannel.ChannelDown, webchannel.ChannelRefused) as error:
                 logger.info("models of job %s: %s", self.folder.name, error)
-            except (NoAnswer, OSError, ValueError, KeyError, TypeError) as error:
+            except (
+                *(NoAnswer, SpecInvalid, OSError),
+                *(ValueError, KeyError, TypeError, AttributeError),
+            ) as error:
                 logger.warning("models of job %s: %r", self.folder.name, error)
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -97,20 +114,34 @@ class Attendant:
         return [Wanted.from_json(one) for one in listed[:MOST_MODELS]]
 
     def _fetch(self, one: Wanted) -> None:
-        """Have the file, readable for the Job's Unix user and for nobody else."""
+        """Have the files, readable for the Job's Unix user and for nobody else."""
         place = self.folder.models
-        place.mkdir(mode=0o711, exist_ok=True)
-        place.chmod(0o711)
-        path = place / f"{one.sha256}.onnx"
+        _enter_only(place)
+        path = place / one.path
         if path.exists():
             return
+        url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models/{one.id}"
+        if not one.parts:
+            self._download(url, path, one.sha256, MOST_MODEL_BYTES)
+            return
+        # The model's own file comes last: where it is, all is there.
+        left = MOST_MODEL_BYTES
+        for number, part in reversed(list(enumerate(one.parts))):
+            there = place / one.sha256 / part.name
+            for folder in reversed(list(there.relative_to(place).parents)[:-1]):
+                _enter_only(place / folder)
+            if not there.exists():
+                self._download(f"{url}?part={number}", there, part.sha256, left)
+            left -= part.size_bytes
+
+    def _download(self, url: str, path: Path, sha256: str, most_bytes: int) -> None:
         webchannel.download_file(
-            f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models/{one.id}",
+            url,
             path,
             node=self.node.name,
             token=self.node.token(),
-            sha256=one.sha256,
-            most_bytes=MOST_MODEL_BYTES,
+            sha256=sha256,
+            most_bytes=most_bytes,
         )
         if self.identity is not None:
             os.chown(path, self.identity.uid, self.identity.gid)
@@ -118,7 +149,7 @@ class Attendant:
 
     async def _take(self, one: Wanted) -> None:
         said = {
-            "path": str(self.folder.models / f"{one.sha256}.onnx"),
+            "path": str(self.folder.models / one.path),
             "memory_bytes": one.memory_bytes,
             "most_batch": one.most_batch,
             "deadline_ms": one.deadline_ms,
@@ -141,6 +172,16 @@ class Attendant:
 
     def _tidy(self, kept: set[str]) -> None:
         """Remove files that nothing here serves any more."""
-        for path in self.folder.models.glob("*.onnx"):
-            if path.stem not in kept:
+        for path in self.folder.models.glob("*"):
+            if path.name.removesuffix(".onnx") in kept or path.name.startswith("."):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink(missing_ok=True)
+
+
+def _enter_only(folder: Path) -> None:
+    """Make a folder of ours: others may pass through, not look in, not write."""
+    folder.mkdir(mode=0o711, exist_ok=True)
+    folder.chmod(0o711)

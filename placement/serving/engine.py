@@ -1,7 +1,7 @@
 """ONNX Runtime: load a file, run it, measure it. One thread calls this, one at a time.
 
-No library of custom operators is ever registered, and the file is one whole file: what
-refers to others was refused before it came here.
+No library of custom operators is ever registered. Weights in other files lie in folders
+of the node's own, under names that were checked before the model came here.
 """
 
 import gc

@@ -1,7 +1,9 @@
 """Pages of served models: the list, the form, one endpoint."""
 
+from datetime import datetime
 from urllib.parse import urlencode
 
+from django.core.files.uploadedfile import UploadedFile
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -13,7 +15,7 @@ from placement import serve_snapshots as show
 from placement.api_plans import UPLOADS_PER_MINUTE
 from placement.domain.errors import BadInput
 from placement.domain.lifecycle import JobState
-from placement.models import Admits, Endpoint
+from placement.models import Admits, Endpoint, ModelFile
 from placement.serve_forms import (
     BOOK,
     ENDPOINT,
@@ -125,8 +127,7 @@ def _serve(user: User, form: ServeForm) -> int | None:
             check_rate(
                 "upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now
             )
-            upload = data["upload"]
-            file_id = model_store.store_file(user=user, upload=upload, now=now).pk
+            file_id = _store(user, data["upload"], now).pk
         word, _, number = data["place"].partition(":")
         if word == ENDPOINT:
             serving.bring(
@@ -153,6 +154,14 @@ def _serve(user: User, form: ServeForm) -> int | None:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
         return None
     return job.pk
+
+
+def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:
+    """Keep what was chosen; the model itself first, its weights' files after it."""
+    first, *beside = sorted(
+        uploads, key=lambda one: not (one.name or "").lower().endswith(".onnx")
+    )
+    return model_store.store_file(user=user, upload=first, beside=beside, now=now)
 
 
 @require_safe

@@ -37,3 +37,24 @@ def expected(data: bytes, rows: Any) -> Any:
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     return session.run(None, {"x": np.asarray(rows, dtype=np.float32)})[0]
+
+
+def outside_files(data: bytes, location: str = "weights/w.data") -> dict[str, bytes]:
+    """The same network with its weights in another file: name -> bytes, model first."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load_from_string(data)
+    beside = b""
+    for weight in model.graph.initializer:
+        raw = numpy_helper.to_array(weight).tobytes()
+        weight.ClearField("float_data")
+        weight.ClearField("raw_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (
+            ("location", location), ("offset", str(len(beside))),
+            ("length", str(len(raw))),
+        ):  # fmt: skip
+            weight.external_data.add(key=key, value=value)
+        beside += raw
+    return {"net.onnx": model.SerializeToString(), location: beside}

@@ -43,7 +43,7 @@ def sequence(model):
 
 def test_files_that_may_not_be_served_are_refused_with_the_reason(alice):
     refused = {
-        "lie in other files": changed(outside),
+        "no path inside the model": changed(outside),
         "never a library": changed(
             lambda model: model.opset_import.add(domain="my.ops", version=1)
         ),

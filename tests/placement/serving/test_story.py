@@ -22,8 +22,9 @@ from reservations.services.tokens import create_token
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame, signed_in
+from tests.placement.serving.archives import zipped
 from tests.placement.serving.kitchen import Kitchen, token_of
-from tests.placement.serving.networks import expected, mlp_bytes
+from tests.placement.serving.networks import expected, mlp_bytes, outside_files
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -271,7 +272,8 @@ def asked_from_the_page(live_asgi, base, job, alice):
 def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     """Bob shares Alice's Account and brings a model; Carol may not, then may."""
     other = mlp_bytes(inputs=2, batch=1)
-    theirs = upload(bob, other)
+    # His has its weights in a file beside it, in a folder of its own.
+    theirs = upload(bob, zipped(outside_files(other), "export/"), "net.zip")
     foreign = upload(carol, other)
     now = timezone.now()
     with pytest.raises(NotFound):
@@ -290,6 +292,8 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     until_ready(f"{base}/models/small", shown)
     status, _, body = ask(f"{base}/models/small/infer", shown, infer_body([[1.0, 2.0]]))
     assert status == 200, body
+    right = expected(other, [[1.0, 2.0]]).ravel()
+    assert np.allclose(json.loads(body)["outputs"][0]["data"], right, atol=1e-5)
     assert ask(f"{base}/models/mlp/infer", shown, infer_body(ROWS))[0] == 404
     assert signed_in(bob).get(f"/serve/{job.pk}/").status_code == 200
     with pytest.raises(FileServed):
