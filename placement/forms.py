@@ -43,7 +43,9 @@ class JobFilterForm(forms.Form):
     state = forms.ChoiceField(
         required=False, choices=[("", "any")] + [(s.value, s.label) for s in JobState]
     )
-    whose = forms.ChoiceField(required=False, choices=[("", "all"), ("mine", "mine")])
+    whose = forms.ChoiceField(
+        required=False, choices=[("", "all"), ("mine", "mine"), ("others", "others'")]
+    )
     reservation = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     array = forms.IntegerField(required=False, min_value=1, max_value=2**62)
 

@@ -9,6 +9,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from placement.domain.words import error_words, seconds
+from placement.live import progress_facts
+from placement.models import Job
 from telemetry.domain import units
 
 register = template.Library()
@@ -38,6 +40,12 @@ def signed_pct(error_pct: float | None) -> str:
 def error_pct(ratio: float | None) -> str:
     """How far actual over predicted is from 1, in percent with its sign."""
     return units.UNKNOWN if ratio is None else error_words(100 * (ratio - 1))
+
+
+@register.filter
+def progress(job: Job) -> dict[str, object] | None:
+    """How far a live Job is, as its log tells; None: it has ended or does not say."""
+    return None if job.ended_at else progress_facts(job)
 
 
 @register.simple_tag

@@ -22,6 +22,7 @@ from placement.forms import JobFilterForm
 from placement.gap_snapshots import gap_rows
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.views.access import reader
+from placement.views.others import others_jobs
 from reservations.models import User
 from telemetry.domain.sheet import tame
 
@@ -80,6 +81,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "filtered": bool(asked),
             "states": [state.value for state in JobState],
             **_gaps(user, asked),
+            "others": others_jobs(user) if asked.get("whose") == "others" else None,
             "columns": _columns(key, mark, asked),
             "page_query": urlencode(asked | {"sort": mark + key}),
             "csv_query": urlencode(asked | {"sort": mark + key, "format": "csv"}),
@@ -140,6 +142,8 @@ def _filtered(rows: JobQuerySet, asked: dict[str, str], user: User) -> JobQueryS
         rows = rows.filter(state=asked["state"])
     if asked.get("whose") == "mine":
         rows = rows.filter(owner=user)
+    if asked.get("whose") == "others":
+        rows = rows.exclude(owner=user)
     if "reservation" in asked:
         rows = rows.filter(reservation=int(asked["reservation"]))
     if "array" in asked:

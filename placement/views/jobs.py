@@ -5,7 +5,7 @@ import signal
 from datetime import datetime
 from math import ceil, floor
 
-from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
@@ -18,9 +18,11 @@ from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.models import Job, StoredPlan
+from placement.services import results
 from placement.services.summaries import job_usage
 from placement.views import pictures
 from placement.views.access import reader
+from placement.views.outcomes import measured_of
 from reservations.models import Allocation, User
 from telemetry.snapshots import load_history
 
@@ -71,9 +73,40 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
             "page": _page_data(job, gpus, size),
+            "measured": measured_of(job, units) if job.plan_id else None,
+            **_files(request, job),
             **_moving(job),
         },
     )
+
+
+def _files(request: HttpRequest, job: Job) -> dict[str, object]:
+    """Return what the page shows of a Job's results."""
+    return {
+        "files": snapshots.job_results(job),
+        "limits": results.limits(),
+        "mine": job.owner_id == reader(request).pk,
+    }
+
+
+@require_safe
+def job_files(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return the list of a Job's results as a fragment."""
+    job = _seen(request, pk)
+    context = {"job": job, **_files(request, job)}
+    return render(request, "placement/_job_files.html", context)
+
+
+@require_safe
+def job_measured(request: HttpRequest, pk: int) -> HttpResponse:
+    """Return what came of a Job's Plan as a fragment."""
+    job = _seen(request, pk)
+    if job.plan is None:
+        raise Http404
+    shape = job.plan.spec.get("shape") or {}
+    units = pictures.units_of(shape.get("image_tokens", 0))
+    context = {"job": job, "measured": measured_of(job, units), "part": True}
+    return render(request, "placement/_job_measured.html", context)
 
 
 def _moving(job: Job) -> dict[str, object]:
@@ -160,9 +193,10 @@ def _plan_card(stored: StoredPlan | None) -> tuple[pictures.Card | None, str]:
     shape = stored.spec.get("shape") or {}
     units = pictures.units_of(shape.get("image_tokens", 0))
     try:
-        return pictures.card(Plan.from_json(stored.plan), {}, units), units
+        card = pictures.card(Plan.from_json(stored.plan), {}, units)
     except PlanInvalid:
         return None, units
+    return pictures.with_records([card])[0], units
 
 
 def _legend(card: pictures.Card | None) -> list[tuple[str, str]]:

@@ -85,7 +85,9 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     user, now = reader(request), timezone.now()
-    card = pictures.card(plan, {}, pictures.units_of_spec(spec))
+    (card,) = pictures.with_records(
+        [pictures.card(plan, {}, pictures.units_of_spec(spec))]
+    )
     starts = services.starts_of(plan, hours=_hours(form), now=now)
     if not form.is_bound and starts.own is not None and starts.own > now:
         form.initial["at"] = timezone.localtime(starts.own).strftime(WALL)

@@ -1,7 +1,7 @@
 """Plans as the pages show them: cards, the table of all candidates, the verdict."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement.domain.estimate import Estimate
 from placement.domain.execution import why_not
@@ -9,6 +9,7 @@ from placement.domain.plan import Plan, PlanSet
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.words import gib, plural, seconds
+from placement.services.learning import Record, Records
 from placement.views import bars
 from placement.views.bars import Bar
 from placement.views.schedule import Schedule, schedule_of
@@ -36,6 +37,8 @@ class Card:
     why_no_recipe: str
     """Why no ready recipe runs it; "": one does."""
     schedule: Schedule | None
+    record: Record | None = None
+    """How plans of its kind did on this site."""
 
 
 def plan_key(plan: Plan) -> str:
@@ -74,6 +77,12 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
         why_no_recipe=why_not({"strategy": plan.strategy, "launch": plan.launch}),
         schedule=schedule_of(plan),
     )
+
+
+def with_records(shown: Sequence[Card]) -> list[Card]:
+    """Return cards with how plans of their kinds did here: read once for all."""
+    records = Records()
+    return [replace(one, record=records.of(one.plan)) for one in shown]
 
 
 def units_of(image_tokens: int) -> str:

@@ -215,6 +215,7 @@ def _pictures(answer: Answer) -> dict[str, object]:
     offered = answer.offered
     units = pictures.units_of_spec(asked.spec)
     cards = pictures.cards(found.plans, offered.own, units)
+    cards = pictures.with_records(cards)
     offers = [bars.offer_bar(offer, BOOKED) for offer in offered.offers]
     shown = [bar for card in cards for bar in card.bars]
     return quick_pictures(asked, one) | {

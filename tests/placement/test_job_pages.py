@@ -298,9 +298,9 @@ def test_list_and_page_ask_no_more_for_more_rows(
 ):
     for number in range(12):
         job = make_job(reservation, name=f"run {number}")
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(12):
         student.get("/jobs/")
     for _ in range(20):
         make_gpu(reservation.allocations.first().gpu.node)
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(16):
         student.get(f"/jobs/{job.pk}/")

@@ -9,7 +9,7 @@ const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)/gi;
 
-const NO_CURVE = new Set(["steps"]); // the total is no curve
+const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps"]); // totals are no curves
 
 /** The numbers of a line that is one JSON object; {} for anything else. */
 function ofJson(line) {
@@ -52,7 +52,7 @@ export class Charts {
   /** Adds the numbers of one line; the same step again replaces them. */
   add({ step, ...values }) {
     for (const [key, value] of Object.entries(values)) {
-      if (!Number.isFinite(value)) continue;
+      if (!Number.isFinite(value) || NO_CURVE.has(key)) continue;
       if (!this.curves.has(key)) {
         if (this.curves.size >= MOST_KEYS) continue;
         this.curves.set(key, { xs: [], ys: [], plot: null });

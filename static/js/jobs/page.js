@@ -9,12 +9,16 @@ import { TimeLeft } from "./clock.js";
 import { startGpus } from "./gpus.js";
 import { LogStream } from "./log.js";
 import { showMoves, startMoves } from "./moves.js";
+import { startParts } from "./parts.js";
+import { showProgress } from "./progress.js";
 import { LogRows } from "./rows.js";
 import { showJob } from "./status.js";
 import { startTabs } from "./tabs.js";
 
 const FIRST_TAIL_BYTES = 128 * 1024;
 const GPU_CHART_MS = 60_000;
+// After its end results come up and its plan is settled.
+const SETTLES_MS = 600_000;
 const page = pageData("job-page");
 const at = (id) => document.getElementById(id);
 let job = page.job;
@@ -48,8 +52,14 @@ async function showGpuCharts() {
   if (answer) charts.showGpus(answer);
 }
 
+const parts = startParts(() => !job.ended_at || Date.now() - Date.parse(job.ended_at) < SETTLES_MS);
+const progress = { box: at("job-progress"), bar: at("progress-bar"), figure: at("progress-words") };
+const drawProgress = () => showProgress(progress, job.progress, Boolean(job.ended_at));
+setInterval(drawProgress, 1000);
+
 let chartsSeen = false;
 function tabShown(id) {
+  parts.tabShown(id);
   if (id !== "tab-charts") return;
   charts.fit();
   if (!chartsSeen) {
@@ -66,6 +76,8 @@ function show(fresh) {
   timeLeft.show(job);
   showJob(job);
   showMoves(job);
+  drawProgress();
+  if (moved || job.ended_at) parts.moved();
   if (job.ended_at && gpus) { gpus.close(); gpus = null; }
   if (moved) setText(at("announcer"), `Job ${job.state}. ${job.reason}`);
 }
@@ -102,10 +114,12 @@ timeLeft.show(job);
 showJob(job);
 showMoves(job);
 startMoves(job, refresh);
+drawProgress();
 if (!job.ended_at) gpus = startGpus(at("job-gpus"), at("gpu-live"), page.gpus);
 await firstTail();
 connect(`/ws/jobs/${job.id}/`, {
   onJson: (message) => {
+    if (message.type === "job.progress") { job.progress = message.progress; drawProgress(); return; }
     if (message.type !== "job.log" || message.attempt > job.attempt) refresh();
     else if (message.attempt === job.attempt) log.take(message);
   },
