@@ -21,7 +21,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
 from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.schemas import WaitingJob
-from placement.services import jobs, replanning
+from placement.services import carrying, jobs, replanning
 from placement.services.checking import checked_form
 from placement.services.moves import move
 from reservations.domain.errors import BookingError
@@ -190,8 +190,10 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
     jobs._check_counts(reservation, node, job.gpu_count, job.retries)
     facts = {"kind": job.kind, "recipe": job.recipe}
     jobs._check_rights(job.owner, reservation, node, facts, may_move=False)
-    if job.resume_from is not None and job.resume_from.node_id != node.pk:
-        where = job.resume_from.node.name
+    before = job.resume_from
+    stays = before is not None and before.node_ids() != [node.pk]
+    if before is not None and stays and not carrying.allowed():
+        where = before.node.name
         raise LaunchInvalid({"resume_from": f"its checkpoint lies on {where}"})
     moved = Job.objects.filter(pk=job.pk, state=JobState.QUEUED).update(
         reservation=reservation, node=node, reason=""

@@ -3,8 +3,9 @@
 A move is one transaction: the Reservation's rest is booked on the new Gpus and the
 others are given back (`reservations.services.move_rest`), the Job is told to stop, and
 a new Job of the same making waits in the new Reservation until the old one has left.
-The portal carries no state: a Job starts from its beginning or from a checkpoint of its
-own, as its owner said when allowing it. TERM reaches a recipe at its next step.
+It starts from its beginning or goes on from the checkpoint that the old one leaves, as
+its owner said when allowing it: that travels with it (`carrying`), also to another
+node. TERM reaches a recipe at its next step.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from placement.domain.look import Act, Restart, Verdict
 from placement.domain.plan import Plan
 from placement.domain.refusals import MoveGone, RestartNotAllowed
 from placement.models import Job, MoveDecision, StoredPlan
-from placement.services import weighing
+from placement.services import carrying, weighing
 from placement.services.jobs import launch_in
 from placement.services.moves import move
 from reservations import services as reservations
@@ -285,9 +286,18 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         restart=job.restart,
         now=now,
     )
+    if _resumes(job):
+        Job.objects.filter(pk=again.pk).update(resume_from=job)
     MoveDecision.objects.filter(pk=row.pk).update(next_job=again)
     live.publish_job(job.pk)
     return True
+
+
+def _resumes(job: Job) -> bool:
+    """Say whether the next Job takes the checkpoint that this one leaves at its end."""
+    if job.restart != Restart.RESUMES or not carrying.allowed():
+        return False
+    return not Job.objects.filter(resume_from=job).exists()
 
 
 def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:

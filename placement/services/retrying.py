@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from placement import live
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobEvent
+from placement.models import Job, JobEvent, JobPart
+from placement.services import parts
 from reservations.domain.lifecycle import State
 
 MOST_ROWS = 100
@@ -25,16 +27,24 @@ SAME = (
 
 
 def due(now: datetime) -> Iterable[Job]:
-    """Return lost Jobs that may start again, whose node and Reservation are there."""
+    """Return lost Jobs that may start again, whose nodes and Reservation are there."""
     rows = Job.objects.select_related("node", "owner", "reservation")
-    return rows.filter(
-        state=JobState.LOST,
-        retries__gt=0,
-        continued_by=None,
-        node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
-        reservation__state=State.ACTIVE,
-        reservation__end__gt=now,
-    ).exclude(kind=Job.Kind.SERVE)[:MOST_ROWS]
+    silent = JobPart.objects.filter(
+        Q(node__last_seen_at=None)
+        | Q(node__last_seen_at__lte=now - timedelta(seconds=HEARD_SECONDS))
+    )
+    return (
+        rows.exclude(pk__in=silent.values("job"))
+        .filter(
+            state=JobState.LOST,
+            retries__gt=0,
+            continued_by=None,
+            node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
+            reservation__state=State.ACTIVE,
+            reservation__end__gt=now,
+        )
+        .exclude(kind=Job.Kind.SERVE)[:MOST_ROWS]
+    )
 
 
 def start_again(job: Job, now: datetime) -> bool:
@@ -48,6 +58,8 @@ def start_again(job: Job, now: datetime) -> bool:
                 resume_from=job,
                 created_at=now,
             )
+            names = list(job.parts.values_list("node__name", flat=True))
+            parts.divide(again, names)
     except IntegrityError:  # one Job goes on from each
         return False
     reason = f"job #{job.pk} was lost with {job.node.name}; {left} more retries"
