@@ -1,7 +1,8 @@
 """Writes the demo lab into an empty database.
 
 Nodes are enrolled first, each in a transaction of its own; everything else is one
-transaction, people included: a load that was cut off can simply be run again.
+transaction, people included: a load that was cut off can simply be run again. What
+people do with each other comes last, as they would do it, and may be missing.
 """
 
 import random
@@ -30,6 +31,7 @@ from gpuportal.demo.lab import (
 )
 from gpuportal.demo.minutes import write_minutes
 from gpuportal.demo.past_jobs import write_past_jobs
+from gpuportal.demo.people import write_people
 from gpuportal.demo.waiting import write_waiting
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import (
@@ -100,6 +102,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         AuditEntry.objects.create(
             verb="demo.loaded", subject="site", reason="first run of the demo lab"
         )
+    write_people(members, now=now)
     by_draft = dict(zip(book.drafts, rows, strict=True))
     nodes.write_simulation(
         simulation, _actors(book.drafts, members, scenes, now=now), now=now

@@ -11,7 +11,15 @@ from django.utils import timezone
 from gpuportal.demo.load import load
 from placement.models import Job
 from reservations import services as reservations
-from reservations.models import Reservation, User
+from reservations.models import (
+    Account,
+    CoUser,
+    Offer,
+    Reservation,
+    Series,
+    TreeChange,
+    User,
+)
 from telemetry import history, services
 from telemetry.models import AccountHour, Gpu, SampleHour, UsageSummary
 
@@ -41,6 +49,10 @@ def test_a_first_start_has_a_fortnight_to_look_at(tmp_path, settings, monkeypatc
             "reservation_id", flat=True
         )
     )
+    assert Series.objects.get().occurrences.filter(state="booked").exists()
+    assert Offer.objects.filter(state="open", taker__user__username="alice").exists()
+    assert CoUser.objects.sharing().exists() and TreeChange.objects.count() == 2
+    assert Account.objects.get(name="dl-course").ends_at > now
     client = Client()
     client.force_login(User.objects.get(username="omar"))
     assert "no reading" not in client.get("/free/").content.decode()

@@ -1,0 +1,107 @@
+"""What people of the demo lab do with each other, made as they would make it.
+
+A course that ends, a guest with a sponsor, shares that were changed; a booking that two
+use, one that is offered, one that comes every week. Through the services, so that
+history, audit and notices are those of any site. What the drawn calendar leaves no
+room for is left out.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, time, timedelta
+
+from django.utils import timezone
+
+from gpuportal.demo.lab import OPERATOR, ROOT
+from reservations.domain.editing import Edit
+from reservations.domain.errors import BookingError
+from reservations.domain.lifecycle import State
+from reservations.domain.recurrence import Repeat, Rule
+from reservations.models import Account, Membership, Reservation, User
+from reservations.services import accounts, couse, offers, series
+from telemetry.models import Gpu
+
+COURSE = ("dl-course", "Deep learning course")
+COURSE_STUDENTS = ("tom", "sofia", "ahmed")
+COURSE_DAYS = 60
+GUEST = ("greta", "Greta Larsen")
+GUEST_DAYS = 21
+SPARE = ("node-b", 7)
+"""No drawn booking is on it."""
+log = logging.getLogger(__name__)
+
+
+def write_people(members: Sequence[Membership], *, now: datetime) -> None:
+    """Make all of it, each thing in a transaction of its own."""
+    by_login = {member.user.username: member for member in members}
+    for step in (_accounts, _shared, _offered, _weekly):
+        try:
+            step(by_login, now)
+        except BookingError as refusal:
+            log.info("the demo lab goes without %s: %s", step.__name__, refusal)
+
+
+def _accounts(by_login: dict[str, Membership], now: datetime) -> None:
+    """A course, a guest of it, and a group that was given more shares."""
+    omar = User.objects.get(username=OPERATOR[0])
+    name, title = COURSE
+    ends_at = now + timedelta(days=COURSE_DAYS)
+    guest = {"username": GUEST[0], "display_name": GUEST[1]}
+    edits = [
+        Edit("account", None, None, {
+            "name": name, "title": title, "parent": ROOT, "ends_at": ends_at,
+        }),
+        *(Edit("member", None, None, {"user": login, "account": name})
+          for login in COURSE_STUDENTS),
+        Edit("user", None, None, guest),
+        Edit("member", None, None, {
+            "user": GUEST[0], "account": "vision", "sponsor": "wei",
+            "expires_at": now + timedelta(days=GUEST_DAYS),
+        }),
+    ]  # fmt: skip
+    accounts.save(edits=edits, actor=omar, reason="this term's course", now=now)
+    robotics = Account.objects.get(name="robotics")
+    more = Edit("account", robotics.pk, robotics.version, {"shares": 3})
+    accounts.save(
+        edits=[more], actor=omar, reason="they paid for two GPUs of node-b", now=now
+    )
+
+
+def _ahead(member: Membership, now: datetime) -> Reservation | None:
+    rows = Reservation.objects.filter(membership=member, state=State.CONFIRMED)
+    return rows.filter(start__gt=now + timedelta(hours=2)).order_by("start").first()
+
+
+def _shared(by_login: dict[str, Membership], now: datetime) -> None:
+    """Alice's booking that runs is used by Wei too."""
+    alice = by_login["alice"]
+    row = Reservation.objects.filter(membership=alice, state=State.ACTIVE).first()
+    if row is not None:
+        couse.share(reservation_id=row.pk, user=alice.user, username="wei", now=now)
+
+
+def _offered(by_login: dict[str, Membership], now: datetime) -> None:
+    """Wei offers Alice a booking; she has not answered."""
+    wei = by_login["wei"]
+    if (row := _ahead(wei, now)) is not None:
+        offers.offer(
+            reservation_id=row.pk, user=wei.user, to="alice",
+            message="I am at a conference: would you use it?", now=now,
+        )  # fmt: skip
+
+
+def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
+    """Bob's group measures on the spare Gpu, an hour every week."""
+    bob = by_login["bob"]
+    gpu = Gpu.objects.get(node__name=SPARE[0], index=SPARE[1])
+    local = timezone.localtime(now)
+    rule = Rule(
+        repeat=Repeat.WEEKLY, first_day=local.date() + timedelta(days=2),
+        local_start=time(10), zone=str(timezone.get_current_timezone()),
+        duration_seconds=3600, times=6,
+    )  # fmt: skip
+    wanted = series.wish(
+        user=bob.user, membership=bob, gpu_ids=[gpu.pk], rule=rule,
+        purpose="weekly benchmark", now=now,
+    )  # fmt: skip
+    series.create(wanted, skip_refused=True, now=now)
