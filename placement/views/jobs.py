@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections.abc import Iterable
 from datetime import datetime
 from math import ceil, floor
 
@@ -17,8 +18,9 @@ from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
-from placement.models import Job, StoredPlan
+from placement.models import Job, JobPart, StoredPlan
 from placement.services import results
+from placement.services.parts import info
 from placement.services.summaries import job_usage
 from placement.views import pictures
 from placement.views.access import reader
@@ -47,7 +49,9 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
     job = _seen(request, pk)
     gpus = _gpus(job)
     ended = job.state not in JobState.live()
-    size = logs.size(job)
+    parts = job.parts.select_related("node")
+    part = _part(request, parts)
+    size = logs.size(job, part=part)
     lines = logs.last_lines(job, LAST_LINES)
     card, units = _plan_card(job.plan)
     return render(
@@ -66,13 +70,17 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "may_stop": _may_stop(reader(request), job),
             "failure": failure_of(job),
             "last_lines": "\n".join(lines),
+            "parts": [
+                (row.number, row.node.name, info(row).rank_words) for row in parts
+            ],
+            "part": part,
             "log_size": size,
             "only_lines": ended and not size and bool(lines),
             "empty_words": _empty_words(ended, lines),
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
-            "page": _page_data(job, gpus, size),
+            "page": _page_data(job, gpus, size) | {"log_part": part},
             "measured": measured_of(job, units) if job.plan_id else None,
             **_files(request, job),
             **_moving(job),
@@ -120,6 +128,12 @@ def _moving(job: Job) -> dict[str, object]:
     }
 
 
+def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
+    """Return which node's log is asked for; 0, the first's, for what is none."""
+    text = request.GET.get("part", "")
+    return next((row.number for row in parts if str(row.number) == text), 0)
+
+
 def _may_stop(user: User, job: Job) -> bool:
     return user.is_operator or job.owner_id == user.pk
 
@@ -127,7 +141,9 @@ def _may_stop(user: User, job: Job) -> bool:
 def _gpus(job: Job) -> list[dict[str, object]]:
     """Return the Job's Gpus: those of its Reservation on its own node."""
     rows = (
-        Allocation.objects.filter(reservation=job.reservation_id, gpu__node=job.node_id)
+        Allocation.objects.filter(
+            reservation=job.reservation_id, gpu__node__in=job.node_ids()
+        )
         .select_related("gpu__node")
         .order_by("gpu__index")
     )
@@ -230,7 +246,12 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
     if not all(_NUMBER.fullmatch(text) for text in asked):
         return JsonResponse({"detail": "offset and length are numbers"}, status=422)
     offset, length = (max(0, int(text)) for text in asked)
-    piece = logs.read(job, offset=offset, length=min(MOST_RANGE_BYTES, length))
+    piece = logs.read(
+        job,
+        offset=offset,
+        length=min(MOST_RANGE_BYTES, length),
+        part=_part(request, job.parts.all()),
+    )
     return JsonResponse(
         {
             "offset": piece.offset,
@@ -280,8 +301,9 @@ def _minutes(start: datetime, end: datetime) -> tuple[int, int]:
 def job_log_download(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Send the whole stored log as a text file."""
     job = _seen(request, pk)
-    path = logs.path_of(job)
-    name = f"job-{job.pk}-{job.attempt}.log"
+    path = logs.path_of(job, part=_part(request, job.parts.all()))
+    name = path.name if "." in path.stem else f"{job.pk}-{job.attempt}.log"
+    name = f"job-{name}"
     if not path.is_file():
         return HttpResponse(
             "\n".join(job.last_lines),

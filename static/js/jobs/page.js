@@ -34,7 +34,7 @@ async function json(address) {
   }
 }
 
-const fetchRange = (offset, length) => json(`${page.urls.log}?offset=${offset}&length=${length}`);
+const fetchRange = (offset, length) => json(`${page.urls.log}?offset=${offset}&length=${length}&part=${page.log_part}`);
 const charts = new Charts(at("charts"), at("charts-empty"));
 const rows = new LogRows({
   log: at("log"), follow: at("log-follow"), wrap: at("log-wrap"), search: at("log-search"),
@@ -121,7 +121,7 @@ connect(`/ws/jobs/${job.id}/`, {
   onJson: (message) => {
     if (message.type === "job.progress") { job.progress = message.progress; drawProgress(); return; }
     if (message.type !== "job.log" || message.attempt > job.attempt) refresh();
-    else if (message.attempt === job.attempt) log.take(message);
+    else if (message.attempt === job.attempt && message.part === page.log_part) log.take(message);
   },
   onState: ({ word }) => { if (word === "open") refresh(); },
 });
