@@ -13,6 +13,7 @@ from tests.portal.running import ROOT, Portal, environ_for, write_simulation
 
 GPUS = 8
 GRACE_SECONDS = 2
+SCRIPTS = {"ALLOW_UNISOLATED_SCRIPTS": "1"}
 PREPARE = """
 import json
 from datetime import timedelta
@@ -43,7 +44,33 @@ later = make_reservation(alice, gpus, start=now + 5 * hours, end=now + 6 * hours
 _, token = create_token(
     user=alice, label="faults", scopes=["read", "book", "job"], days=1, now=now
 )
-print(json.dumps({"now": open_.pk, "later": later.pk, "token": token}))
+print(json.dumps({"now": open_.pk, "later": later.pk, "token": token}), flush=True)
+
+# Then it decides that Jobs go on elsewhere, as the control worker does.
+import sys
+from django.db import transaction
+from placement.domain.lifecycle import JobState
+from placement.models import Job, MoveDecision
+from placement.services.jobs import launch_in
+from placement.services.moves import move
+landed = MoveDecision.objects.filter(state="moving").exclude(next_job__started_at=None)
+for line in sys.stdin:
+    now = timezone.now()
+    landed.update(state="moved")
+    with transaction.atomic(durable=True):
+        job = Job.objects.select_related("node", "reservation").get(pk=int(line))
+        told = {"stop_at": now, "ordered_at": None}
+        assert move(job, JobState.MOVING, now=now, actor="portal",
+                    reason="moves to sim-a:7", fields=told)
+        again = launch_in(
+            user=alice, reservation_id=open_.pk, name="goes on", kind=job.kind,
+            script=%(script)r, arguments=job.arguments, gpu_count=1, now=now,
+        )
+        MoveDecision.objects.create(
+            job=job, seen_at=now, cause="look", state="moving", reason="faster there",
+            moved_at=now, next_job=again,
+        )
+    print(again.pk, flush=True)
 """
 ON_AND_ON = 'n=0; while :; do n=$((n+1)); echo "line $n"; sleep 0.05; done\n'
 STUBBORN = "trap '' TERM INT HUP\necho up\nwhile :; do sleep 0.1; done\n"
@@ -54,19 +81,32 @@ class Lab:
 
     def __init__(self, var: Path) -> None:
         self.var = var
-        made = subprocess.run(
-            [sys.executable, "-c", PREPARE % {"grace": GRACE_SECONDS, "gpus": GPUS}],
+        parts = {"grace": GRACE_SECONDS, "gpus": GPUS, "script": ON_AND_ON}
+        self.worker = subprocess.Popen(
+            [sys.executable, "-c", PREPARE % parts],
             cwd=ROOT,
-            env=environ_for(var, DJANGO_SETTINGS_MODULE="gpuportal.settings"),
-            capture_output=True,
+            env=environ_for(
+                var, DJANGO_SETTINGS_MODULE="gpuportal.settings", **SCRIPTS
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            check=False,
         )
-        assert made.returncode == 0, made.stderr
-        self.known = json.loads(made.stdout.splitlines()[-1])
+        self.known = json.loads(self._told())
         write_simulation(var, "sim-a", GPUS)
-        self.portal = Portal(var, "--no-demo", ALLOW_UNISOLATED_SCRIPTS="1")
+        self.portal = Portal(var, "--no-demo", **SCRIPTS)
         self.address = self.portal.ready()
+
+    def _told(self) -> str:
+        assert self.worker.stdout is not None
+        return self.worker.stdout.readline()
+
+    def move(self, number: int) -> int:
+        """Have a Job that runs go on elsewhere; the number of the one that does."""
+        assert self.worker.stdin is not None
+        self.worker.stdin.write(f"{number}\n")
+        self.worker.stdin.flush()
+        return int(self._told())
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Call the API as Alice; again while the web is on its way back."""
@@ -132,6 +172,7 @@ class Lab:
     def close(self) -> float:
         """Stop the portal; nothing may be left. Returns the seconds it took."""
         began = time.monotonic()
+        self.worker.communicate()
         self.portal.__exit__()
         left = self.portal.gone(5)
         assert left == {}, left

@@ -25,14 +25,16 @@ HOUR = 3600.0
 # --- the node's clock -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_job_has_its_time_whatever_the_nodes_clock_does(clock, jump):
+def test_a_job_has_its_time_whatever_the_nodes_clock_does(clock):
     folder = clock.start(make_order())
     until(folder.log_bytes)
     now, began = time.time(), time.monotonic()
     folder.write("deadline", {"deadline_at": now + 3, "issued_at": now})
     time.sleep(1.5)  # it looks for a new end each second
-    clock.set(jump)
+    for jump in (HOUR, -HOUR):
+        clock.set(jump)
+        time.sleep(0.5)
+        assert folder.read("status")["event"] == "started"
     status = ended(folder)
     assert (status["event"], status["reason"]) == ("exited", "the reservation's end")
     assert 2.5 < time.monotonic() - began < 8
@@ -160,8 +162,7 @@ def test_an_hour_forwards_and_back_charges_nobody_twice(job, alice):
 # --- beat's -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jump", [-HOUR, HOUR])
-def test_beat_ticks_on_after_its_clock_was_set(monkeypatch, jump):
+def test_beat_ticks_on_after_its_clock_was_set(monkeypatch):
     app = Celery("beats", broker="memory://", set_as_current=False)
     app.conf.beat_schedule = {
         name: {"task": name, "schedule": 1.0} for name in ("first", "second")
@@ -186,5 +187,5 @@ def test_beat_ticks_on_after_its_clock_was_set(monkeypatch, jump):
         return set(sent)
 
     assert both_within(3) == {"first", "second"}
-    off[0] = jump
-    assert both_within(3) == {"first", "second"}
+    for off[0] in (-HOUR, HOUR):
+        assert both_within(3) == {"first", "second"}

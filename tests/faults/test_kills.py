@@ -1,7 +1,8 @@
 """kill -9 of every process of the site while Jobs are in every state.
 
 One portal for all rows. Each row has a Job that is queued, one that starts, one that
-runs and one that is being stopped and does not want to; then something is killed.
+runs, one that is to go on elsewhere and one that is being stopped, which both do not
+want to; then something is killed.
 """
 
 import os
@@ -17,9 +18,11 @@ from tests.placement.nodes import until
 
 ROWS = {
     "node worker": ["-Q node.sim-a"],
-    "web": ["gpuportal.asgi:application"],
     "broker": ["valkey-server"],
-    "control": ["-Q control", "celery -A gpuportal beat", "manage.py ingest"],
+    "web, worker, beat, ingest": [
+        *("gpuportal.asgi:application", "-Q control"),
+        *("celery -A gpuportal beat", "manage.py ingest"),
+    ],
 }
 
 
@@ -30,18 +33,20 @@ class Round:
         self.lab = lab
         self.marks = {
             name: f"mark-{uuid.uuid4().hex}"
-            for name in ("queued", "starting", "running", "stopping")
+            for name in ("queued", "starting", "running", "moving", "stopping")
         }
         later = {"reservation": lab.known["later"]}
         self.queued = self.launch("queued", ON_AND_ON, **later)
         self.running = self.launch("running", ON_AND_ON)
+        self.moving = self.launch("moving", STUBBORN)
         self.stopping = self.launch("stopping", STUBBORN)
-        lab.reaches(self.running, "running")
-        lab.reaches(self.stopping, "running")
-        until(lambda: lab.log_of(self.stopping), what="its trap to be set")
+        for number in (self.running, self.moving, self.stopping):
+            lab.reaches(number, "running")
+            until(lambda n=number: lab.log_of(n), what="its trap to be set")
         (self.process,) = self.leader(self.running)
         self.starting = self.launch("starting", ON_AND_ON)
         lab.stop(self.stopping)
+        self.next = lab.move(self.moving)
         until(lambda: lab.folder(self.starting).exists(), 30, "the order to be taken")
 
     def launch(self, name: str, script: str, **more: int) -> int:
@@ -58,6 +63,11 @@ class Round:
         lab = self.lab
         assert lab.reaches(self.stopping, "stopped")["reason"] == "the test is over"
         assert self.leader(self.stopping) == set()
+        left = lab.reaches(self.moving, "stopped")
+        assert left["reason"] == "moves to sim-a:7"
+        goes_on = lab.reaches(self.next, "running")
+        assert goes_on["started_at"] >= left["ended_at"]
+        assert (self.leader(self.moving), len(self.leader(self.next))) == (set(), 1)
         begun = lab.reaches(self.starting, "running")
         assert begun["attempt"] == 1
         assert len(self.leader(self.starting)) == 1
@@ -72,9 +82,9 @@ class Round:
     def ends(self) -> None:
         """Every line is there, once and in order; nothing is left."""
         lab = self.lab
-        for number in (self.starting, self.running, self.queued):
+        for number in (self.starting, self.running, self.next, self.queued):
             lab.stop(number)
-        for number in (self.starting, self.running):
+        for number in (self.starting, self.running, self.next):
             assert lab.reaches(number, "stopped")["exit_signal"] == signal.SIGTERM
             log = (lab.folder(number) / "log").read_bytes()
             until(lambda n=number, whole=log: lab.log_of(n) == whole, 20, "the log")
