@@ -214,11 +214,16 @@ def sign_in(hour: datetime) -> tuple[str, int]:
 
 def seeded(sizes: Sequence[int], *, hour: datetime) -> dict[int, str]:
     """Grow one database and keep a copy at each size; their addresses."""
+    from reservations.services.usage import store_usage
+    from reservations.snapshots.facts import site_policy
+
     urls, stored = {}, 1
     for size in sizes:
         begun = time.monotonic()
         add_history(size - stored, before=hour)
         stored = size
+        # As the worker does every minute.
+        store_usage(hour, site_policy())
         urls[size] = copied(f"past{size}")
         print(f"  {size:,} past rows after {time.monotonic() - begun:.0f} s more")
     return urls

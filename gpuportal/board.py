@@ -15,6 +15,7 @@ from typing import Any
 
 from placement.models import Job
 from reservations.domain.looming import Looming
+from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models import Allocation, User
 from reservations.snapshots.presence import PRESENCE_FIELDS, looming_of
 from reservations.snapshots.sharing import co_user_pks
@@ -23,6 +24,7 @@ from telemetry.live import Detail, DetailProcess
 
 HORIZON = timedelta(days=15)
 """How far ahead "next" looks: a day more than the calendar's own horizon."""
+LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,13 @@ def viewer_of(user: User, *, names_visible: bool) -> Viewer:
 def load_board(now: datetime) -> BoardSnapshot:
     """Read the holders of all Gpus: two queries, however many there are."""
     rows = (
-        Allocation.objects.filter(live=True, end__gt=now, start__lt=now + HORIZON)
+        # Bounded on both sides: SQLite then searches by the end, not by the Gpu.
+        Allocation.objects.filter(
+            live=True,
+            end__gt=now,
+            start__lt=now + HORIZON,
+            end__lt=now + HORIZON + LONGEST,
+        )
         .order_by("gpu_id", "start")
         .values_list(
             "gpu_id",

@@ -27,7 +27,7 @@ def check(now: datetime, policy: Policy) -> dict[str, int]:
     done = {"checked_in": 0, "no_shows": 0, "idle_warned": 0, "idle_released": 0}
     running = list(
         # Also what is over: a late tick finds who did not come all the same.
-        Reservation.objects.filter(state=State.ACTIVE, start__lt=now).order_by("pk")
+        Reservation.objects.active().filter(start__lt=now).order_by("pk")
     )
     gpus = _gpu_ids(running)
     for row in running:
@@ -64,10 +64,12 @@ def _absence(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> str:
     """Check the holder in, or free the Gpus that nobody came for."""
+    # Handing on what runs and nobody came to does not set the clock back.
+    since = row.watched_from or row.start
     seen = watched(
-        _minutes(gpu_ids, row.start),
+        _minutes(gpu_ids, since),
         gpu_ids,
-        start=row.start,
+        start=since,
         now=min(now, row.end),
         limit_seconds=policy.no_show_seconds,
     )

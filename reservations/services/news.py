@@ -11,7 +11,6 @@ from django.db import DatabaseError, transaction
 from django.db.models import F
 
 from reservations.domain.gaps import is_gap
-from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.models import Notice, Reservation, User
 from reservations.services.notices import tell
@@ -92,7 +91,8 @@ def ending(at: datetime, policy: Policy) -> dict[str, int]:
     """Tell holders whose time is over soon; once for each end (a step of the tick)."""
     soon = at + timedelta(seconds=SOON_SECONDS)
     rows = list(
-        Reservation.objects.filter(state=State.ACTIVE, end__gt=at, end__lte=soon)
+        Reservation.objects.active()
+        .filter(end__gt=at, end__lte=soon)
         # What holds a gap was not booked: its Job goes on in the next one.
         .filter(booked_end__gt=F("start"))
         .select_related("user")

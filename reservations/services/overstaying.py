@@ -93,8 +93,8 @@ def _lock(row: Reservation) -> None:
 
 def due(now: datetime) -> list[int]:
     """Return what runs, may stay on, and has no time past its end yet."""
-    rows = Reservation.objects.filter(
-        state=State.ACTIVE, end__gt=now, end=F("booked_end"), overstay=True
+    rows = Reservation.objects.active().filter(
+        end__gt=now, end=F("booked_end"), overstay=True
     )
     return list(rows.order_by("pk").values_list("pk", flat=True))
 

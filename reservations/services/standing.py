@@ -18,6 +18,7 @@ from reservations.snapshots.facts import (
     quota_infos,
     site_policy,
 )
+from reservations.snapshots.rights import paid_by
 from reservations.snapshots.strikes import recent_no_shows
 from reservations.snapshots.usage import ranking
 
@@ -85,21 +86,22 @@ class Standing:
     """Those that still count."""
 
 
-def standing(*, user: User, now: datetime) -> Standing:
-    """Return how a User stands in every active Membership."""
+def standing(*, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS) -> Standing:
+    """Return how a User stands in every active Membership.
+
+    Args:
+        ledger_rows: how many of the newest are read; 0: none, and no query.
+    """
     now = whole_second(now)
     policy = site_policy()
-    rows = list(
-        user.memberships.filter(active=True)
-        .select_related("user", PATH_UP)
-        .order_by("account__name")
-    )
+    every = user.memberships.select_related("user", PATH_UP).order_by("account__name")
+    rows = [row for row in every if row.active]
     ranks = ranking(now, policy) if rows else None
     no_shows = recent_no_shows(user.pk, now=now, policy=policy)
     ledger = (
-        LedgerEntry.objects.filter(membership__user=user)
+        LedgerEntry.objects.filter(paid_by([row.pk for row in every]))
         .select_related("reservation", "membership__account")
-        .order_by("-at", "-pk")[:LEDGER_ROWS]
+        .order_by("-at", "-pk")[:ledger_rows]
     )
     return Standing(
         now=now,

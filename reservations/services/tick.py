@@ -135,7 +135,7 @@ def _start(pk: int, now: datetime, policy: Policy) -> bool:
 
 def with_lost_gpus(now: datetime) -> list[int]:
     """Return what runs on a lost Gpu, or did until now."""
-    running = Reservation.objects.filter(state=State.ACTIVE, end__gt=now)
+    running = Reservation.objects.active().filter(end__gt=now)
     gone = Q(allocations__gpu__lost=True) | Q(allocations__gpu__present=False)
     found = running.filter(gone | Q(lost_since__isnull=False))
     return sorted(set(found.order_by().values_list("pk", flat=True)))[:MOST_ROWS]

@@ -1,8 +1,9 @@
 """The rights of one person to book, each with its Account and the one above it."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from reservations.models import Account, Membership, User
 from reservations.snapshots.compiled import compiled, instances, whole
@@ -20,6 +21,14 @@ def rights_of(user: User, membership_pk: int | None = None) -> list[Membership]:
         account.parent = above
         found.append(membership)
     return found
+
+
+def paid_by(own: Sequence[int]) -> Q:
+    """Return which rows are of these Memberships, one User's.
+
+    With exactly one it is named, so that an index serves the newest in their order.
+    """
+    return Q(membership_id=own[0]) if len(own) == 1 else Q(membership_id__in=own)
 
 
 @compiled

@@ -86,11 +86,15 @@ def own_extras(user_pk: int, start: datetime, end: datetime) -> dict[int, OwnExt
             shared.add(pk)
         else:
             people.setdefault(pk, []).append((other, shown or login))
-    series = dict(
-        Occurrence.objects.filter(near, reservation__user_id=user_pk)
-        .order_by()
-        .values_list("reservation_id", "series_id")
-    )
+    # By the Series, of which there are few: not by all that this User ever booked.
+    days = Occurrence.objects.filter(near, series__user_id=user_pk).order_by()
+    series = {
+        pk: number
+        for pk, number, holder in days.values_list(
+            "reservation_id", "series_id", "reservation__user_id"
+        )
+        if holder == user_pk
+    }
     return {
         pk: OwnExtras(pk in shared, tuple(people.get(pk, ())), series.get(pk))
         for pk in shared | people.keys() | series.keys()

@@ -23,6 +23,7 @@ from reservations.models import (
 )
 from reservations.services.standing import MembershipStanding, Standing
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.rights import paid_by
 from reservations.views import standing_words as words
 from reservations.views.access import reader, steered_accounts
 from reservations.views.group import group_of
@@ -91,7 +92,8 @@ def _rows(asked: Asked, user: User, accounts: set[int]) -> QuerySet[LedgerEntry]
     elif asked.membership is not None:
         rows = rows.filter(membership=asked.membership)
     else:
-        rows = rows.filter(membership__user=user)
+        own = user.memberships.order_by().values_list("pk", flat=True)
+        rows = rows.filter(paid_by(list(own)))
     return rows.filter(kind=asked.kind) if asked.kind else rows
 
 
@@ -100,7 +102,7 @@ def _chosen(
 ) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
     """Return the whole Standing, the one to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
-    whole = services.standing(user=subject, now=timezone.now())
+    whole = services.standing(user=subject, now=timezone.now(), ledger_rows=0)
     found = whole.memberships
     wanted = asked.membership.pk if asked.membership else None
     shown = next((one for one in found if one.membership.pk == wanted), None)
