@@ -40,7 +40,7 @@ SHARED_MEMORY = "deepspeed_shm_comm"
 """Its operator for exchanges between processes of one machine without Gpus."""
 
 
-def library(device: torch.device) -> Any:
+def import_deepspeed(device: torch.device) -> Any:
     """Import DeepSpeed for a device. Raises NotRunnable where it is not installed."""
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -51,7 +51,6 @@ def library(device: torch.device) -> Any:
         raise NotRunnable(f"DeepSpeed is not installed here: {error}") from error
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     deepspeed.ops.__compatible_ops__[SHARED_MEMORY] = False
-    deepspeed.init_distributed(verbose=False, dist_init_required=False)
     return deepspeed
 
 
@@ -81,7 +80,8 @@ class ByDeepSpeed(Trainer):
 
     def _set_up(self) -> None:
         how, ranks = self.how, self.ranks
-        self.deepspeed = library(ranks.device)
+        self.deepspeed = import_deepspeed(ranks.device)
+        self.deepspeed.init_distributed(verbose=False, dist_init_required=False)
         if how.on_drive:
             check_drive()
         largest = max(sum(p.numel() for p in one.parameters()) for one in self._each())

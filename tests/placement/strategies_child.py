@@ -1,15 +1,20 @@
-"""Run strategy after strategy on the ranks that torchrun started; say the losses.
+"""Run strategy after strategy on so many ranks; say the losses.
 
-    python -m torch.distributed.run ... -m tests.placement.strategies_child NAMES FILE
+    python -m tests.placement.strategies_child NAMES FILE RANKS
 
-Each strategy is compared with a plain loop in one process: no wrappers, one model,
-the same data. Rank 0 writes FILE: name -> what was seen.
+The ranks are forked when torch is imported: that is most of the time of starting one.
+(That torchrun starts the workers is seen in test_recipes.py.) Each strategy is
+compared with a plain loop in one process: no wrappers, one model, the same data. Rank 0
+writes FILE: name -> what was seen.
 """
 
 import gc
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -18,8 +23,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from placement.domain.execution import Execution, Place
-from placement.runtime.by_deepspeed import trainer_of
+from placement.domain.execution import Execution, NotRunnable, Place
+from placement.runtime.by_deepspeed import check_drive, import_deepspeed, trainer_of
 from placement.runtime.checkpoints import CHECKPOINT, resume, save
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import KINDS
@@ -233,7 +238,20 @@ def handed_on(chain, device):
     return losses
 
 
-def main(names, path):
+def without_programs():
+    """Return what is said where DeepSpeed's own operators cannot be built."""
+    path, os.environ["PATH"] = os.environ["PATH"], "/nowhere"
+    try:
+        check_drive()
+    except NotRunnable as error:
+        return str(error)
+    finally:
+        os.environ["PATH"] = path
+    return ""
+
+
+def rank_main(names, path, environ):
+    os.environ |= environ
     # What is put on the drive lies where the process runs.
     os.chdir(Path(path).parent)
     device = begin()
@@ -257,6 +275,8 @@ def main(names, path):
             ]
             for name, chain in HANDED_ON[names].items()
         }
+    if names == "deepspeed":
+        seen["extras"] = {"no ninja": without_programs()}
     if names == "two":
         seen["extras"] = {
             "dropped": together(DDP, device, dropout=0.4)[0],
@@ -266,6 +286,29 @@ def main(names, path):
     if distributed.get_rank() == 0:
         Path(path).write_text(json.dumps(seen))
     distributed.destroy_process_group()
+
+
+def main(names, path, ranks):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    if names == "deepspeed":
+        import_deepspeed(torch.device("cpu"))
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": ranks}
+    context = multiprocessing.get_context("fork")
+    started = []
+    for rank in map(str, range(int(ranks))):
+        environ = told | {"RANK": rank, "LOCAL_RANK": rank}
+        started.append(
+            context.Process(target=rank_main, args=(names, path, environ), daemon=True)
+        )
+        started[-1].start()
+    # The first that fails leaves the others waiting for it: they end with this one.
+    waiting = {process.sentinel: process for process in started}
+    while waiting:
+        for sentinel in multiprocessing.connection.wait(list(waiting)):
+            if code := waiting.pop(sentinel).exitcode:
+                sys.exit(f"a rank ended with {code}")
 
 
 if __name__ == "__main__":

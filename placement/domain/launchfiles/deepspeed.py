@@ -21,6 +21,9 @@ STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 STAGED = ("pipeline", "gpipe")
 LARGEST_BUCKET = 500_000_000
 """DeepSpeed's default: no larger one was ever of use."""
+KEPT_WHOLE = 100_000
+"""DeepSpeed's default: smaller tensors are not shared out. Of a small model that would
+be all of it, so it is at most a hundredth of a layer: its norms and biases."""
 NEVER = 2**31 - 1
 """Steps between its own lines in the log; the recipes' workers print theirs."""
 TORCH_ADAM: dict[str, Any] = {"torch_adam": True}
@@ -171,7 +174,7 @@ def zero(launch: Mapping[str, Any], bucket: int) -> dict[str, Any]:
     else:
         section |= {
             "stage3_prefetch_bucket_size": min(bucket, LARGEST_BUCKET),
-            "stage3_param_persistence_threshold": min(100_000, bucket),
+            "stage3_param_persistence_threshold": min(KEPT_WHOLE, bucket // 100),
             "stage3_max_live_parameters": 2 * bucket,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
