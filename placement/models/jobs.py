@@ -217,7 +217,7 @@ class Job(models.Model):
 
     def node_ids(self) -> list[int]:
         """Return the nodes that it runs on, the first one first."""
-        return list(self.parts.values_list("node_id", flat=True)) or [self.node_id]
+        return [part.node_id for part in self.parts.all()] or [self.node_id]
 
 
 class JobEvent(models.Model):

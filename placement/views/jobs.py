@@ -40,6 +40,7 @@ def _seen(request: HttpRequest, pk: int) -> Job:
     jobs = Job.objects.visible_to(reader(request)).select_related(
         "owner", "node", "plan", "reservation__membership__account"
     )
+    jobs = jobs.prefetch_related("parts__node")
     return get_object_or_404(jobs, pk=pk)
 
 
@@ -49,7 +50,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
     job = _seen(request, pk)
     gpus = _gpus(job)
     ended = job.state not in JobState.live()
-    parts = job.parts.select_related("node")
+    parts = job.parts.all()
     part = _part(request, parts)
     size = logs.size(job, part=part)
     lines = logs.last_lines(job, LAST_LINES)

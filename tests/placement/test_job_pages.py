@@ -302,5 +302,5 @@ def test_list_and_page_ask_no_more_for_more_rows(
         student.get("/jobs/")
     for _ in range(20):
         make_gpu(reservation.allocations.first().gpu.node)
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         student.get(f"/jobs/{job.pk}/")
