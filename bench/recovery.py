@@ -96,13 +96,18 @@ def sign_in(base: str, var: Path) -> str:
     found = re.search(r"^\s*(alice|carol|bob)\s+(\S.*)$", text, re.MULTILINE)
     if found is None:
         raise SystemExit("no login in logins.txt")
+    return log_in(base, found[1], found[2].split()[0])
+
+
+def log_in(base: str, name: str, password: str) -> str:
+    """Sign somebody in; return the session's cookie."""
     jar = http.cookiejar.CookieJar()
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     opener.open(f"{base}/login/", timeout=10).read()
     cookies = {cookie.name: cookie.value for cookie in jar}
     form = {
-        "username": found[1],
-        "password": found[2].split()[0],
+        "username": name,
+        "password": password,
         "csrfmiddlewaretoken": cookies["csrftoken"],
     }
     asked = urllib.request.Request(

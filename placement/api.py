@@ -1,5 +1,6 @@
 """Placement's part of the JSON API: Jobs; models and Plans are in api_plans.py."""
 
+from dataclasses import asdict
 from typing import Any
 
 from django.http import HttpRequest
@@ -83,6 +84,17 @@ def job_log(
         "data": piece.data,
         "size": piece.size,
     }
+
+
+@router.get("/jobs/{int:job_id}/log/search")
+def job_log_search(
+    request: HttpRequest,
+    job_id: int,
+    q: str = Query(..., min_length=1, max_length=logs.MOST_WANTED_CHARACTERS),
+    offset: int = Query(0, ge=0, le=2**40),
+) -> dict[str, Any]:
+    """Lines of the whole stored log that hold a text, from a byte offset on."""
+    return asdict(logs.search(_one(request, job_id), q, offset=offset))
 
 
 @router.get("/jobs/{int:job_id}/numbers")

@@ -6,6 +6,7 @@ on the node. What is read out is cleaned; the file itself is not changed.
 
 import fcntl
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from placement.domain.errors import LogConflict, LogTooLarge
 from placement.domain.logtext import clean, numbers_of
 from placement.models import Job
 
+logger = logging.getLogger(__name__)
 MOST_BYTES = 2**33
 """Ceiling of one stored log, against a node that lies: eight times the size at which
 a shim ends a Job, which may still print as fast as it can for its grace."""
@@ -25,6 +27,13 @@ MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000
 SCAN_BYTES = 32 * 2**20
 """How much of a log one look for numbers reads; the next look goes on."""
+SEARCH_BYTES = 256 * 2**20
+"""How much of a log one search reads; the next goes on."""
+BLOCK_BYTES = 2**20
+"""What is held in memory of a log at once."""
+MOST_HITS = 100
+MOST_LINE_BYTES = 400
+MOST_WANTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,25 @@ class Piece:
     data: str
     size: int
     """Of the whole file."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line of a log that holds what was looked for."""
+
+    offset: int
+    """Of the line, or of the part of a long one that is shown."""
+    data: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one search came to."""
+
+    hits: tuple[Hit, ...]
+    next_offset: int | None
+    """Where the next search goes on; None: this is all."""
+    size: int
 
 
 def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
@@ -129,19 +157,76 @@ def numbers(job: Job) -> list[dict[str, float]]:
     if state["offset"] > total:
         state = {"offset": 0, "stride": 1, "seen": 0, "rows": []}
     if state["offset"] < total:
-        data = _bytes(job, state["offset"], SCAN_BYTES)
-        # Half a line waits for its rest.
-        end = data.rfind(b"\n") + 1 or (len(data) if len(data) == SCAN_BYTES else 0)
-        for line in data[:end].decode(errors="replace").splitlines():
-            found = numbers_of(line)
-            if found is not None:
-                _keep(state, found)
-        state["offset"] += end
-        draft = kept.with_suffix(f".{os.getpid()}.part")
-        draft.write_text(json.dumps(state))
-        draft.replace(kept)
+        until = min(total, state["offset"] + SCAN_BYTES)
+        while state["offset"] < until:
+            data = _bytes(job, state["offset"], BLOCK_BYTES)
+            whole = len(data) if len(data) == BLOCK_BYTES else 0
+            end = data.rfind(b"\n") + 1 or whole
+            if end == 0:  # half a line waits for its rest
+                break
+            for line in data[:end].decode(errors="replace").splitlines():
+                found = numbers_of(line)
+                if found is not None:
+                    _keep(state, found)
+            state["offset"] += end
+        _put_by(kept, state)
     rows: list[dict[str, float]] = state["rows"]
     return rows
+
+
+def _put_by(kept: Path, state: dict[str, Any]) -> None:
+    draft = kept.with_suffix(f".{os.getpid()}.part")
+    try:
+        draft.write_text(json.dumps(state))
+        draft.replace(kept)
+    except OSError as error:
+        # On a full disk the next look reads once more what this one read.
+        draft.unlink(missing_ok=True)
+        logger.warning("%s is not kept: %s", kept.name, error)
+
+
+def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
+    """Return the lines from a byte offset on that hold some text, ASCII case apart.
+
+    Reads at most 256 MiB, a mebibyte at a time, and finds at most 100 lines:
+    seconds for a gigabyte, in several calls, with the same little memory.
+    """
+    total = size(job, part=part)
+    needle = wanted.encode(errors="replace").lower()
+    if not needle:
+        return Found((), None, total)
+    hits: list[Hit] = []
+    until = min(total, offset + SEARCH_BYTES)
+    while offset < until and len(hits) < MOST_HITS:
+        block = _bytes(job, offset, BLOCK_BYTES, part=part)
+        if not block:
+            return Found(tuple(hits), None, total)
+        low = block.lower()
+        at, passed = low.find(needle), 0
+        while at >= 0 and len(hits) < MOST_HITS:
+            hit, passed = _line_at(block, at, len(needle))
+            hits.append(Hit(offset + hit, clean(_shown(block, hit))))
+            at = low.find(needle, passed)
+        if at < 0:
+            # What is looked for may lie across the end of the block.
+            across = len(block) - (
+                len(needle) - 1 if offset + len(block) < total else 0
+            )
+            passed = max(passed, across, 1)
+        offset += passed
+    return Found(tuple(hits), offset if offset < total else None, total)
+
+
+def _line_at(block: bytes, at: int, length: int) -> tuple[int, int]:
+    """Return where the line of a hit is shown from, and where the next one begins."""
+    start = max(block.rfind(b"\n", 0, at) + 1, at + length - MOST_LINE_BYTES // 2, 0)
+    end = block.find(b"\n", at + length)
+    return min(start, at), len(block) if end < 0 else end + 1
+
+
+def _shown(block: bytes, start: int) -> str:
+    line, _, _ = block[start : start + MOST_LINE_BYTES].partition(b"\n")
+    return line.decode(errors="replace")
 
 
 def _keep(state: dict[str, Any], row: dict[str, float]) -> None:

@@ -84,3 +84,33 @@ def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     began = time.process_time()
     logs.numbers(job)
     assert time.process_time() - began < 0.1
+
+
+@pytest.mark.parametrize("block", [7, 64, 2**20])
+def test_a_search_finds_every_line_wherever_it_lies(job, monkeypatch, block):
+    lines = [b"step %d" % n for n in range(40)]
+    lines[3:3] = [b"x" * 900 + b"Error" + b"y" * 900, b"", b"\xff\x1b]0;t\x07 error"]
+    lines += [b"no more errors", b"an ERROR at the end"]
+    write(job, b"\n".join(lines))
+    monkeypatch.setattr(logs, "BLOCK_BYTES", block)
+    found = logs.search(job, "eRRor")
+    shown = [hit.data for hit in found.hits]
+    assert found.next_offset is None and len(shown) == 4
+    whole = b"\n".join(lines)
+    starts = [whole.index(b"Error"), whole.index(b" error"), whole.index(b"no more")]
+    for hit, start in zip(found.hits, starts, strict=False):
+        assert hit.offset <= start + 1 and start - hit.offset < 400
+    if block == 2**20:
+        assert shown[1:] == ["\ufffd error", "no more errors", "an ERROR at the end"]
+        assert "Error" in shown[0] and len(shown[0]) <= 400
+    assert logs.search(job, "nowhere").hits == ()
+
+
+def test_a_search_goes_on_where_the_last_one_ended(job, monkeypatch):
+    write(job, b"".join(b"hit %d\n" % n for n in range(250)))
+    offset, seen = 0, []
+    while offset is not None:
+        found = logs.search(job, "hit", offset=offset)
+        seen += [hit.data for hit in found.hits]
+        offset = found.next_offset
+    assert seen == [f"hit {n}" for n in range(250)]
