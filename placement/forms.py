@@ -25,6 +25,8 @@ from placement.gap_forms import GapFields
 MOST_SCRIPT_CHARACTERS = 256 * 1024
 MOST_RETRIES = 5
 SCRIPT = "script"
+OF_SETTING = "recipe_settings."
+WRONG_SETTING = "A setting of the recipe needs another value."
 Choices = Sequence[tuple[int, str]]
 """(number, words) of what a select offers."""
 MOST_DAYS_AHEAD = 366
@@ -155,11 +157,19 @@ class LaunchForm(GapFields):
                 self.recipe_settings = checked_settings(what, given)
             except LaunchInvalid as error:
                 self.setting_errors = {
-                    key.removeprefix("recipe_settings."): text
+                    key.removeprefix(OF_SETTING): text
                     for key, text in error.problems.items()
                 }
-                self.add_error(None, "A setting of the recipe needs another value.")
+                self.add_error(None, WRONG_SETTING)
         return data
+
+    def add_problem(self, field: str, text: str) -> None:
+        """Say what a service found wrong: at its field, or at the recipe's setting."""
+        if field.startswith(OF_SETTING):
+            self.setting_errors[field.removeprefix(OF_SETTING)] = text
+            self.add_error(None, WRONG_SETTING)
+        else:
+            self.add_error(field if field in self.fields else None, text)
 
     def inputs(self, recipe: Recipe) -> list[SettingInput]:
         """Return a recipe's settings as they were typed, with their errors."""

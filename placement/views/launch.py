@@ -225,7 +225,7 @@ def _launch(
         return services.launch(**wanted)
     except LaunchInvalid as error:
         for field, text in error.problems.items():
-            form.add_error(field if field in form.fields else None, text)
+            form.add_problem(field, text)
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
     return None
@@ -267,8 +267,7 @@ def _ask_for_gaps(
         )
     except LaunchInvalid as error:
         for field, text in error.problems.items():
-            name = FIELD_OF.get(field, field)
-            form.add_error(name if name in form.fields else None, text)
+            form.add_problem(FIELD_OF.get(field, field), text)
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
     return not form.errors

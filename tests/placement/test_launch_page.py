@@ -223,6 +223,40 @@ def test_a_pipeline_plan_is_launched_with_a_model_that_can_be_cut(
     assert job.node.name == stored.plan["node"]
 
 
+def test_deepspeed_is_chosen_where_it_is_installed_and_refused_at_its_field(
+    student, alice, redis_client
+):
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "fsdp")
+    stored.plan["launch"]["precision"] = "fp32"
+    stored.save()
+    booked = make_reservation(alice, gpus, state=State.ACTIVE)
+    data = launching(
+        booked, what="tiny-transformer", node=stored.plan["node"],
+        **{"tiny-transformer.backend": "deepspeed"},
+    )  # fmt: skip
+    html = student.post("/jobs/new/", data).content.decode()
+    at_field = 'id="e-tiny-transformer.backend">'
+    assert f"{at_field}deepspeed runs by a plan" in html
+    assert "A setting of the recipe needs another value" in html
+    data |= {"plan": str(stored.pk)}
+    html = student.post("/jobs/new/", data).content.decode()
+    assert f"{at_field}deepspeed is not installed on {stored.plan['node']}" in html
+    assert "<option selected>deepspeed" in html and not Job.objects.exists()
+    given = {
+        "reservation": booked.pk, "name": "by the API", "kind": "recipe",
+        "recipe": "tiny-transformer", "recipe_settings": {"backend": "deepspeed"},
+        "plan": stored.pk,
+    }  # fmt: skip
+    refused = student.post("/api/v1/jobs", given, content_type="application/json")
+    assert refused.status_code == 422
+    assert "recipe_settings.backend" in refused.json()["fields"]
+    Node.objects.update(extras=["deepspeed"])
+    assert student.post("/jobs/new/", data).status_code == 302
+    assert Job.objects.get().recipe_settings["backend"] == "deepspeed"
+
+
 def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):
     over = make_reservation(
         alice, start=timezone.now() - timedelta(hours=2), state=State.ENDED
