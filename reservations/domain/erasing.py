@@ -82,20 +82,30 @@ class Names:
         return value
 
 
-def names_of(alias: str, words: Iterable[str]) -> Names:
+def names_of(alias: str, words: Iterable[str], exact: Iterable[str] = ()) -> Names:
     """Return what to look for, the longest name first.
 
+    Args:
+        exact: names that are words too ("Mark", "Grace"): meant only as they are
+            written.
+
+    >>> names_of("erased-7", ["wgrace"], ["Grace"]).without("Grace, by the grace")
+    'erased-7, by the grace'
     >>> names = names_of("erased-7", ["max", "Max Muster", "mm"])
     >>> names.without("MAX MUSTER gave maximum; Max, mm")
     'erased-7 gave maximum; erased-7, mm'
     """
     found = {word.strip() for word in words}
+    strict = {word.strip() for word in exact} - found
     names = sorted(
-        (word for word in found if len(word) >= SHORTEST_NAME),
+        (word for word in found | strict if len(word) >= SHORTEST_NAME),
         key=lambda w: (-len(w), w),
     )
     if not names:
         return Names(alias, (), None)
-    joined = "|".join(re.escape(name) for name in names)
+    joined = "|".join(
+        f"(?-i:{re.escape(name)})" if name in strict else re.escape(name)
+        for name in names
+    )
     pattern = re.compile(rf"(?<!\w)(?:{joined})(?!\w)", re.IGNORECASE)
     return Names(alias, tuple(names), pattern)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -66,19 +67,28 @@ class SheetRow:
 def wrapped(text: str) -> str:
     """Keep a spreadsheet from running a cell; ``unwrapped`` takes it back.
 
+    Nor a part of it, where the spreadsheet splits at semicolons or tabs.
+
     >>> wrapped("=1+1"), wrapped("'=1"), wrapped("'tis"), unwrapped("'=1+1")
     ("'=1+1", "''=1", "'tis", '=1+1')
+    >>> wrapped("a; =1"), unwrapped("a; '=1")
+    ("a; '=1", 'a; =1')
     """
+    text = _SPLIT.sub(r"\1'", text)
     return "'" + text if text.lstrip("'")[:1] in _RUN else text
 
 
 def unwrapped(text: str) -> str:
     """Return a cell as it was before it was written."""
     inner = text[1:]
-    return inner if text[:1] == "'" and inner.lstrip("'")[:1] in _RUN else text
+    if text[:1] == "'" and inner.lstrip("'")[:1] in _RUN:
+        text = inner
+    return _JOINED.sub(r"\1", text)
 
 
 _RUN = frozenset(FORMULA)
+_SPLIT = re.compile(r"([;\t\r\n]\s*)(?='*[=+@-])")
+_JOINED = re.compile(r"([;\t\r\n]\s*)'(?='*[=+@-])")
 
 
 def decoded(data: bytes) -> str:

@@ -72,6 +72,7 @@ def book(
     try:
         with turn(), transaction.atomic(durable=True):
             locked = locking.lock(chosen, gpu_ids)
+            locking.check_still(chosen)
             request = wish_of(locked, start, end, now=now, policy=policy)
             request = _with_token(request, chosen, token_id, policy, lock=True)
             displacing.lock_flex(locked.gpus, request.window.start, request.window.end)

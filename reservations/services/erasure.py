@@ -6,6 +6,7 @@ and the audit log, where nothing is ever rewritten, they are struck out. Whoever
 opens the transaction, so that all floors forget together or not at all.
 """
 
+import re
 import secrets
 from collections.abc import Iterable
 from datetime import datetime
@@ -75,7 +76,22 @@ def names_to_erase(user: User) -> Names:
         user.email,
         user.get_full_name(),
     )
-    return names_of(alias, words)
+    return names_of(alias, words, _single_names(user))
+
+
+def _single_names(user: User) -> list[str]:
+    """Return first and last name alone, unless somebody else is called so too."""
+    parts = {user.first_name, user.last_name, *user.display_name.split()}
+    others = User.objects.filter(erased_at=None).exclude(pk=user.pk)
+    return [
+        name
+        for name in sorted(parts - {""})
+        if not others.filter(
+            Q(first_name=name)
+            | Q(last_name=name)
+            | Q(display_name__iregex=rf"(^|\s){re.escape(name)}(\s|$)")
+        ).exists()
+    ]
 
 
 def check_erasable(user: User, *, typed: str, actor: User | None) -> None:

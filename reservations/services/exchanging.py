@@ -91,7 +91,7 @@ def exchange(
     if kind == Kind.FIRM and decision.why_not_firm is not None:
         raise decision.why_not_firm
     offer.given = _write(taker, locked.of(offer.taker_id), actor, policy)
-    _hand_on(offer.reservation_id, offer.given)
+    _hand_on(locked.rows[offer.reservation_id], offer.given)
     if offer.wanted is not None:
         back = _judge(
             offer.terms["wanted"], locked, offer.reservation.membership_id, policy, at
@@ -99,7 +99,7 @@ def exchange(
         _check_other_side(offer, back[1])
         maker = locked.of(offer.reservation.membership_id)
         offer.given_back = _write(back, maker, actor, policy)
-        _hand_on(offer.wanted.pk, offer.given_back)
+        _hand_on(locked.rows[offer.wanted.pk], offer.given_back)
     offer.save(update_fields=["given", "given_back"])
 
 
@@ -128,9 +128,16 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
     return Sides(taker[1], back)
 
 
-def _hand_on(old_pk: int, new: Reservation) -> None:
-    """What was displaced for it is never free to give back, whoever holds it."""
-    Reservation.objects.filter(displaced_by_id=old_pk).update(displaced_by=new)
+def _hand_on(old: Reservation, new: Reservation) -> None:
+    """What was displaced for it is never free to give back, whoever holds it.
+
+    Nor does a new holder begin the time anew in which somebody must come.
+    """
+    Reservation.objects.filter(displaced_by=old).update(displaced_by=new)
+    since = old.watched_from or old.start
+    if new.state == State.ACTIVE and since < new.start and not old.checked_in_at:
+        new.watched_from = since
+        new.save(update_fields=["watched_from"])
 
 
 # --- locks ------------------------------------------------------------------------

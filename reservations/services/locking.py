@@ -51,6 +51,16 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
     return found[0]
 
 
+def check_still(membership: Membership) -> None:
+    """Refuse a right that was taken away between its choice and the locks.
+
+    Raises:
+        NotAllowed: switched off, or its Account archived.
+    """
+    if not rights_of(membership.user, membership.pk):
+        raise NotAllowed(act=f"book under {membership.account}")
+
+
 def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
     """Return the same facts without locking anything, for a preview.
 

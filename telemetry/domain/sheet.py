@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from telemetry.domain.series import Series
 FORMULA = "=+-@\t\r"
 """A cell that begins with one of these may be run as a formula (OWASP, "CSV
 Injection")."""
+_SPLIT = re.compile(r"([;\t\r\n]\s*)(?=[=+@-])")
 _COLUMNS = (
     "n",
     "util_min_pct",
@@ -26,13 +28,17 @@ _COLUMNS = (
 def tame(text: object) -> str:
     """Keep a spreadsheet from running a cell as a formula.
 
-    >>> tame("=1+1"), tame("node-a"), tame(-5)
-    ("'=1+1", 'node-a', '-5')
+    Also what stands behind a semicolon or a line end in it: a spreadsheet of a
+    language that writes decimal commas splits there.
+
+    >>> tame("=1+1"), tame("node-a"), tame(-5), tame("a;=1+1")
+    ("'=1+1", 'node-a', '-5', "a;'=1+1")
     """
     shown = str(text)
-    if not isinstance(text, int | float) and shown[:1] in FORMULA and shown:
-        return "'" + shown
-    return shown
+    if isinstance(text, int | float) or not shown:
+        return shown
+    shown = _SPLIT.sub(r"\1'", shown)
+    return "'" + shown if shown[0] in FORMULA else shown
 
 
 def series_rows(series: Series, *, of: str) -> Iterator[list[str]]:

@@ -16,11 +16,18 @@ from reservations.domain.errors import (
 )
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.sharing import CannotOffer, OfferOver, OtherSideRefused
-from reservations.models import LateReturn, LedgerEntry, Notice, Offer, Reservation
-from reservations.services import offers
+from reservations.models import (
+    LateReturn,
+    LedgerEntry,
+    Membership,
+    Notice,
+    Offer,
+    Reservation,
+)
+from reservations.services import locking, offers
 from reservations.snapshots.facts import site_policy
 from tests.factories import make_membership, make_user
-from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
+from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_minutes
 
 LATER = NOW + timedelta(minutes=5)
 
@@ -71,6 +78,45 @@ def test_the_rest_of_a_running_one_is_given_and_the_giver_pays_what_was_used(
     assert done.given.checked_in_at is None, "who takes it has to come too"
     services.tick(NOW + timedelta(hours=5))
     assert balance(done.given) == (0, WEIGHT * 3 * HOUR)
+
+
+def test_handing_on_what_nobody_came_to_does_not_set_the_clock_back(
+    lab, alice, bob
+) -> None:
+    row = lab.book(alice, lab.gpus[:1], NOW, 4)
+    make_minutes(lab.gpus[0], NOW, 40)
+    for user, other, minute in ((alice, bob, 8), (bob, alice, 14), (alice, bob, 14)):
+        then = NOW + timedelta(minutes=minute)
+        made = offers.offer(
+            reservation_id=row.pk, user=user, to=other.username, now=then
+        )
+        row = offers.accept(offer_id=made.pk, user=other, now=then).given
+    assert (row.user, row.watched_from) == (bob, NOW)
+    services.tick(NOW + timedelta(minutes=16))
+    row.refresh_from_db()
+    assert (row.state, row.no_show) == (State.RELEASED, True)
+    # Who came hands on a clock that begins with the new holder.
+    used = lab.book(alice, lab.gpus[1:2], NOW, 4)
+    services.check_in(reservation_id=used.pk, now=NOW, by="click")
+    later = NOW + timedelta(hours=1)
+    made = offers.offer(reservation_id=used.pk, user=alice, to="bob", now=later)
+    given = offers.accept(offer_id=made.pk, user=bob, now=later).given
+    assert given.watched_from is None and given.checked_in_at is None
+
+
+def test_a_right_taken_away_while_a_booking_waits_for_its_locks_books_nothing(
+    lab, alice, monkeypatch
+) -> None:
+    lock = locking.lock
+
+    def late(membership, gpu_ids):
+        Membership.objects.filter(pk=membership.pk).update(active=False)
+        return lock(membership, gpu_ids)
+
+    monkeypatch.setattr(locking, "lock", late)
+    with pytest.raises(NotAllowed):
+        lab.book(alice, lab.gpus[:1], NOW, 4)
+    assert not Reservation.objects.exists()
 
 
 def test_a_taker_without_quota_gets_flex_or_the_rule_with_its_numbers(
