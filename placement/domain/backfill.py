@@ -112,7 +112,11 @@ class Wants:
             parts.append(f"of {self.min_memory_bytes / GIB_BYTES:g} GiB or more")
         if self.gpu_class:
             parts.append(f"of class {self.gpu_class}")
-        return " ".join([*parts, f"on {self.node}" if self.node else "on one node"])
+        if self.node:
+            parts.append(f"on {self.node}")
+        elif self.count > 1:
+            parts.append("on one node")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def why_waits(free: Sequence[OpenGpu], wants: Wants, *, now: datetime) -> str:
     """Return in a sentence why no gap will do now."""
     good = [one for one in free if wants.suits(one.gpu, one.uuid)]
     if not good:
-        return f"waits for a gap: no GPU is free for {wants.words()} now"
+        return f"waits for a gap: it needs {wants.words()}, and none such is free now"
     groups = [len(group) for _name, group in _groups(good, wants)]
     if max(groups) < wants.count:
         return (

@@ -62,7 +62,7 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     assert (row.shortest_seconds, row.total_seconds, row.owner) == (1200, 18000, alice)
     services.tick(now)
     text = page.get("/jobs/").content.decode()
-    assert "night sweep" in text and "no GPU is free for 1 GPU" in text
+    assert "night sweep" in text and "needs 1 GPU, and none such is free" in text
     assert "number 1 of 1 that wait" in text
     assert "night sweep" not in signed_in(bob).get("/jobs/").content.decode()
     (told,) = call("GET", "/jobs/gaps").body["gaps"]
