@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import redis
 import websockets.exceptions
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from bench.recovery import log_in
 from tests.faults.lab import Lab
@@ -144,7 +145,10 @@ class Tail(threading.Thread):
         super().__init__(daemon=True)
         address = base.replace("http", "ws", 1) + f"/ws/jobs/{job}/"
         self.link = connect(
-            address, origin=base, additional_headers={"Cookie": cookie}, max_size=None
+            address,
+            origin=Origin(base),
+            additional_headers={"Cookie": cookie},
+            max_size=None,
         )
         self.ages: list[float] = []
         self.bytes = 0
@@ -273,10 +277,9 @@ def measure(lab: Lab, total: int, rate: int) -> None:
     row("the same bytes again", str(digest == sum_of(log)))
     memory.stop()
     for name in PARTS:
-        row(
-            f"memory of {name}: before, most, after",
-            f"{memory.first[name]:.0f}, {memory.most[name]:.0f}, {at_rest[name]:.0f} MiB",
-        )
+        seen = (memory.first[name], memory.most[name], at_rest[name])
+        mib = ", ".join(f"{value:.0f}" for value in seen)
+        row(f"memory of {name}: before, most, after", f"{mib} MiB")
 
 
 def len_of(lab: Lab, job: int) -> int:

@@ -204,8 +204,10 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
         low = block.lower()
         at, passed = low.find(needle), 0
         while at >= 0 and len(hits) < MOST_HITS:
-            hit, passed = _line_at(block, at, len(needle))
-            hits.append(Hit(offset + hit, clean(_shown(block, hit))))
+            hit = _line_at(job, offset + at, len(needle), part)
+            if not hits or hits[-1].offset != hit.offset:
+                hits.append(hit)
+            passed = low.find(b"\n", at + len(needle)) + 1 or len(block)
             at = low.find(needle, passed)
         if at < 0:
             # What is looked for may lie across the end of the block.
@@ -217,16 +219,13 @@ def search(job: Job, wanted: str, *, offset: int = 0, part: int = 0) -> Found:
     return Found(tuple(hits), offset if offset < total else None, total)
 
 
-def _line_at(block: bytes, at: int, length: int) -> tuple[int, int]:
-    """Return where the line of a hit is shown from, and where the next one begins."""
-    start = max(block.rfind(b"\n", 0, at) + 1, at + length - MOST_LINE_BYTES // 2, 0)
-    end = block.find(b"\n", at + length)
-    return min(start, at), len(block) if end < 0 else end + 1
-
-
-def _shown(block: bytes, start: int) -> str:
-    line, _, _ = block[start : start + MOST_LINE_BYTES].partition(b"\n")
-    return line.decode(errors="replace")
+def _line_at(job: Job, at: int, length: int, part: int) -> Hit:
+    """Return the line around a hit, or that much of a long one."""
+    first = max(0, at - MOST_LINE_BYTES // 2)
+    near = _bytes(job, first, MOST_LINE_BYTES + length, part=part)
+    start = near.rfind(b"\n", 0, at - first) + 1
+    line, _, _ = near[start:].partition(b"\n")
+    return Hit(first + start, clean(line.decode(errors="replace")))
 
 
 def _keep(state: dict[str, Any], row: dict[str, float]) -> None:

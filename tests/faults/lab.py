@@ -95,7 +95,11 @@ class Lab:
         self.known = json.loads(self._told())
         write_simulation(var, "sim-a", GPUS)
         self.portal = Portal(var, "--no-demo", **SCRIPTS)
-        self.address = self.portal.ready()
+        try:
+            self.address = self.portal.ready()
+        except BaseException:
+            self.close()
+            raise
 
     def _told(self) -> str:
         assert self.worker.stdout is not None
