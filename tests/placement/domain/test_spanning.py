@@ -1,0 +1,138 @@
+"""Jobs over several nodes: what the parts make of the whole, and where ranks meet."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from placement.domain.errors import FactRefused, OrderRefused
+from placement.domain.facts import parse_fact
+from placement.domain.launchers import Launcher, Ranks, script_command, why_not_on_nodes
+from placement.domain.lifecycle import JobState
+from placement.domain.meeting import Carried, Meeting
+from placement.domain.orders import parse_order
+from placement.domain.spanning import PartInfo, culprit, ended_as, reason_of
+from placement.runners import meetings
+from placement.runtime import launch
+from tests.placement.nodes import make_order
+
+pytestmark = pytest.mark.pure
+
+SECOND = Meeting(1, (1, 2), "10.0.0.1", 29500, "f" * 32)
+FIRST = Meeting(0, (1, 2), "", 0, "f" * 32)
+TWO = {"gpu_uuids": ("GPU-a", "GPU-b"), "gpu_indexes": (0, 1)}
+
+
+def part(number, state, *lines, node="", **more):
+    return PartInfo(
+        number, node or f"lab-{number}", number * 2, 2, JobState(state),
+        last_lines=lines, **more,
+    )  # fmt: skip
+
+
+def test_the_whole_ends_as_the_worst_of_its_parts():
+    done, failed, lost, stopped, runs = map(
+        JobState, ("done", "failed", "lost", "stopped", "running")
+    )
+    assert ended_as([done, runs]) is None
+    assert ended_as([done, done]) is done
+    assert ended_as([done, stopped]) is stopped
+    assert ended_as([stopped, failed]) is failed
+    assert ended_as([failed, lost]) is lost
+
+
+def test_the_reason_names_the_node_and_rank_that_failed_first():
+    broken = part(0, "failed", "gpuportal: rank 1 ended with exit code 1", ended_at=1.0)
+    killed = part(1, "failed", "x", "gpuportal: rank 3 ended by SIGKILL", ended_at=2.0)
+    gone = part(1, "lost", reason="the process that kept the job is gone")
+    follows = part(0, "failed", "gpuportal: rank 0 ended by SIGABRT", ended_at=9.0)
+    assert reason_of(culprit([broken, killed])) == "lab-1: rank 3 ended by SIGKILL"
+    assert culprit([follows, killed]) is killed
+    assert culprit([broken, gone]) is gone
+    assert reason_of(gone).startswith("lab-1 (ranks 2 to 3): the process that kept")
+    assert culprit([part(0, "stopped"), part(1, "done")]) is None
+    assert launch.ending(-9) == "ended by SIGKILL"
+
+
+def test_an_order_of_several_nodes_reads_back_and_others_stay_of_version_1():
+    plain = make_order()
+    assert json.loads(plain.payload())["v"] == 1
+    assert "meeting" not in json.loads(plain.payload())
+    spans = make_order(meeting=SECOND, **TWO)
+    brings = make_order(checkpoints=(Carried(1, 7, "0" * 64),))
+    for order in (spans, brings, make_order(meeting=FIRST)):
+        assert json.loads(order.payload())["v"] == 2
+        assert parse_order(order.payload()) == order
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"node_rank": 2}, "node_rank"), ({"node_rank": True}, "node_rank"),
+     ({"counts": [1]}, "2 to"), ({"counts": [0, 2]}, "processes"),
+     ({"counts": "12"}, "counts"), ({"address": "-x"}, "address"),
+     ({"address": ""}, "address"), ({"port": 0}, "port"), ({"port": 70_000}, "port"),
+     ({"token": "short"}, "token"), ({"counts": [1, 3]}, "as many Gpus"),
+     ({"more": 1}, "exactly")],
+)  # fmt: skip
+def test_a_meeting_that_is_none_is_refused_by_field(changes, word):
+    body = json.loads(make_order(meeting=SECOND, **TWO).payload())
+    body["meeting"] = {**asdict(SECOND), "counts": [1, 2]} | changes
+    with pytest.raises(OrderRefused, match=word):
+        parse_order(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    "given", [{}, [{}], [{"number": 0, "size_bytes": 0, "sha256": "0" * 64}],
+              [{"number": 0, "size_bytes": 1, "sha256": "../x"}],
+              [{"number": "0", "size_bytes": 1, "sha256": "0" * 64}]],
+)  # fmt: skip
+def test_checkpoints_that_are_none_are_refused(given):
+    body = json.loads(make_order(checkpoints=(Carried(1, 7, "0" * 64),)).payload())
+    with pytest.raises(OrderRefused, match="checkpoints"):
+        parse_order(json.dumps(body | {"checkpoints": given}))
+
+
+def test_a_node_cannot_send_the_others_to_what_is_no_address():
+    fact = {"v": 1, "kind": "job", "job": 1, "attempt": 1, "event": "started", "at": 1}
+    good = parse_fact(fact | {"meeting_address": "lab-a", "meeting_port": 29500})
+    assert (good.meeting_address, good.meeting_port) == ("lab-a", 29500)
+    for bad in ({"meeting_address": "a b"}, {"meeting_address": ["x"]},
+                {"meeting_port": -1}, {"meeting_port": "1"}):  # fmt: skip
+        with pytest.raises(FactRefused):
+            parse_fact(fact | bad)
+
+
+def test_the_first_node_says_where_to_meet_and_all_bind_to_the_way_there(monkeypatch):
+    settled = meetings.settled(make_order(meeting=FIRST), "http://127.0.0.1:8010")
+    told = meetings.told(settled)
+    assert told["meeting_address"] == "127.0.0.1" and told["meeting_port"] > 1023
+    assert meetings.told(make_order(meeting=SECOND, **TWO)) == {}
+    facts = meetings.environment(settled.meeting, "http://127.0.0.1:8010")
+    assert facts["GLOO_SOCKET_IFNAME"] == "lo" and facts["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert facts["GPUPORTAL_PROCESSES"] == "1,2"
+    assert "f" * 32 not in str(launch.meeting({})) and launch.meeting(facts)
+    port = told["meeting_port"]
+    monkeypatch.setenv(meetings.PORTS_VARIABLE, f"{port}-{port}")
+    assert meetings.free_port() == port
+    for wrong in ("x-1", "9-8", "12"):
+        monkeypatch.setenv(meetings.PORTS_VARIABLE, wrong)
+        with pytest.raises(OrderRefused, match="first-last"):
+            meetings.free_port()
+
+
+def test_each_launcher_is_told_of_the_other_nodes_or_refuses_in_words():
+    ranks = Ranks(("GPU-a", "GPU-b"), False, "/job", (), 1, SECOND)
+    torchrun = script_command(Launcher.TORCHRUN, "/s", [], ranks)
+    assert "--nnodes=2" in torchrun and "--node-rank=1" in torchrun
+    assert "--nproc-per-node=2" in torchrun and "--standalone" not in torchrun
+    accelerate = script_command(Launcher.ACCELERATE, "/s", [], ranks)
+    assert {"--num_machines=2", "--machine_rank=1", "--num_processes=3"} <= {
+        *accelerate
+    }
+    deepspeed = script_command(Launcher.DEEPSPEED, "/s", [], ranks)
+    assert "--node_rank=1" in deepspeed and "--master_addr=10.0.0.1" in deepspeed
+    assert not any("f" * 32 in word for word in torchrun + accelerate + deepspeed)
+    assert "1, 2" in why_not_on_nodes(Launcher.ACCELERATE, (1, 2))
+    assert "one process" in why_not_on_nodes(Launcher.PYTHON, (1, 1))
+    assert why_not_on_nodes(Launcher.DEEPSPEED, (1, 2)) == ""
+    assert why_not_on_nodes(Launcher.PYTHON, (2,)) == ""
