@@ -60,14 +60,12 @@ def _about(request: HttpRequest) -> tuple[int, str, str]:
     return checked.size_bytes, checked.sha256, ""
 
 
-@for_nodes("GET", "PUT")
-def checkpoint(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Store a piece at its byte offset, or send one; 409 says where to go on."""
+@for_nodes("PUT")
+def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Store a piece at its byte offset; 409 says where to go on."""
     offset = number(request, "offset")
     if offset is None:
         return problem(422, "offset must be a whole number")
-    if request.method == "GET":
-        return _send(request, node, pk, offset)
     row = _asked(node, pk)
     if row is None or row.state != State.COMING:
         return problem(404, "no checkpoint of such a job was asked for here")
@@ -86,16 +84,20 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     return JsonResponse({"size": have})
 
 
-def _send(request: HttpRequest, node: Node, pk: int, offset: int) -> HttpResponse:
-    part = number(request, "part")
-    row = None if part is None else _ordered(node, pk, part)
+@for_nodes("GET")
+def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpResponse:
+    """Send a piece of what a Job here goes on from; the whole is checked there."""
+    offset = number(request, "offset")
+    if offset is None:
+        return problem(422, "offset must be a whole number")
+    row = _ordered(node, pk, part)
     path = None if row is None else checkpoint_files.path_of(row)
     if path is None or not path.is_file():
         return problem(404, "no checkpoint for such a job here")
     with path.open("rb") as file:
         file.seek(offset)
-        piece = file.read(FILE_PIECE_BYTES)
-    return HttpResponse(piece, content_type="application/octet-stream")
+        data = file.read(FILE_PIECE_BYTES)
+    return HttpResponse(data, content_type="application/octet-stream")
 
 
 def _asked(node: Node, pk: int) -> CarriedCheckpoint | None:
