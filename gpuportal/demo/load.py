@@ -32,6 +32,7 @@ from gpuportal.demo.lab import (
 from gpuportal.demo.minutes import write_minutes
 from gpuportal.demo.past_jobs import write_past_jobs
 from gpuportal.demo.people import write_people
+from gpuportal.demo.taken import write_taken
 from gpuportal.demo.waiting import write_waiting
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import (
@@ -89,6 +90,7 @@ def load(*, now: datetime, simulation: Path, seed: int = 51) -> Loaded:
         book = Book(policy.quota_gpu_seconds, policy.gpus_at_once, frozenset(modest))
         scenes = _draw(book, gpus, members, now=now, chance=chance)
         rows = _write(book.drafts, members, now=now)
+        write_taken(members, gpus, now=now, chance=random.Random(seed))
         booked = list(zip(book.drafts, rows, strict=True))
         write_minutes(booked, now=now, chance=chance)
         jobs = write_past_jobs(
