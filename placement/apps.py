@@ -1,6 +1,7 @@
 """The second floor: model to estimate to plan to job."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class PlacementConfig(AppConfig):
@@ -10,7 +11,12 @@ class PlacementConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, and what bookings ask of Jobs."""
-        from placement import checks  # noqa: F401
+        from placement import checks, triggers
+
+        # Importing them registers them.
+        assert checks.scripts_without_isolation
+        # After every migrate: SQLite drops triggers when it rebuilds a table.
+        post_migrate.connect(triggers.install, sender=self)
         from placement.services.attaching import CARRIER
         from placement.services.parting import check_nothing_runs
         from reservations.services.carrying import CARRIERS

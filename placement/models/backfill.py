@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from placement.domain.backfill import GapState
+from placement.domain.backfill import NEXT, GapState
 from reservations.models import User
 
 
@@ -12,7 +12,13 @@ class BackfillQuerySet(models.QuerySet["Backfill"]):
     """Reads and moves of what runs in gaps."""
 
     def move(self, pk: int, *, old: GapState, new: GapState, **fields: object) -> bool:
-        """Move one by compare-and-set; False: another worker was first."""
+        """Move one by compare-and-set; False: another worker was first.
+
+        Raises:
+            ValueError: no such move is in the table.
+        """
+        if new not in NEXT[old]:
+            raise ValueError(f"what runs in gaps cannot move from {old} to {new}")
         return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
 
     def live(self) -> "BackfillQuerySet":

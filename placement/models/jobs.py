@@ -5,7 +5,7 @@ from django.db import models
 from django.utils import timezone
 
 from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.domain.lifecycle import JobState
+from placement.domain.lifecycle import NEXT, JobState
 from placement.domain.look import Restart
 from placement.models.plans import StoredPlan
 from reservations.models import User
@@ -15,7 +15,13 @@ class JobQuerySet(models.QuerySet["Job"]):
     """Reads and moves of Jobs."""
 
     def move(self, pk: int, *, old: JobState, new: JobState, **fields: object) -> bool:
-        """Move one Job by compare-and-set; False: another worker was first."""
+        """Move one Job by compare-and-set; False: another worker was first.
+
+        Raises:
+            ValueError: no such move is in the table.
+        """
+        if new not in NEXT[old]:
+            raise ValueError(f"a Job cannot move from {old} to {new}")
         return self.filter(pk=pk, state=old).update(state=new, **fields) == 1
 
     def visible_to(self, user: User) -> "JobQuerySet":
