@@ -13,7 +13,7 @@ from ninja.files import UploadedFile
 from placement import serve_snapshots as show
 from placement.api_plans import UPLOADS_PER_MINUTE
 from placement.models import Endpoint
-from placement.services import model_store, serving
+from placement.services import model_store, serve_moving, serving
 from reservations.domain.errors import NotFound
 from reservations.models import Membership, User
 from reservations.rates import check_rate
@@ -36,6 +36,8 @@ class Serve(Schema):
     """Of requests that name none."""
     admits: str = "account"
     threads: int = 1
+    may_move: bool = True
+    """By itself, when its Gpu is lost or a stranger runs on it."""
 
 
 class Bring(Schema):
@@ -125,6 +127,13 @@ def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str,
         user=_user(request), job_id=job_id, admits=body.admits, now=timezone.now()
     )
     return show.endpoint_facts(_endpoint(request, job_id))
+
+
+@router.post("/serve/{int:job_id}/move", response={201: dict[str, Any]})
+def endpoint_move(request: HttpRequest, job_id: int) -> Status[dict[str, Any]]:
+    """Move one's own endpoint to the best other Gpu; its address goes on to work."""
+    job = serve_moving.move_now(user=_user(request), job_id=job_id, now=timezone.now())
+    return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
 
 
 @router.post("/serve/{int:job_id}/models", response={201: dict[str, Any]})

@@ -5,12 +5,14 @@ another's is not found, whether it exists or not.
 """
 
 import hashlib
+import json
 from collections.abc import Callable
 from functools import wraps
 
 from django.contrib.auth.decorators import login_not_required
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
@@ -19,9 +21,11 @@ from placement.domain.errors import LogConflict, LogTooLarge
 from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
 from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services.keeping import files_for_job
+from placement.services.serve_states import record
 from telemetry.models import Node
 
 MOST_PIECE_BYTES = 2**20
+MOST_STATES_BYTES = 64 * 1024
 
 View = Callable[..., HttpResponse]
 
@@ -104,12 +108,15 @@ def _with_sum(body: bytes) -> HttpResponse:
     )
 
 
-@for_nodes("GET")
+@for_nodes("GET", "PUT")
 def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
-    """Say which models a Job is to serve now."""
-    rows = _served(node, pk)
-    if rows is None:
+    """Say which models a Job is to serve now; or hear how they are."""
+    endpoint = _endpoint(node, pk)
+    if endpoint is None:
         return problem(404, "no such job that serves here")
+    if request.method == "PUT":
+        return _heard(request, endpoint)
+    rows = _served(endpoint)
     return JsonResponse(
         {
             "models": [
@@ -130,12 +137,15 @@ def models(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 
 @for_nodes("GET")
 def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpResponse:
-    """Send a piece of one model's file; the node checks the whole one's sha256."""
+    """Send a piece of one model's file, or of a part of it; the node checks the sum."""
     offset = number(request, "offset")
-    if offset is None:
-        return problem(422, "offset must be a whole number")
-    row = next((one for one in _served(node, pk) or () if one.pk == model_id), None)
-    path = None if row is None else model_files.path_of(row.file)
+    part = number(request, "part") if "part" in request.GET else 0
+    if offset is None or part is None:
+        return problem(422, "offset and part must be whole numbers")
+    endpoint = _endpoint(node, pk)
+    rows = _served(endpoint) if endpoint else []
+    row = next((one for one in rows if one.pk == model_id), None)
+    path = None if row is None else model_files.path_of(row.file, part)
     if path is None or not path.is_file():
         return problem(404, "no such model of a job here")
     with path.open("rb") as file:
@@ -144,13 +154,30 @@ def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpRe
     return HttpResponse(piece, content_type="application/octet-stream")
 
 
-def _served(node: Node, job_id: int) -> list[ServedModel] | None:
-    """Return what a Job that serves on this node is to hold; None: none does."""
-    endpoint = Endpoint.objects.filter(
-        job__pk=job_id, job__node=node, job__in=Job.objects.live().values("pk")
-    ).first()
-    if endpoint is None:
-        return None
+def _heard(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
+    """Keep what a node tells of an endpoint's models."""
+    length = request.headers.get("Content-Length", "")
+    if not length.isdecimal() or int(length) > MOST_STATES_BYTES:
+        return problem(413, f"at most {MOST_STATES_BYTES} bytes, of a known length")
+    try:
+        said = json.loads(request.body)["models"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return problem(422, "an object with models is wanted")
+    record(endpoint, said, timezone.now())
+    return HttpResponse(status=204)
+
+
+def _endpoint(node: Node, job_id: int) -> Endpoint | None:
+    """Return the endpoint of a Job that serves on this node."""
+    return (
+        Endpoint.objects.select_related("job__owner", "job__reservation")
+        .filter(job__pk=job_id, job__node=node, job__in=Job.objects.live().values("pk"))
+        .first()
+    )
+
+
+def _served(endpoint: Endpoint) -> list[ServedModel]:
+    """Return what an endpoint is to hold."""
     rows = endpoint.models.filter(removed_at=None, file__dropped_at=None)
     return list(rows.select_related("file").order_by("pk"))
 

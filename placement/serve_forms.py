@@ -50,6 +50,7 @@ class ServeForm(forms.Form):
     most_batch = forms.IntegerField(min_value=1, max_value=256, initial=8)
     deadline_ms = forms.IntegerField(min_value=1, max_value=600_000, initial=10_000)
     admits = forms.ChoiceField(choices=Admits.choices, initial=Admits.ACCOUNT)
+    may_move = forms.BooleanField(required=False, initial=True)
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.urls import reverse
 
+from placement.domain.lifecycle import JobState
 from placement.models import Endpoint, Job, ModelFile, ServedModel
 from placement.snapshots import iso
 from reservations.models import User
@@ -42,8 +43,29 @@ def model_facts(row: ServedModel) -> dict[str, Any]:
         "memory_bytes": row.memory_bytes,
         "most_batch": row.most_batch,
         "deadline_ms": row.deadline_ms,
+        "state": row.state,
+        "note": row.note,
         "inputs": row.file.signature["inputs"],
         "outputs": row.file.signature["outputs"],
+    }
+
+
+def _number(endpoint: Endpoint) -> int:
+    return int(endpoint.pk)
+
+
+def place_words(endpoint: Endpoint) -> dict[str, Any]:
+    """Where an endpoint moves or moved, for its page; {} where it stays."""
+    there = sorted(endpoint.successors.all(), key=_number)
+    if not there:
+        return {}
+    latest = there[-1]
+    if latest.took_over_at is None and latest.job.state not in JobState.live():
+        return {}
+    return {
+        "job": latest.job_id,
+        "gpu": str(latest.gpu),
+        "done": latest.took_over_at is not None,
     }
 
 
@@ -63,6 +85,8 @@ def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
         "admits": endpoint.admits,
         "ends_at": iso(job.reservation.end),
         "address": reverse("serve-v2", args=[job.pk, "v2"]),
+        "may_move": job.may_move,
+        "moves": place_words(endpoint),
         "models": [model_facts(row) for row in rows],
     }
 
@@ -73,6 +97,7 @@ def endpoints_of(user: User):  # type: ignore[no-untyped-def]
         Endpoint.objects.visible_to(user)
         .select_related("job__owner", "job__node", "job__reservation", "gpu")
         .prefetch_related("models__file", "models__added_by")
+        .prefetch_related("successors__job", "successors__gpu__node")
         .order_by("-job__created_at")
     )
 

@@ -14,8 +14,9 @@ def tick() -> dict[str, int]:
 
 @shared_task(name="placement.tasks.look_again")
 def look_again() -> dict[str, int]:
-    """Look again at running Jobs (see ``services.looking`` for its steps)."""
-    return services.look_again(timezone.now())
+    """Look again at running Jobs (see ``services.looking`` and ``serve_moving``)."""
+    now = timezone.now()
+    return services.look_again(now) | services.move_served(now)
 
 
 @shared_task(name="placement.tasks.follow")

@@ -96,3 +96,16 @@ class FileServed(JobRefusal):
     def text(self, zone: tzinfo = UTC) -> str:
         there = ", ".join(f"#{job}" for job in self.jobs)
         return f"The file is served by job {there}. Stop that, or take it out there."
+
+
+@dataclass(eq=False)
+class CannotMove(JobRefusal):
+    """An endpoint that does not go anywhere now."""
+
+    code: ClassVar[str] = "endpoint-stays"
+    title: ClassVar[str] = "It cannot move now"
+    job: int
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"Job #{self.job} cannot move: {self.why}."

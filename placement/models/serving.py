@@ -77,7 +77,7 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         )
 
     def open_to(self, user: User) -> "EndpointQuerySet":
-        """Running Endpoints that a User may bring a model to."""
+        """Running Endpoints that a User may bring a model to; none on the move."""
         accounts = Membership.objects.filter(user=user, active=True).values("account")
         shared = models.Q(
             admits=Admits.ACCOUNT,
@@ -86,7 +86,7 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         return self.filter(
             models.Q(job__owner=user) | models.Q(admits=Admits.ANYBODY) | shared,
             job__in=Job.objects.live().values("pk"),
-        )
+        ).exclude(successors__job__in=Job.objects.live().values("pk"))
 
 
 class Endpoint(models.Model):

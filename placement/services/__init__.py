@@ -22,6 +22,7 @@ from placement.services.refining import (
     refine,
 )
 from placement.services.relocating import allow_moves, decide
+from placement.services.serve_moving import tick as move_served
 from placement.services.sweeping import launch_array, stop_array
 from placement.services.ticking import tick
 
@@ -43,6 +44,7 @@ __all__ = [
     "look_again",
     "make_plans",
     "may_see",
+    "move_served",
     "offered",
     "own_copy",
     "parse_model",

@@ -85,7 +85,7 @@ def _each(
 
 def _troubles() -> dict[int, tuple[Trouble, datetime]]:
     """Return by Job the worst that is wrong with a Gpu of its Plan, and since when."""
-    by_uuid = _alerts_by_uuid()
+    by_uuid = alerts_by_uuid()
     if not by_uuid:
         return {}
     found = {}
@@ -102,7 +102,7 @@ def _troubles() -> dict[int, tuple[Trouble, datetime]]:
     return found
 
 
-def _alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
+def alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
     """Return what is wrong with each Gpu; a Node's finding counts for all of its."""
     found: dict[str, list[tuple[Trouble, datetime]]] = {}
     alerts = Alert.objects.open().filter(rule__in=[INTRUDER, *BREAKS])

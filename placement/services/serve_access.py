@@ -7,6 +7,9 @@ from placement.models import Endpoint, Job, ServedModel
 from reservations.domain.errors import NotFound
 from reservations.models import User
 
+MOST_MOVES = 64
+"""So often an address is followed to where its models are now."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -59,11 +62,18 @@ def may_look(user: User, job_id: int) -> Target:
 
 
 def _endpoint(job_id: int) -> Endpoint | None:
-    return (
-        Endpoint.objects.select_related("job__node", "job__owner")
-        .filter(job_id=job_id)
-        .first()
-    )
+    """Return the endpoint that answers for a Job: where its models moved, that one."""
+    rows = Endpoint.objects.select_related("job__node", "job__owner")
+    found: Endpoint | None = rows.filter(job_id=job_id).first()
+    for _ in range(MOST_MOVES):
+        if found is None:
+            return None
+        after = rows.filter(follows=found, took_over_at__isnull=False)
+        later = after.order_by("-took_over_at").first()
+        if later is None:
+            return found
+        found = later
+    return found
 
 
 def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:

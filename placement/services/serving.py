@@ -11,18 +11,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
-from placement import live
 from placement.domain.errors import LaunchInvalid
 from placement.domain.inference import (
-    CONTEXT_BYTES,
     best_offer,
     likely_bytes,
-    room_bytes,
 )
 from placement.domain.lifecycle import JobState
 from placement.domain.offer import GpuOffer
-from placement.domain.recipes import GIB, SERVE, checked_settings
 from placement.domain.refusals import JobOver
 from placement.domain.serve_frames import MODEL_NAME
 from placement.domain.serving_refusals import (
@@ -31,9 +28,10 @@ from placement.domain.serving_refusals import (
     ServesAlready,
     TooLargeForEndpoint,
 )
-from placement.models import Admits, Endpoint, Job, JobEvent, ModelFile, ServedModel
+from placement.models import Admits, Endpoint, Job, ModelFile, ServedModel
 from placement.services.jobs import locked_reservation
 from placement.services.offering import offered
+from placement.services.serve_endpoints import check_alone, put_endpoint
 from reservations import services as reservations
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import Membership, Reservation, User
@@ -137,7 +135,7 @@ def deploy(
     with transaction.atomic(durable=True):
         reservation = locked_reservation(user, reservation_id, now)
         gpu = Gpu.objects.select_related("node").get(uuid=offer.uuid)
-        _check_alone(reservation, gpu)
+        check_alone(reservation, gpu)
         return _launch(
             user, reservation, gpu, file, asked, admits, settings, offer, now
         )
@@ -154,33 +152,20 @@ def _launch(
     offer: GpuOffer,
     now: datetime,
 ) -> Job:
-    needs = likely_bytes(file.weight_bytes, asked.most_batch)
-    room = room_bytes(offer)
-    settings |= {
-        "room_bytes": room,
-        "simulated_memory_gib": max(0.5, round((CONTEXT_BYTES + needs) / GIB, 3)),
-        "simulated_util_pct": 30.0,
-    }
-    job: Job = Job.objects.create(
+    endpoint = put_endpoint(
+        user=user,
         reservation=reservation,
-        owner=user,
+        gpu=gpu,
+        offer=offer,
         name=f"serve {asked.name}"[:120],
-        kind=Job.Kind.SERVE,
-        recipe=SERVE.name,
-        gpu_count=1,
-        recipe_settings=checked_settings(SERVE.name, settings),
-        node=gpu.node,
-        created_at=now,
-    )
-    endpoint = Endpoint.objects.create(
-        job=job, gpu=gpu, admits=admits, memory_bytes=room
+        admits=admits,
+        settings={"threads": settings["threads"]},
+        needs_bytes=likely_bytes(file.weight_bytes, asked.most_batch),
+        may_move=settings["may_move"] and reservation.user_id == user.pk,
+        now=now,
     )
     _add(endpoint, user, file, asked, now)
-    JobEvent.objects.create(
-        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
-    )
-    live.publish_job(job.pk)
-    return job
+    return endpoint.job
 
 
 def bring(
@@ -247,7 +232,9 @@ def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
         owner = row.endpoint.job.owner_id
         if user.pk not in (row.added_by_id, owner) and not user.is_operator:
             raise NotAllowed(act=f"take {name} out of job #{job_id}")
-        ServedModel.objects.filter(pk=row.pk).update(removed_at=now)
+        # Also where the endpoint is moving to just now.
+        there = Q(endpoint__follows=row.endpoint, name=name, removed_at=None)
+        ServedModel.objects.filter(Q(pk=row.pk) | there).update(removed_at=now)
         _audit("served.removed", row, user, now)
 
 
@@ -297,7 +284,7 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
     threads = _number(said, "threads", 1, 64, problems)
     if problems:
         raise LaunchInvalid(problems)
-    return {"threads": threads}
+    return {"threads": threads, "may_move": said.get("may_move", True) is not False}
 
 
 def _choose(
@@ -351,17 +338,6 @@ def _book(
         purpose=f"serve {name}"[:120],
         now=now,
     )
-
-
-def _check_alone(reservation: Reservation, gpu: Gpu) -> None:
-    """One server per Gpu. The Reservation is locked. Raises ServesAlready."""
-    there = Endpoint.objects.filter(
-        gpu=gpu,
-        job__reservation=reservation,
-        job__in=Job.objects.live().values("pk"),
-    ).first()
-    if there is not None:
-        raise ServesAlready(job=there.job_id)
 
 
 def _add(

@@ -5,10 +5,11 @@ the whole is told, once its last Job has ended.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from placement.domain.lifecycle import JobState
-from placement.models import Job
+from placement.models import Job, ServedModel
 from reservations.services import notices
 from telemetry.domain.units import format_duration
 
@@ -28,10 +29,55 @@ def tell_move(job: Job, new: JobState, *, now: datetime) -> None:
         took = format_duration((now - (job.started_at or now)).total_seconds())
         _tell(job, "job_done", f"Job “{job.name}” is done after {took}.", now)
     elif new in (JobState.FAILED, JobState.LOST):
-        kind = "serve_down" if job.kind == Job.Kind.SERVE else "job_failed"
         words = "was lost" if new is JobState.LOST else "failed"
         why = f": {job.reason}" if job.reason else "."
-        _tell(job, kind, f"Job “{job.name}” {words}{why}", now)
+        text = f"Job “{job.name}” {words}{why}"
+        if job.kind == Job.Kind.SERVE:
+            _tell_guests(job, text, now, owner=True)
+        else:
+            _tell(job, "job_failed", text, now)
+    elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
+        # Its owner knows; whose models are there besides does not.
+        why = f": {job.reason}" if job.reason else "."
+        _tell_guests(job, f"“{job.name}” serves no more{why}", now, owner=False)
+
+
+def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
+    """Tell who brought models to an endpoint that is over, and did not move."""
+    brought = ServedModel.objects.filter(
+        endpoint__job=job, removed_at=None, endpoint__successors__took_over_at=None
+    ).select_related("added_by")
+    key = f"job:{job.pk}:{job.attempt}"
+    tell_served(job, brought, text, key=key, now=now, owner=owner)
+
+
+def tell_served(
+    job: Job,
+    models: Iterable[ServedModel],
+    text: str,
+    *,
+    key: str,
+    now: datetime,
+    kind: str = "serve_down",
+    owner: bool = True,
+) -> bool:
+    """Tell an endpoint's owner and whoever brought these models; False: told before."""
+    people = {row.added_by.pk: row.added_by for row in models}
+    people[job.owner.pk] = job.owner
+    if not owner:
+        del people[job.owner.pk]
+    told = [
+        notices.tell(
+            user=person,
+            kind=kind,
+            reservation=job.reservation if person.pk == job.owner_id else None,
+            detail={"job": job.pk, "url": f"/serve/{job.pk}/", "text": text},
+            now=now,
+            key=key,
+        )
+        for person in people.values()
+    ]
+    return any(told)
 
 
 def _tell_array(job: Job, now: datetime) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from placement.runners.base import JobFolder, NodeView
 from placement.serving.asking import NoAnswer, ask
 
 LOOK_SECONDS = 2.0
+TELL_SECONDS = 10.0
 MOST_MODELS = 32
 MOST_MODEL_BYTES = 2 * 2**30
 ASK_SECONDS = 10.0
@@ -74,6 +76,9 @@ class Attendant:
         self.told: dict[str, Wanted] = {}
         """What the server took, by name."""
         self.identity: Identity | None = None
+        self.heard: list[dict[str, Any]] = []
+        """What the web heard last of the models."""
+        self.heard_at = 0.0
 
     async def run(self) -> None:
         """Look every two seconds, until cancelled."""
@@ -104,6 +109,35 @@ class Attendant:
                 await asyncio.to_thread(self._fetch, one)
                 await self._take(one)
         await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
+        await self._tell(wanted)
+
+    async def _tell(self, wanted: Mapping[str, Wanted]) -> None:
+        """Tell the web how the models are, when that has changed and now and then.
+
+        Raises NoAnswer: the server is asked first; where it is mute the web hears
+        nothing, and makes of that what it is.
+        """
+        said = await ask(self.folder, "GET", "/stats", within_seconds=ASK_SECONDS)
+        stats = {one["name"]: one for one in json.loads(said.body)["models"]}
+        states = [
+            {"id": one.id, "state": stats[name]["state"], "note": stats[name]["note"]}
+            for name, one in wanted.items()
+            if name in stats
+        ]
+        now = time.monotonic()
+        if states == self.heard and now - self.heard_at < TELL_SECONDS:
+            return
+        await asyncio.to_thread(self._put, {"models": states})
+        self.heard, self.heard_at = states, now
+
+    def _put(self, body: Mapping[str, Any]) -> None:
+        webchannel.request(
+            "PUT",
+            f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models",
+            node=self.node.name,
+            token=self.node.token(),
+            body=json.dumps(body).encode(),
+        )
 
     def _wanted(self) -> list[Wanted]:
         url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models"

@@ -101,6 +101,10 @@ class Web:
                     return
                 address = urlsplit(self.path)
                 asked = parse_qs(address.query)
+                if "offset" not in asked:
+                    web.logs[address.path] = data
+                    self.answer(204, b"")
+                    return
                 have = web.logs.get(address.path, b"")
                 fits = int(asked["offset"][0]) == len(have)
                 if fits:

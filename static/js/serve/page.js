@@ -80,6 +80,10 @@ at("serve-stop")?.addEventListener("click", async () => {
   const sure = await ask({ title: "Stop serving?", text: "All models here stop answering. The reservation stays yours until you give it back.", yes: "Stop", no: "Go on" });
   if (sure) act("POST", `/jobs/${page.job}/stop`, {});
 });
+at("serve-move")?.addEventListener("click", async () => {
+  const sure = await ask({ title: "Move to another GPU?", text: "The least used GPU that holds the models: of this reservation, else one that is booked for the rest of it. The address stays.", yes: "Move" });
+  if (sure) act("POST", `/serve/${page.job}/move`, {});
+});
 at("serve-admits")?.addEventListener("change", async (event) => {
   try {
     await api("PATCH", `/serve/${page.job}`, { admits: event.target.value });
