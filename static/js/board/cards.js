@@ -54,12 +54,13 @@ export class CardsView {
     return card;
   }
 
-  /** "4 × A100 80 GB   driver 570   load 0.4" */
+  /** "4 × A100 80 GB   driver 570   jobs enforced   load 0.4" */
   label(section, name, members) {
     const counts = Map.groupBy(members, (cell) => cell.info.gpu_class);
     const node = this.board.nodes.get(name) ?? {};
     const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
     if (node.driver_version) facts.push(`driver ${node.driver_version}`);
+    if (node.isolation) facts.push(`jobs ${node.isolation === "none" ? "not kept apart" : node.isolation}`);
     if (node.load1 !== null && node.load1 !== undefined) facts.push(`load ${node.load1.toFixed(1)}`);
     if (node.maintenance) facts.push("under maintenance");
     if (node.draining) facts.push("draining: no new bookings");
