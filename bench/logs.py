@@ -109,9 +109,8 @@ class Frames(Watch):
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(0.0)
-        environ = Path(f"/proc/{min(lab.pids('valkey-server'))}/cmdline").read_bytes()
-        socket = next(w for w in environ.split(b"\0") if w.endswith(b".sock"))
-        self.link = redis.Redis(unix_socket_path=socket.decode()).pubsub()
+        path = str(lab.var / "run" / "valkey.sock")
+        self.link = redis.Redis(unix_socket_path=path).pubsub()
         self.link.subscribe("telemetry.frame")
         self.at: list[float] = []
 

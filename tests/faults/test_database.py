@@ -38,16 +38,16 @@ def job(alice, redis_client):
     )  # fmt: skip
 
 
+def hear(job, event, **more):
+    said = {"v": 1, "kind": "job", "job": job.pk, "attempt": 1, "event": event}
+    services.record_fact("red", {**said, "at": time.time(), **more}, timezone.now())
+
+
 def started(job):
-    services.record_fact(
-        "red",
-        {"v": 1, "kind": "job", "job": job.pk, "attempt": 1, "event": "started",
-         "at": time.time()},
-        timezone.now(),
-    )  # fmt: skip
+    hear(job, "started")
 
 
-def killed_while(monkeypatch, act):
+def killed_while(act):
     """Do something in a process that is killed where it would write its last row."""
     connections.close_all()
     child = os.fork()
@@ -68,9 +68,9 @@ def killed_while(monkeypatch, act):
 
 
 def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
-    job, redis_client, monkeypatch
+    job, redis_client
 ):
-    killed_while(monkeypatch, lambda: services.tick(timezone.now()))
+    killed_while(lambda: services.tick(timezone.now()))
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("queued", 0)
     assert redis_client.llen("node.red") == 0
@@ -80,23 +80,30 @@ def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
     assert redis_client.llen("node.red") == 1
 
 
-def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, monkeypatch):
+@pytest.mark.parametrize(
+    ("state", "event", "after"),
+    [("starting", "started", "running"), ("running", "exited", "failed"),
+     ("moving", "exited", "stopped"), ("stopping", "exited", "stopped"),
+     ("running", "lost", "lost")],
+)  # fmt: skip
+def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, state, event, after):
     services.tick(timezone.now())
-    killed_while(monkeypatch, lambda: started(job))
+    Job.objects.filter(pk=job.pk).update(state=state)
+    killed_while(lambda: hear(job, event, exit_code=3))
     job.refresh_from_db()
-    assert (job.state, job.started_at) == ("starting", None)
+    assert (job.state, job.started_at, job.ended_at) == (state, None, None)
     for _ in range(2):
-        started(job)
+        hear(job, event, exit_code=3)
     job.refresh_from_db()
-    assert job.state == "running"
-    assert job.events.filter(new="running").count() == 1
+    assert job.state == after
+    assert job.events.filter(new=after).count() == 1
 
 
-def test_a_charge_whose_writer_is_killed_half_way_is_made_once(job, monkeypatch):
+def test_a_charge_whose_writer_is_killed_half_way_is_made_once(job):
     held = job.reservation
     before = LedgerEntry.objects.count()
     over = held.end + timedelta(seconds=1)
-    killed_while(monkeypatch, lambda: reservations.tick(over))
+    killed_while(lambda: reservations.tick(over))
     held.refresh_from_db()
     assert (held.state, LedgerEntry.objects.count()) == ("active", before)
     for _ in range(2):

@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -120,6 +121,39 @@ def test_a_shim_that_finds_no_room_refuses_in_words(node, serve, small_disk):
     status = ended(nodes.start(here, script_order(web)))
     assert status["event"] == "refused"
     assert status["reason"] == "the node cannot keep the job: No space left on device"
+
+
+@root
+def test_a_training_without_room_for_a_checkpoint_keeps_the_one_before(
+    small_disk, monkeypatch
+):
+    import torch
+    from torch import distributed
+
+    from placement.runtime import checkpoints
+
+    monkeypatch.chdir(small_disk)
+    weights = {"w": torch.zeros(50_000)}
+    monkeypatch.setattr(checkpoints, "_everything", lambda _trainer: weights)
+    monkeypatch.setattr(checkpoints, "_about", lambda _trainer, step: {"step": step})
+    trainer = SimpleNamespace(ranks=SimpleNamespace(rank=0))
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        checkpoints.save(trainer, 1)
+        whole = contents(small_disk / "checkpoint")
+        fill(small_disk)
+        weights["w"] += 1
+        with pytest.raises((OSError, distributed.checkpoint.CheckpointException)):
+            checkpoints.save(trainer, 2)
+    finally:
+        distributed.destroy_process_group()
+    assert contents(small_disk / "checkpoint") == whole
+    assert json.loads(whole["about.json"]) == {"step": 1}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 # --- the portal's storage ---------------------------------------------------------
