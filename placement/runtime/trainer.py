@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -164,7 +163,7 @@ class Trainer:
         The parts of all ranks add up to it.
         """
         pieces = self.how.accumulation
-        self.optimizer.zero_grad()
+        self._forget_gradients()
         total = 0.0
         for number in range(pieces):
             run = self._whole if self.schedule is None else self._staged
@@ -186,11 +185,22 @@ class Trainer:
     def _loss(self, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         return loss_of(self.model(tokens), following)
 
+    def _forget_gradients(self) -> None:
+        """Before a step. Made anew beside DDP's buckets they would exist twice."""
+        if isinstance(self.model, DistributedDataParallel):
+            for param in self.params:
+                if param.grad is not None:
+                    param.grad.zero_()
+        else:
+            self.optimizer.zero_grad()
+
     def _exchange(self, *, last: bool) -> Any:
-        """Exchange gradients in the last backward of a step only."""
-        if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(last)
-        elif isinstance(self.model, DistributedDataParallel) and not last:
+        """Copies exchange gradients in the last backward of a step only.
+
+        Where FSDP shares them out they are exchanged each time: it would have to keep
+        them whole till then.
+        """
+        if isinstance(self.model, DistributedDataParallel) and not last:
             return self.model.no_sync()
         return contextlib.nullcontext()
 

@@ -30,6 +30,7 @@ from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import KINDS
 from placement.runtime.tiny import MarkovText, loss_of
 from placement.runtime.trainer import whole_model
+from tests.placement.strategies_memory import expected, measured
 
 STEPS = 3
 SETTINGS = {
@@ -238,6 +239,39 @@ def handed_on(chain, device):
     return losses
 
 
+MEMORY = {
+    "two": {
+        name: TWO[name]
+        for name in (
+            "ddp", "ddp accumulated", "ddp checkpointed", "ddp autocast bf16",
+            "ddp bf16", "zero1", "zero1 uneven", "zero2", "zero3",
+            "tensor and sequence", "gpipe", "1f1b", "1f1b accumulated", "interleaved",
+        )
+    },
+    "deepspeed": {
+        "zero1": BY_DEEPSPEED["zero1"],
+        "zero2": BY_DEEPSPEED["zero2"],
+        "zero3": BY_DEEPSPEED["zero3"],
+        "1f1b": BY_DEEPSPEED["1f1b"],
+    },
+}  # fmt: skip
+"""On the CPU what is offloaded lies beside what is not."""
+
+
+def memory(names, device):
+    """Return by strategy what each rank had alive at most, and the estimate's."""
+    gc.collect()
+    gc.freeze()
+    found = {}
+    for name, how in MEMORY[names].items():
+        forget_stages()
+        found[name] = {
+            "measured": measured(how, device),
+            "expected": expected(how) if distributed.get_rank() == 0 else None,
+        }
+    return found
+
+
 def without_programs():
     """Return what is said where DeepSpeed's own operators cannot be built."""
     path, os.environ["PATH"] = os.environ["PATH"], "/nowhere"
@@ -275,6 +309,8 @@ def rank_main(names, path, environ):
             ]
             for name, chain in HANDED_ON[names].items()
         }
+    if names in MEMORY:
+        seen["memory"] = memory(names, device)
     if names == "deepspeed":
         seen["extras"] = {"no ninja": without_programs()}
     if names == "two":
