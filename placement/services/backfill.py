@@ -43,6 +43,8 @@ LEAST_SECONDS = 60
 """A stretch is asked for in minutes; of the time wanted in all, less is nothing."""
 MOST_HOURS = 24 * 366
 HOLD_AGAIN_SECONDS = 60.0
+LEAST_RETRIES = 3
+"""What goes from gap to gap by itself goes on after a node was lost, too."""
 GIVEN_BACK = "its time was given back"
 
 
@@ -93,7 +95,7 @@ def ask(
         gpu_uuids=[shard["gpu_uuid"] for shard in shards],
         shortest_seconds=round(shortest_minutes * 60),
         total_seconds=None if total_hours is None else round(total_hours * 3600),
-        retries=launch["retries"],
+        retries=max(launch["retries"], LEAST_RETRIES),
         # How many it gets is what its gap has; how often, what is kept here.
         launch={**launch, "gpu_count": None, "retries": 0},
         created_at=now,

@@ -178,7 +178,7 @@ def _serve(row: Backfill, look: Look) -> bool:
         move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
         return False
     except (BookingError, PlacementError) as refusal:
-        _say([row], f"waits: {refusal}")
+        _say([row], f"waits: {refusal}".rstrip("."))
         return False
     if gap is None:
         _say([row], why_waits(look.free, wants, now=look.now))

@@ -133,7 +133,7 @@ def test_what_runs_in_gaps_ends_by_itself_by_its_time_or_with_its_node(
 ) -> None:
     gpus = make_gpus(2, node)
     one = ask(alice, shortest_minutes=10, total_hours=0.5)
-    two = ask(alice, job={"retries": 1}, shortest_minutes=10)
+    two = ask(alice, shortest_minutes=10)
     tick(NOW)
     short, long = stretch_of(one), stretch_of(two)
     assert short.reservation.end == NOW + 30 * MINUTE + 40 * (MINUTE / 60)
@@ -142,6 +142,8 @@ def test_what_runs_in_gaps_ends_by_itself_by_its_time_or_with_its_node(
         start(job, NOW + MINUTE)
 
     # Lost with its node: once more, from its checkpoint; then no more.
+    assert two.retries == 3
+    Backfill.objects.filter(pk=two.pk).update(retries=1)
     end(long, NOW + 5 * MINUTE, event="lost", reason="power")
     row = Backfill.objects.get(pk=two.pk)
     assert (row.state, row.retries) == ("running", 0), "and the free Gpu is taken"
