@@ -16,6 +16,7 @@ from placement.api_plans import router as plans
 from placement.api_results import router as results
 from placement.api_serve import router as serve
 from placement.domain.lifecycle import JobState
+from placement.domain.meeting import MOST_NODES
 from placement.models import Job
 from placement.schemas import NewJob, StopReason
 from placement.services.summaries import job_usage
@@ -56,6 +57,7 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """One Job with its moves and its last lines."""
     job = _one(request, job_id)
     return snapshots.job_facts(job) | {
+        "parts": snapshots.job_parts(job),
         "events": snapshots.job_events(job),
         "last_lines": logs.last_lines(job, 20),
     }
@@ -75,9 +77,14 @@ def job_log(
     job_id: int,
     offset: int = Query(0, ge=-(2**40), le=2**40),
     length: int = Query(65_536, ge=0, le=logs.MOST_READ_BYTES),
+    part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
-    """A range of the stored log; a negative offset counts from the end."""
-    piece = logs.read(_one(request, job_id), offset=offset, length=length)
+    """A range of the stored log; a negative offset counts from the end.
+
+    Of a Job over several nodes `part` says which node's, as `parts` numbers them.
+    """
+    job = _one(request, job_id)
+    piece = logs.read(job, offset=offset, length=length, part=part)
     return {
         "offset": piece.offset,
         "bytes": piece.bytes,

@@ -50,6 +50,21 @@ def job_facts(job: Job) -> dict[str, object]:
     }
 
 
+def job_parts(job: Job) -> list[dict[str, object]]:
+    """Return what runs on each node of a Job over several; [] of one on one node."""
+    return [
+        {
+            "part": row.number,
+            "node": row.node.name,
+            "ranks": row.info().rank_words,
+            "state": row.state,
+            "reason": row.reason,
+            "log_bytes": row.log_bytes,
+        }
+        for row in job.parts.select_related("node")
+    ]
+
+
 def silent_since(job: Job, now: datetime) -> datetime | None:
     """Return since when the node of a running Job says nothing of it.
 

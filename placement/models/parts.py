@@ -7,6 +7,7 @@ each node, the first with number 0, and its own state is folded from theirs.
 from django.db import models
 
 from placement.domain.lifecycle import JobState
+from placement.domain.spanning import PartInfo
 from placement.models.jobs import Job
 
 
@@ -58,6 +59,19 @@ class JobPart(models.Model):
 
     def __str__(self) -> str:
         return f"part {self.number} of job #{self.job_id}"
+
+    def info(self) -> PartInfo:
+        """Return it as the frozen value that decisions take."""
+        return PartInfo(
+            number=self.number,
+            node=self.node.name,
+            first_rank=self.first_rank,
+            ranks=len(self.gpu_ids) or 1,
+            state=JobState(self.state),
+            reason=self.reason,
+            last_lines=tuple(self.last_lines),
+            ended_at=self.ended_at.timestamp() if self.ended_at else 0.0,
+        )
 
 
 class CarriedCheckpoint(models.Model):

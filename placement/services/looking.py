@@ -122,9 +122,9 @@ def alerts_by_uuid() -> dict[str, list[tuple[Trouble, datetime]]]:
 
 
 def _planned():  # type: ignore[no-untyped-def]
-    """Jobs with a Plan whose Reservation runs."""
+    """Jobs with a Plan on one node whose Reservation runs."""
     return (
-        Job.objects.filter(reservation__state=State.ACTIVE)
+        Job.objects.filter(reservation__state=State.ACTIVE, parts=None)
         .exclude(plan=None)
         .select_related("plan", "owner", "node", "reservation__membership")
         .order_by("looked_at", "pk")

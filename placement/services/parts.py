@@ -233,7 +233,7 @@ def _words(fact: JobFact) -> str:
 
 def _note(job: Job, part: JobPart, now: datetime) -> None:
     """Write into the Job's history what became of a part."""
-    ranks = info(part).rank_words
+    ranks = part.info().rank_words
     why = f": {part.reason}" if part.reason else ""
     words = f"{part.node.name} ({ranks}) {part.state}{why}"[:MOST_REASON]
     JobEvent.objects.create(
@@ -243,24 +243,10 @@ def _note(job: Job, part: JobPart, now: datetime) -> None:
     live.publish_job(job.pk)
 
 
-def info(part: JobPart) -> PartInfo:
-    """Return a part as the frozen value that decisions take."""
-    return PartInfo(
-        number=part.number,
-        node=part.node.name,
-        first_rank=part.first_rank,
-        ranks=len(part.gpu_ids) or 1,
-        state=JobState(part.state),
-        reason=part.reason,
-        last_lines=tuple(part.last_lines),
-        ended_at=part.ended_at.timestamp() if part.ended_at else 0.0,
-    )
-
-
 def _fold(job: Job, now: datetime) -> bool:
     """Move the Job as its parts say. Its row is locked."""
     rows = list(job.parts.select_related("node"))
-    parts = [info(row) for row in rows]
+    parts = [row.info() for row in rows]
     end = ended_as([part.state for part in parts])
     bad = culprit(parts)
     if end is not None:

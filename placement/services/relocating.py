@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from placement import live
-from placement.domain.errors import PlacementError
+from placement.domain.errors import LaunchInvalid, PlacementError
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Act, Restart, Verdict
 from placement.domain.plan import Plan
@@ -163,8 +163,11 @@ def allow_moves(
     Raises:
         NotFound, NotAllowed: as for stopping it.
         ValueError: no such way to start again.
+        LaunchInvalid: it runs over several nodes, and stays where it is.
     """
     job = _own(job_id, user, act="say how to move")
+    if may_move and job.parts.exists():
+        raise LaunchInvalid({"may_move": "a job over several nodes stays where it is"})
     job.may_move, job.restart = may_move, Restart(restart)
     Job.objects.filter(pk=job.pk).update(may_move=may_move, restart=job.restart)
     live.publish_job(job.pk)

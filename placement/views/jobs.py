@@ -20,7 +20,6 @@ from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.models import Job, JobPart, StoredPlan
 from placement.services import results
-from placement.services.parts import info
 from placement.services.summaries import job_usage
 from placement.views import pictures
 from placement.views.access import reader
@@ -72,7 +71,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "failure": failure_of(job),
             "last_lines": "\n".join(lines),
             "parts": [
-                (row.number, row.node.name, info(row).rank_words) for row in parts
+                (row.number, row.node.name, row.info().rank_words) for row in parts
             ],
             "part": part,
             "log_size": size,
