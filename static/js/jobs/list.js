@@ -26,7 +26,7 @@ function again() {
 function draw(box) {
   const [bar, figure] = [box.querySelector("progress"), box.querySelector("span")];
   const progress = known.get(box.dataset.job);
-  if (progress) showProgress({ box, bar, figure }, progress, false);
+  if (progress) showProgress({ box, bar, figure }, progress, { short: true });
 }
 
 function drawAll() { document.querySelectorAll(".row-progress").forEach(draw); }

@@ -54,7 +54,7 @@ async function showGpuCharts() {
 
 const parts = startParts(() => !job.ended_at || Date.now() - Date.parse(job.ended_at) < SETTLES_MS);
 const progress = { box: at("job-progress"), bar: at("progress-bar"), figure: at("progress-words") };
-const drawProgress = () => showProgress(progress, job.progress, Boolean(job.ended_at));
+const drawProgress = () => showProgress(progress, job.state === "done" ? null : job.progress, { ended: Boolean(job.ended_at) });
 setInterval(drawProgress, 1000);
 
 let chartsSeen = false;

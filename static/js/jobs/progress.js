@@ -6,19 +6,20 @@ import { serverNow } from "../time.js";
 
 const count = (value) => (Number.isInteger(value) ? value : Math.round(value)).toLocaleString("en-GB");
 
-/** "120 of 1,000, about 3 min left"; the time counts down between two messages. */
-export function words({ done, total, at, left_seconds: left }, ended) {
-  const said = `${count(done)} of ${count(total)}, ${Math.floor((100 * done) / total)} %`;
+/** "120 of 1,000, 12 %, about 3 min left"; the time counts down between messages. */
+export function words({ done, total, at, left_seconds: left }, { ended, short }) {
+  const part = `${Math.floor((100 * done) / total)} %`;
+  const said = short ? part : `${count(done)} of ${count(total)}, ${part}`;
   if (ended || left === null || done >= total) return said;
   const passed = (serverNow() - Date.parse(at)) / 1000;
-  return `${said}, about ${duration(Math.max(1, left - passed))} left`;
+  return `${said}, ${short ? "" : "about "}${duration(Math.max(1, left - passed))} left`;
 }
 
 /** Writes progress into a bar, its figure and the box of both; null hides the box. */
-export function showProgress({ box, bar, figure }, progress, ended) {
+export function showProgress({ box, bar, figure }, progress, { ended = false, short = false } = {}) {
   box.hidden = !progress;
   if (!progress) return;
   bar.max = progress.total;
   bar.value = progress.done;
-  setText(figure, words(progress, ended));
+  setText(figure, words(progress, { ended, short }));
 }
