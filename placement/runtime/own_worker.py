@@ -38,7 +38,7 @@ from placement.runtime.checkpoints import CheckpointUnusable
 from placement.runtime.plan_worker import CANNOT_RUN, train
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import share_out
-from placement.runtime.trainer import AUTOCAST, Trainer
+from placement.runtime.trainer import Trainer, autocast_of
 
 
 def called(text: str) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class OwnTrainer(Trainer):
         self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
     ) -> None:
         """Call the entry points. Raises SpecInvalid for what they are not."""
-        self.autocast = AUTOCAST.get(how.precision)
+        self.autocast = autocast_of(how)
         self.loss_fn = called(settings["loss"])
         super().__init__(how, settings, ranks)
         self.batches = self._batches()

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -29,6 +34,8 @@ from placement.runtime.offload import HostStep
 from placement.runtime.scaling import local
 from placement.runtime.tiny import TinyTransformer
 
+LOWER = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
+"""In what a mixed precision computes."""
 KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
     "adamw": (torch.optim.AdamW, {}),
     "adam": (torch.optim.Adam, {}),
@@ -94,14 +101,17 @@ def share_out(model: nn.Module, how: Execution, mesh: DeviceMesh) -> None:
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
+    # Weights come and gradients go in 16 bits; what is kept and stepped is fp32.
+    lower = MixedPrecisionPolicy(param_dtype=LOWER.get(how.precision))
     again = how.zero_stage == 3 or how.streams
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
     # The inner ones first, as fully_shard wants them.
     blocks = [block for one in reversed(lists) for block in one.children()]
     for part in (*blocks, model):
         fully_shard(
-            part, mesh=mesh, reshard_after_forward=again, offload_policy=offload
-        )
+            part, mesh=mesh, reshard_after_forward=again, offload_policy=offload,
+            mp_policy=lower,
+        )  # fmt: skip
 
 
 class UnevenZero(ZeroRedundancyOptimizer):

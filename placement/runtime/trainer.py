@@ -21,6 +21,7 @@ from placement.runtime.offload import DRIVE, HostStep, onto_drive, prime
 from placement.runtime.ranks import Ranks
 from placement.runtime.scaling import LossScale, local
 from placement.runtime.sharded import (
+    LOWER,
     OwnersStep,
     cut_layers,
     optimizer_of,
@@ -28,7 +29,10 @@ from placement.runtime.sharded import (
 )
 from placement.runtime.tiny import Block, MarkovText, TinyTransformer, loss_of
 
-AUTOCAST = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
+
+def autocast_of(how: Execution) -> torch.dtype | None:
+    """What autocast lowers to; None: it is off, or FSDP gives weights of 16 bits."""
+    return None if how.shares_out else LOWER.get(how.precision)
 
 
 def whole_model(how: Execution, settings: Mapping[str, Any]) -> TinyTransformer:
@@ -44,7 +48,7 @@ def whole_model(how: Execution, settings: Mapping[str, Any]) -> TinyTransformer:
     for block in model.blocks.values():
         assert isinstance(block, Block)
         block.checkpointing = how.checkpointing
-    model.autocast = AUTOCAST.get(how.precision)
+    model.autocast = autocast_of(how)
     return model.to(torch.bfloat16) if how.precision == "bf16" else model
 
 

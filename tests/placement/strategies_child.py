@@ -179,7 +179,8 @@ HANDED_ON = {"two": CHAINS, "deepspeed": DEEPSPEED_CHAINS}
 
 def alone(how, steps=STEPS):
     """Return the losses of a plain loop over the data of all copies."""
-    model = whole_model(replace(how, checkpointing=False), SETTINGS)
+    plain = replace(how, checkpointing=False, zero_stage=0, streams=False)
+    model = whole_model(plain, SETTINGS)
     kind, extra = KINDS[how.optimizer]
     optimizer = kind(model.parameters(), lr=SETTINGS["learning_rate"], **extra)
     texts = [MarkovText(seed=SETTINGS["seed"], rank=r) for r in range(how.replicas)]
@@ -245,8 +246,13 @@ MEMORY = {
         for name in (
             "ddp", "ddp accumulated", "ddp checkpointed", "ddp autocast bf16",
             "ddp bf16", "zero1", "zero1 uneven", "zero2", "zero3",
-            "tensor and sequence", "gpipe", "1f1b", "1f1b accumulated", "interleaved",
+            "tensor and sequence", "gpipe", "1f1b", "1f1b accumulated",
         )
+    }
+    | {
+        "zero3 autocast bf16": replace(TWO["zero3"], precision="autocast_bf16"),
+        # Pieces alike, as a plan has them: the estimate counts the mean piece.
+        "interleaved": replace(TWO["interleaved"], bounds=(0, 2, 3, 4, 6)),
     },
     "deepspeed": {
         "zero1": BY_DEEPSPEED["zero1"],

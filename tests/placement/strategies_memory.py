@@ -46,17 +46,34 @@ class LiveBytes(TorchDispatchMode):
 
     def note(self, tensor):
         tensor = getattr(tensor, "_local_tensor", tensor)
-        storage = tensor.untyped_storage()
+        if not tensor.is_meta:
+            self.note_storage(tensor.untyped_storage())
+
+    def note_storage(self, storage):
         size, key = storage.nbytes(), storage._cdata
-        if not size or key in self.sizes or tensor.is_meta:
-            return
+        if key not in self.sizes:
+            weakref.finalize(storage, self.forget, key)
+        self.now += size - self.sizes.get(key, 0)
         self.sizes[key] = size
-        self.now += size
         self.most = max(self.most, self.now)
-        weakref.finalize(storage, self.forget, key)
 
     def forget(self, key):
         self.now -= self.sizes.pop(key, 0)
+
+    def __enter__(self):
+        # FSDP frees what it gathered by a change of its size, which is no operator.
+        self.resize = torch.UntypedStorage.resize_
+
+        def resized(storage, size):
+            self.resize(storage, size)
+            self.note_storage(storage)
+
+        torch.UntypedStorage.resize_ = resized
+        return super().__enter__()
+
+    def __exit__(self, *why):
+        torch.UntypedStorage.resize_ = self.resize
+        return super().__exit__(*why)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))

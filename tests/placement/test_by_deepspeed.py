@@ -21,6 +21,7 @@ from tests.placement.test_strategies import (
     PARAMETER_BYTES,
     ROUNDING,
     check_losses,
+    check_memory,
     launched,
 )
 
@@ -72,6 +73,11 @@ def test_each_rank_holds_what_zero_leaves_it(seen):
     assert second > 2 * first
 
 
+def test_the_peak_of_each_rank_is_within_the_stated_error_of_the_estimate(seen):
+    assert len(seen["memory"]) == 4
+    check_memory(seen["memory"], {}, otherwise=0.08)
+
+
 def test_what_the_node_must_build_is_refused_in_words_where_it_cannot(seen):
     assert "ninja is not there" in seen["extras"]["no ninja"]
 
@@ -110,7 +116,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(tmp_path
     assert "mine:Net: 243 parameters, fsdp with deepspeed, 2 process(es)" in seen
     assert "asked to stop" in rest and "saved to checkpoint/" in rest
     assert "Traceback" not in seen + rest
-    row = numbers_of(seen.splitlines()[-1])
+    row = numbers_of(seen.splitlines()[-1]) or {}
     assert row["items_per_s"] > 0 and row["step_seconds"] > 0
     config = json.loads((tmp_path / "deepspeed.json").read_text())
     assert config["zero_optimization"]["stage"] == 3
