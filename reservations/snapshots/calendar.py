@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 
+from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
@@ -160,6 +161,7 @@ def _entry(
     mine = user_pk == reader.user_pk
     named = reader.sees_name(user_pk, account_pk)
     live = state in (State.CONFIRMED, State.ACTIVE)
+    gap = is_gap(start, booked_end)
     return {
         "id": pk,
         "gpu_ids": gpu_ids,
@@ -172,7 +174,9 @@ def _entry(
         "account": account,
         "hue": hue,
         "purpose": purpose if named else "",
-        "frozen": kind == Kind.FLEX and start - now <= freeze,
+        "frozen": kind == Kind.FLEX and start - now <= freeze and not gap,
+        # A Job holds what nobody booked: it goes to whoever books.
+        "gap": gap,
         # Since when it is past its end: whoever claims it then may have it.
         "overstay": iso(booked_end) if live and end > booked_end else None,
         "stays_on": stays_on and mine,

@@ -16,8 +16,9 @@ export function owner(reservation) {
 
 export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservation.kind === "flex";
 
-/** "firm", "flex", "flex, frozen", "flex, staying on". */
+/** "firm", "flex", "flex, frozen", "flex, staying on", "a job in a gap". */
 export function kindWords(reservation) {
+  if (reservation.gap) return "a job in a gap";
   if (reservation.overstay) return `${reservation.kind}, staying on`;
   return isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
 }

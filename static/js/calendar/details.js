@@ -66,6 +66,7 @@ export class Details {
   }
 
   #kindWords(r, start) {
+    if (r.gap) return "Nobody booked this time: a job runs in the gap, and leaves within its grace where somebody books the GPUs.";
     if (r.overstay) return "Staying on after its end: it goes to whoever books the GPUs, with 10 min notice.";
     if (r.kind === "firm") return "Firm: nobody can take it.";
     if (isFrozen(r)) return "Flex, and frozen: nobody can take it any more.";
