@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -31,7 +32,7 @@ def job(alice):
     return made
 
 
-async def open_socket(user, job):
+async def open_socket(user, job, path=""):
     """Open the Job's socket with a real session, as the site routes it."""
     from gpuportal.asgi import application
 
@@ -43,7 +44,9 @@ async def open_socket(user, job):
         )
         key = client.cookies["sessionid"].value
         headers.append((b"cookie", f"sessionid={key}".encode()))
-    socket = WebsocketCommunicator(application, f"/ws/jobs/{job.pk}/", headers=headers)
+    socket = WebsocketCommunicator(
+        application, path or f"/ws/jobs/{job.pk}/", headers=headers
+    )
     connected, _ = await socket.connect()
     assert connected
     return socket
@@ -161,3 +164,27 @@ async def test_a_browser_that_takes_nothing_is_let_go(alice, job, monkeypatch):
     slow = Slow()
     await slow.pass_on({"type": "job.log"})
     assert closed.is_set()
+
+
+async def test_the_list_hears_of_its_own_jobs_alone(alice, bob, omar, job):
+    mine, others, all_of_them = [
+        await open_socket(user, job, path="/ws/jobs/") for user in (alice, bob, omar)
+    ]
+    now = timezone.now()
+    await sync_to_async(Job.objects.update)(
+        progress_done=3, progress_total=9, progress_at=now, progress_from=0,
+        progress_from_at=now - timedelta(seconds=6),
+    )  # fmt: skip
+    rows = Job.objects.select_related("reservation__membership")
+    row = await sync_to_async(rows.get)(pk=job.pk)
+    await sync_to_async(live.publish_progress)(row)
+    await sync_to_async(services.stop)(job_id=job.pk, user=alice, now=now)
+    for socket in (mine, all_of_them):
+        told = await hear(socket)
+        assert (told["type"], told["job"]) == ("job.progress", job.pk)
+        assert told["progress"]["left_seconds"] == pytest.approx(12)
+        moved = await hear(socket)
+        assert (moved["type"], moved["state"]) == ("jobs.changed", "stopping")
+    assert await others.receive_nothing(0.2)
+    for socket in (mine, others, all_of_them):
+        await socket.disconnect()

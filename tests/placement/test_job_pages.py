@@ -2,6 +2,7 @@
 
 import csv
 import io
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -9,10 +10,11 @@ from django.utils import timezone
 
 from placement import logs
 from placement.domain.lifecycle import JobState
-from placement.models import Job, JobEvent
+from placement.models import Job, JobEvent, PlanOutcome, ResultFile
+from placement.services import outcomes
 from placement.views.jobs import failure_of
 from reservations.domain.lifecycle import State
-from reservations.models import Membership
+from reservations.models import Membership, SitePolicy
 from tests.factories import (
     make_gpu,
     make_gpus,
@@ -304,3 +306,74 @@ def test_list_and_page_ask_no_more_for_more_rows(
         make_gpu(reservation.allocations.first().gpu.node)
     with django_assert_max_num_queries(18):
         student.get(f"/jobs/{job.pk}/")
+
+
+def test_others_jobs_are_told_as_far_as_the_site_lets(reservation, bob, carol):
+    job = make_job(reservation, name="secret study")
+    SitePolicy.objects.update_or_create(pk=1, defaults={"names_visible": True})
+    html = text_of(signed_in(carol), "/jobs/?whose=others")
+    assert "secret study" not in html and f"/jobs/{job.pk}/" not in html
+    assert "Alice" in html and "node-a" in html
+    SitePolicy.objects.update(names_visible=False)
+    html = text_of(signed_in(carol), "/jobs/?whose=others")
+    assert "Alice" not in html
+    assert str(reservation.membership.account) in html
+
+
+def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
+    now = timezone.now()
+    Job.objects.update(
+        progress_done=30, progress_total=120, progress_at=now, progress_from=0,
+        progress_from_at=now - timedelta(seconds=30),
+    )  # fmt: skip
+    html = text_of(student, "/jobs/")
+    assert 'data-done="30.0" data-total="120.0"' in html and 'value="30.0"' in html
+    told = student.get(f"/jobs/{job.pk}/state").json()["progress"]
+    assert (told["done"], told["total"]) == (30, 120)
+    assert told["left_seconds"] == pytest.approx(90)
+
+
+def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
+    student, job, omar, bob, redis_client
+):
+    for name, refused in (("<b>loss</b>.svg", ""), ("out", "is a link")):
+        ResultFile.objects.create(
+            job=job, attempt=1, path=name, size_bytes=9, refused=refused,
+            complete_at=timezone.now(),
+        )  # fmt: skip
+    html = text_of(student, f"/jobs/{job.pk}/files")
+    assert "&lt;b&gt;loss&lt;/b&gt;.svg" in html and "left out: is a link" in html
+    assert f"/jobs/{job.pk}/files/" in html
+    for_omar = text_of(signed_in(omar), f"/jobs/{job.pk}/files")
+    assert "Only Alice" in for_omar and "download>" not in for_omar
+    assert signed_in(bob).get(f"/jobs/{job.pk}/files").status_code == 404
+    assert student.get(f"/jobs/{job.pk}/measured").status_code == 404  # no plan
+
+    make_lab_on(job, redis_client)
+    shard = job.plan.plan["shards"][0]
+    outcome = outcomes.begin(job, now=timezone.now())
+    outcomes.look(outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None,
+                  timezone.now())  # fmt: skip
+    html = text_of(student, f"/jobs/{job.pk}/")
+    assert "Predicted and actual" in html and "above the most" in html
+    assert "so far" in text_of(student, f"/jobs/{job.pk}/measured")
+    row = PlanOutcome.objects.get()
+    row.settled_at, row.step_ratio, row.memory_ratio = timezone.now(), 1.2, 0.9
+    row.save()
+    operator = signed_in(omar)
+    html = text_of(operator, "/jobs/measured/")
+    assert "+20 %" in html and "−10 %" in html and "nothing yet" in html
+    assert f'href="/jobs/{job.pk}/#plan"' in html
+    sheet = operator.get("/jobs/measured/?format=csv").content.decode()
+    assert sheet.splitlines()[1].startswith(f"{job.pk},single,")
+    assert "No job has run" in text_of(operator, "/jobs/measured/?gpus=simulated")
+    assert student.get("/jobs/measured/").status_code == 403
+    assert "1 run on" in text_of(student, f"/jobs/{job.pk}/")
+
+
+def make_lab_on(job, redis_client) -> None:
+    """Give a Job a Plan for one Gpu."""
+    make_lab()
+    send_frame(redis_client)
+    job.plan = plan_on(job.owner, "single")
+    job.save()

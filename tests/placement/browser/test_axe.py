@@ -1,11 +1,13 @@
 """axe-core finds nothing on placement's pages: light, dark, and on a phone."""
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from placement.domain.lifecycle import JobState
-from placement.models import Job
+from placement.models import Job, ResultFile
 from tests.portal.browser.test_axe import fits, looks
 
 
@@ -56,11 +58,22 @@ def test_a_job_in_every_tab(
 ):
     voice.says("\x1b[31mred\x1b[32m green\x1b[33m yellow\x1b[34m blue\x1b[0m\n" * 3)
     voice.says("".join(f"step={n} loss={n}\n" for n in range(90)))
+    now = timezone.now()
+    Job.objects.update(
+        progress_done=30, progress_total=90, progress_at=now, progress_from=0,
+        progress_from_at=now - timedelta(seconds=30),
+    )  # fmt: skip
+    for name, refused in (("loss.svg", ""), ("out", "is a link")):
+        ResultFile.objects.create(
+            job=running, attempt=1, path=name, size_bytes=9, refused=refused,
+            complete_at=now,
+        )  # fmt: skip
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
     expect(page.locator(".log-line")).to_have_count(93)
-    for tab in ("Log", "Charts", "Events", "What runs"):
+    expect(page.locator("#progress-words")).to_contain_text("30 of 90, 33 %, about")
+    for tab in ("Log", "Charts", "Files", "Events", "What runs"):
         page.get_by_role("tab", name=tab).click()
         axe()
         fits(page)
