@@ -17,7 +17,7 @@ from reservations.domain.decision import Decision, Request
 from reservations.domain.errors import Refusal
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import Policy
-from reservations.domain.sharing import OfferOver, OtherSideRefused
+from reservations.domain.sharing import CannotOffer, OfferOver, OtherSideRefused
 from reservations.domain.window import Window
 from reservations.models import (
     Account,
@@ -31,6 +31,10 @@ from reservations.services.booking import judge, request_of, write_decision
 from reservations.services.giving import _release
 from reservations.snapshots.facts import account_path
 from telemetry.models import Gpu
+
+TAKEN_FROM = (
+    "it displaced somebody's flex, so it is handed on only to who would hold it firm"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def exchange(
     if offer.expires_at <= at:
         raise OfferOver(state=Offer.State.EXPIRED)
     _end_both(offer, locked, actor=actor, policy=policy, at=at)
-    taker = _judge(offer.terms["given"], locked, offer.taker_id, policy, at)
+    given, wanted = offer.terms["given"], offer.terms["wanted"]
+    taker = _judge(offer.reservation_id, given, locked, offer.taker_id, policy, at)
     decision = taker[1]
     if decision.refusal is not None:
         raise decision.refusal
@@ -93,9 +98,8 @@ def exchange(
     offer.given = _write(taker, locked.of(offer.taker_id), actor, policy)
     _hand_on(locked.rows[offer.reservation_id], offer.given)
     if offer.wanted is not None:
-        back = _judge(
-            offer.terms["wanted"], locked, offer.reservation.membership_id, policy, at
-        )
+        maker_id = offer.reservation.membership_id
+        back = _judge(offer.wanted.pk, wanted, locked, maker_id, policy, at)
         _check_other_side(offer, back[1])
         maker = locked.of(offer.reservation.membership_id)
         offer.given_back = _write(back, maker, actor, policy)
@@ -112,18 +116,14 @@ def rehearse(offer: Offer, *, policy: Policy, at: datetime) -> Sides:
     with transaction.atomic():
         locked = _lock(offer)
         _end_both(offer, locked, actor=offer.made_by, policy=policy, at=at)
-        taker = _judge(offer.terms["given"], locked, offer.taker_id, policy, at)
+        given, wanted = offer.terms["given"], offer.terms["wanted"]
+        taker = _judge(offer.reservation_id, given, locked, offer.taker_id, policy, at)
         back: Decision | None = None
         if offer.wanted is not None:
             if taker[1].kind is not None:
                 _write(taker, locked.of(offer.taker_id), offer.made_by, policy)
-            back = _judge(
-                offer.terms["wanted"],
-                locked,
-                offer.reservation.membership_id,
-                policy,
-                at,
-            )[1]
+            maker_id = offer.reservation.membership_id
+            back = _judge(offer.wanted.pk, wanted, locked, maker_id, policy, at)[1]
         transaction.set_rollback(True)
     return Sides(taker[1], back)
 
@@ -261,18 +261,32 @@ def _end(
 
 
 def _judge(
+    old_pk: int,
     kept: Mapping[str, Any],
     locked: _Both,
     membership_pk: int,
     policy: Policy,
     at: datetime,
 ) -> tuple[Request, Decision]:
-    """Judge one part as this Membership's own request; nobody is displaced."""
+    """Judge one part as this Membership's own request; nobody is displaced.
+
+    What displaced somebody goes to no friend who could not have displaced them: firm
+    displaces anybody's flex, of flex nobody asks again who stands above whom.
+    """
     wanted = terms(kept, at)
     gpus = locked.only(wanted.gpu_ids)
     request = request_of(gpus, wanted.window.start, wanted.window.end, now=at)
     side = locked.of(membership_pk)
-    return request, judge(request, side, policy=policy, names=policy.names_visible)
+    decision = judge(request, side, policy=policy, names=policy.names_visible)
+    if decision.kind is Kind.FLEX and _displaced_somebody(old_pk):
+        refusal = CannotOffer(why=TAKEN_FROM)
+        decision = Decision(None, decision.cost_gpu_seconds, refusal=refusal)
+    return request, decision
+
+
+def _displaced_somebody(reservation_pk: int) -> bool:
+    rows = Reservation.objects.filter(displaced_by=reservation_pk)
+    return rows.filter(state=State.DISPLACED).exists()
 
 
 def _check_other_side(offer: Offer, decision: Decision) -> None:

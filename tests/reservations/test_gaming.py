@@ -9,7 +9,9 @@ from reservations.domain import errors
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.limits import PersonQuotaExceeded
 from reservations.domain.promise import Claim, PoolCapacity, pool_promises
+from reservations.domain.sharing import CannotOffer
 from reservations.models import Account, Membership, Notice, Reservation
+from reservations.services import offers
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.usage import ranking
 from tests.factories import make_membership, make_user
@@ -172,6 +174,29 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     other = lab.book(carol, lab.gpus[1:2], at(12, day=7), 2, now=at(0, day=5))
     services.cancel(reservation_id=other.pk, user=carol, now=at(0, day=5))
     assert not other.late_returns.exists()
+
+
+def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
+    lab, alice, bob, carol
+) -> None:
+    lab.set(quota_gpu_seconds=0)
+    Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    start = at(12, day=4)
+    lab.book(bob, lab.gpus[:1], start, 2)
+    taken = lab.book(carol, lab.gpus[:1], start, 2)
+    made = offers.offer(reservation_id=taken.pk, user=carol, to="alice", now=NOW)
+    seen = offers.outlook(offer_id=made.pk, user=alice, now=NOW).taker
+    assert isinstance(seen.refusal, CannotOffer)
+    with pytest.raises(CannotOffer, match="displaced somebody's flex"):
+        offers.accept(offer_id=made.pk, user=alice, now=NOW)
+    # Nor by a swap: what she would give for it changes nothing.
+    own = lab.book(alice, lab.gpus[1:2], start, 2)
+    with pytest.raises(CannotOffer):
+        offers.offer(reservation_id=own.pk, user=alice, wanted_id=taken.pk, now=NOW)
+    # Who could have had it firm could have displaced it too.
+    Membership.objects.filter(user=alice).update(quota_gpu_seconds=WEIGHT * 9 * HOUR)
+    done = offers.accept(offer_id=made.pk, user=alice, now=NOW)
+    assert (done.given.user, done.given.kind) == (alice, Kind.FIRM)
 
 
 def test_fake_load_saves_nobody_from_paying_for_what_is_held(lab, alice) -> None:
