@@ -135,10 +135,10 @@ def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> Piece:
     return Piece(piece.offset + head, len(data) - head, text, piece.size)
 
 
-def last_lines(job: Job, count: int) -> list[str]:
+def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
     """Return the last lines: of the stored log, or as the node told them."""
-    if size(job):
-        return tail(job, 16 * 1024).data.splitlines()[-count:]
+    if size(job, part=part):
+        return tail(job, 16 * 1024, part=part).data.splitlines()[-count:]
     return [clean(line) for line in job.last_lines][-count:]
 
 

@@ -18,6 +18,7 @@ from placement.domain.errors import PlanInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
+from placement.domain.spanning import culprit
 from placement.models import Job, JobPart, StoredPlan
 from placement.services import results
 from placement.services.summaries import job_usage
@@ -52,7 +53,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
     parts = job.parts.all()
     part = _part(request, parts)
     size = logs.size(job, part=part)
-    lines = logs.last_lines(job, LAST_LINES)
+    lines = logs.last_lines(job, LAST_LINES, part=_failed_part(job))
     card, units = _plan_card(job.plan)
     return render(
         request,
@@ -134,6 +135,12 @@ def _part(request: HttpRequest, parts: Iterable[JobPart]) -> int:
     return next((row.number for row in parts if str(row.number) == text), 0)
 
 
+def _failed_part(job: Job) -> int:
+    """Return the part that a Job over several nodes failed by; 0 for all others."""
+    bad = culprit([row.info() for row in job.parts.all()])
+    return bad.number if bad else 0
+
+
 def _may_stop(user: User, job: Job) -> bool:
     return user.is_operator or job.owner_id == user.pk
 
@@ -145,7 +152,7 @@ def _gpus(job: Job) -> list[dict[str, object]]:
             reservation=job.reservation_id, gpu__node__in=job.node_ids()
         )
         .select_related("gpu__node")
-        .order_by("gpu__index")
+        .order_by("gpu__node__name", "gpu__index")
     )
     return [
         {
@@ -231,7 +238,8 @@ def job_state(request: HttpRequest, pk: int) -> JsonResponse:
         **_moving(job),
     }
     if job.state in FAILED:
-        answer["last_lines"] = logs.last_lines(job, LAST_LINES)
+        lines = logs.last_lines(job, LAST_LINES, part=_failed_part(job))
+        answer["last_lines"] = lines
     return JsonResponse(answer)
 
 
