@@ -25,7 +25,7 @@ from placement.runners import accounts, packing
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder, NodeView, job_folders
 from placement.runners.begin import CHECKPOINT
-from placement.runners.results import _as_user
+from placement.runners.results import as_user
 from placement.runners.webchannel import (
     RETRY_SECONDS,
     ChannelDown,
@@ -128,7 +128,7 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
         draft.chmod(0o600)
         done = subprocess.run(
             _command("pack", str(source), str(int(asked["most_bytes"]))),
-            **{**_as_user(identity), "stdout": file, "stderr": subprocess.PIPE},
+            **{**as_user(identity), "stdout": file, "stderr": subprocess.PIPE},
             timeout=PACK_SECONDS,
         )
     if done.returncode == packing.DONE:
@@ -167,7 +167,7 @@ def fetch(
         with path.open("rb") as file:
             done = subprocess.run(
                 _command("unpack", str(folder / "work" / CHECKPOINT)),
-                **{**_as_user(identity), "stdin": file, "capture_output": True},
+                **{**as_user(identity), "stdin": file, "capture_output": True},
                 timeout=PACK_SECONDS,
             )
         path.unlink()

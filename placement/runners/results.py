@@ -158,7 +158,7 @@ def _listing(
     numbers = (str(int(limits[name])) for name in ("most_files", "most_bytes"))
     done = subprocess.run(
         _command("list", str(place), *numbers),
-        **_as_user(identity),
+        **as_user(identity),
         capture_output=True,
         timeout=LIST_SECONDS,
         check=False,
@@ -175,7 +175,7 @@ def _reading(
     """Read one file through a process of the Job's user."""
     process = subprocess.Popen(
         _command("send", str(place), path, str(offset)),
-        **_as_user(identity),
+        **as_user(identity),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -193,7 +193,7 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "placement.runners.handing", *arguments]
 
 
-def _as_user(identity: Identity | None) -> dict[str, Any]:
+def as_user(identity: Identity | None) -> dict[str, Any]:
     """Return what starts a process as the Job's user, with nothing of the worker's."""
     plain: dict[str, Any] = {
         "cwd": "/",
