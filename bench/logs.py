@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -39,6 +41,7 @@ PARTS = {
     "broker": "valkey-server",
 }
 MB = 10**6
+STAMP = re.compile(r"at (\d{10}\.\d{3}) x")
 PASSWORD = "correct horse battery staple"
 """As the tests' factories give it to everybody."""
 SCRIPT = """#!{python}
@@ -142,13 +145,8 @@ class Tail(threading.Thread):
 
     def __init__(self, base: str, cookie: str, job: int) -> None:
         super().__init__(daemon=True)
-        address = base.replace("http", "ws", 1) + f"/ws/jobs/{job}/"
-        self.link = connect(
-            address,
-            origin=Origin(base),
-            additional_headers={"Cookie": cookie},
-            max_size=None,
-        )
+        self.address = base.replace("http", "ws", 1) + f"/ws/jobs/{job}/"
+        self.base, self.cookie = base, cookie
         self.ages: list[float] = []
         self.bytes = 0
         self.last = ""
@@ -156,18 +154,26 @@ class Tail(threading.Thread):
     def run(self) -> None:
         """Read until the socket ends."""
         try:
-            while True:
-                message = json.loads(self.link.recv())
-                if message["type"] != "job.log":
-                    continue
-                now, lines = time.time(), message["data"].splitlines()
-                self.bytes += message["bytes"]
-                self.last = lines[-1] if lines else self.last
-                stamps = [line[3:17] for line in lines if line.startswith("at ")]
-                if stamps:
-                    self.ages.append(now - float(stamps[-1]))
+            with connect(
+                self.address,
+                origin=Origin(self.base),
+                additional_headers={"Cookie": self.cookie},
+                max_size=None,
+            ) as link:
+                while True:
+                    self._see(json.loads(link.recv()))
         except websockets.exceptions.WebSocketException:
             return
+
+    def _see(self, message: dict[str, Any]) -> None:
+        if message["type"] != "job.log":
+            return
+        now = time.time()
+        self.bytes += message["bytes"]
+        self.last = (message["data"].splitlines() or [self.last])[-1]
+        stamps = STAMP.findall(message["data"])
+        if stamps:
+            self.ages.append(now - float(stamps[-1]))
 
 
 def part_of(values: list[float], share: float) -> float:

@@ -8,17 +8,20 @@ WSGI, and entered once, in threads that stay and keep their connection as long
 as CONN_MAX_AGE says. Sockets are not concerned.
 """
 
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.db import close_old_connections
-from django.http import HttpRequest
+from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from gpuportal.bodies import BodyTooLarge, Receive, Scope, bounded, too_large
 
+PIECE_BYTES = 256 * 1024
+"""Of a file in memory at once, for each who fetches one."""
 THREADS = 16
 """At once in one process; more wait in line, as they would for the database."""
 
@@ -47,6 +50,25 @@ class OneHopHandler(ASGIHandler):
             self._respond, thread_sensitive=False, executor=self.pool
         )
         return await respond(request)
+
+    async def send_response(self, response: HttpResponseBase, send: Any) -> None:
+        """Send an answer; a file a piece at a time, whatever its length.
+
+        Django by itself would gather all of what a synchronous iterator gives.
+        """
+        if isinstance(response, StreamingHttpResponse) and not response.is_async:
+            if isinstance(response, FileResponse):
+                response.block_size = PIECE_BYTES
+            response.streaming_content = self._pieces(iter(response))
+        await super().send_response(response, send)
+
+    async def _pieces(self, content: Iterator[bytes]) -> AsyncIterator[bytes]:
+        def step() -> bytes | None:
+            return next(content, None)
+
+        ask = sync_to_async(step, thread_sensitive=False, executor=self.pool)
+        while (piece := await ask()) is not None:
+            yield piece
 
     def _respond(self, request: HttpRequest) -> HttpResponseBase:
         # Django's signals for this run in another thread than the chain.
