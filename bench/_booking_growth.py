@@ -218,12 +218,12 @@ def seeded(sizes: Sequence[int], *, hour: datetime) -> dict[int, str]:
     from reservations.snapshots.facts import site_policy
 
     urls, stored = {}, 1
-    for size in sizes:
+    for number, size in enumerate(sizes):
         begun = time.monotonic()
         add_history(size - stored, before=hour)
         stored = size
         # As the worker does every minute.
-        store_usage(hour, site_policy())
+        store_usage(hour + timedelta(minutes=2 * number), site_policy())
         urls[size] = copied(f"past{size}")
         print(f"  {size:,} past rows after {time.monotonic() - begun:.0f} s more")
     return urls

@@ -163,7 +163,7 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
         Row(*line)
         for line in growth.told(
             growth.measure(
-                tokens, sizes, hour=hour, rounds=2 if quick else 8, each=12
+                tokens, sizes, hour=hour, rounds=2 if quick else 5, each=12
             )
         )
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,10 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.window import (
     HOUR_SECONDS,
     Window,
-    grid_ceil,
-    grid_floor,
     instant,
     unix,
 )
+from reservations.domain.window import window_from as window_from
 
 if TYPE_CHECKING:
     from reservations.domain.closures import ClosureInfo
@@ -134,7 +133,12 @@ class Calendar:
             pk: sorted(own, key=lambda span: span.start) for pk, own in spans.items()
         }
         self._ends = {pk: [s.end for s in own] for pk, own in self._spans.items()}
-        self._changes: dict[int, frozenset[int]] = {}
+        self._changes: dict[int, list[int]] = {}
+        self.swept: dict[object, list[tuple[int, int]]] = {}
+        """What ``rooms`` found where no flex yields; shared by all who see it."""
+        self.swept_gpus: dict[int, dict[object, list[tuple[int, int]]]]
+        """What it found on each Gpu; shared where the spans are the same."""
+        self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
 
     def clash(self, gpu_pk: int, window: Window) -> Busy | None:
         """Return the first span of a Gpu that meets the Window."""
@@ -164,6 +168,22 @@ class Calendar:
                 break
             found.append(spans[place])
         return found
+
+    def yielding(
+        self, gpu_pk: int, start: int, end: int
+    ) -> tuple[FlexInfo, ...] | None:
+        """Return the flex of a Gpu between two Unix seconds; None: more is there."""
+        spans = self._spans.get(gpu_pk)
+        if not spans:
+            return ()
+        found = []
+        place = bisect_left(self._ends[gpu_pk], start + 1)
+        while place < len(spans) and spans[place].start < end:
+            if (flex := spans[place].flex) is None:
+                return None
+            found.append(flex)
+            place += 1
+        return tuple(found)
 
     def flex_in(self, gpu_pks: Iterable[int], window: Window) -> dict[int, FlexInfo]:
         """Return what may be displaced on these Gpus, by Reservation."""
@@ -201,7 +221,10 @@ class Calendar:
         if not mine and len(plans) == len(self.plans):
             return self
         own = {pk: [_untaken(span, user_pk) for span in self._spans[pk]] for pk in mine}
-        return self.with_spans(own, plans)
+        other = self.with_spans(own, plans)
+        # The same spans at the same times.
+        other._changes, other.swept = self._changes, self.swept
+        return other
 
     def with_spans(
         self, spans: Mapping[int, Sequence[Busy]], plans: Iterable[Plan]
@@ -209,7 +232,10 @@ class Calendar:
         """Return the same with other spans on some Gpus; the others' are shared."""
         other = Calendar((), (busy for own in spans.values() for busy in own), plans)
         other._changes = {
-            g: c.union(other.changes(g)) for g, c in self._changes.items()
+            g: sorted({*c, *other.changes(g)}) for g, c in self._changes.items()
+        }
+        other.swept_gpus = {
+            pk: {} if pk in spans else own for pk, own in self.swept_gpus.items()
         }
         other.gpus, other.gaps = self.gpus, self.gaps
         other._spans, other._ends = self._spans | other._spans, self._ends | other._ends
@@ -263,13 +289,11 @@ class Calendar:
             second = span.end
         return max(at, instant(second))
 
-    def changes(self, grid_seconds: int) -> frozenset[int]:
-        """Return when some Gpu becomes free, in Unix seconds, on the grid."""
+    def changes(self, grid_seconds: int) -> list[int]:
+        """Return when some Gpu becomes free, in Unix seconds, on the grid, in order."""
         if grid_seconds not in self._changes:
             ends = {end for own in self._ends.values() for end in own}
-            self._changes[grid_seconds] = frozenset(
-                _ceil(e, grid_seconds) for e in ends
-            )
+            self._changes[grid_seconds] = sorted({_ceil(e, grid_seconds) for e in ends})
         return self._changes[grid_seconds]
 
 
@@ -277,20 +301,6 @@ def _untaken(span: Busy, user_pk: int) -> Busy:
     """Return a span as this User sees it: what is their own yields to nobody."""
     own = span.flex is not None and span.flex.user_pk == user_pk
     return replace(span, flex=None) if own else span
-
-
-def window_from(
-    start: datetime, *, duration_seconds: int, grid_seconds: int, longest_seconds: int
-) -> Window:
-    """Return the Window of at least a duration that ends on the grid.
-
-    A Window that begins off the grid ("now") is lengthened to the next grid
-    instant, or shortened where that would be longer than allowed.
-    """
-    end = grid_ceil(start + timedelta(seconds=duration_seconds), grid_seconds)
-    if (end - start).total_seconds() > longest_seconds:
-        end = grid_floor(start + timedelta(seconds=longest_seconds), grid_seconds)
-    return Window(start, max(end, start + timedelta(seconds=1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from reservations.domain.fairshare import (
     Ranking,
     rank_tree,
 )
+from reservations.domain.outranked import Scales
 from reservations.domain.window import Window, unix
 
 MOST_GPUS = 16
@@ -55,6 +56,14 @@ class FairTree:
     """Usage of one weighted GPU-second now (``fairshare.weight_at``)."""
     _base: list[Ranking] = field(default_factory=list, compare=False, repr=False)
     """The tree as it is, once somebody asked."""
+    _scales: list[Scales] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def scales(self) -> Scales:
+        """The same as sums, for a quick no."""
+        if not self._scales:
+            self._scales.append(Scales(self))
+        return self._scales[0]
 
     def ranked(self, extra: Mapping[int, int] | None = None) -> Ranking:
         """Rank with these GPU-seconds more (or less), by Membership."""
@@ -308,15 +317,14 @@ def fewest_displaced(
     planned = calendar.planned_gpus(window)
     start, end = unix(window.start), unix(window.end)
     for gpu in calendar.gpus:
-        if not wish.fits(gpu):
-            continue
-        spans = calendar.met(gpu.pk, start, end)
-        flex = tuple(span.flex for span in spans if span.flex is not None)
-        if len(flex) == len(spans):
+        flex = calendar.yielding(gpu.pk, start, end) if wish.fits(gpu) else None
+        if flex is not None:
             takeable.append(gpu)
             ways[gpu.pk] = flex
-            if any(one.planned for one in flex):
+            if any([one.planned for one in flex]):
                 planned |= {gpu.pk}
+    if len(takeable) < wish.count:
+        return []
     # What is planned for others yields to firm alone: without it first.
     clear = [gpu for gpu in takeable if gpu.pk not in planned]
     found = _fewest(clear, ways, wish, ranks)
@@ -330,9 +338,10 @@ def _fewest(
     ranks: Mapping[int, int],
 ) -> list[tuple[CalendarGpu, ...]]:
     found = []
+    burden = {gpu.pk: _burden(ways[gpu.pk], ranks) for gpu in takeable}
     for group in groups_of(takeable, wish.count):
         group.sort(key=lambda g: (g.weight, g.node, g.index, g.pk))
-        group.sort(key=lambda g: _burden(ways[g.pk], ranks))
+        group.sort(key=lambda g: burden[g.pk])
         if _apart(group, ways, wish.count):
             found.append(tuple(group[: wish.count]))
             continue
@@ -363,6 +372,8 @@ def _burden(
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Order sets of victims: fewest, then lowest-ranked owners, then newest."""
     victims = {one.reservation_pk: one for one in flex}
+    if not victims:
+        return 0, []
     return len(victims), sorted(
         (ranks.get(one.membership_pk, 0), -unix(one.booked_at), -one.reservation_pk)
         for one in victims.values()

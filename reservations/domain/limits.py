@@ -205,7 +205,9 @@ def _peaks(request: Request, snapshot: Snapshot) -> Peaks:
             would_hold_gpu_seconds=peak.held_gpu_seconds,
             quota_gpu_seconds=info.quota_gpu_seconds,
             asked_gpu_seconds=request.cost_gpu_seconds,
-            fits_gpu_seconds=fitting_gpu_seconds(
+            fits_gpu_seconds=0
+            if snapshot.brief
+            else fitting_gpu_seconds(
                 bind,
                 window,
                 rate=request.rate,

@@ -85,6 +85,8 @@ class Snapshot:
     """A shorter horizon of the requester, after no-shows."""
     right: Right | None = None
     """A right to book that ends: a guest's, a course's. None: it has no end."""
+    brief: bool = False
+    """A refusal by quota need not say what would still fit."""
     quotas_asked: dict[object, object] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,14 @@ def rooms(
 
 
 def _starts(
-    spans: Sequence[tuple[int, int]], changes: Collection[int], first: int, grid: int
+    spans: Sequence[tuple[int, int]], changes: Sequence[int], first: int, grid: int
 ) -> Iterator[int]:
     stride = max(HOUR_SECONDS // grid, 1) * grid
     for low, high in spans:
         begin = low if low == first else _ceil(low, grid)
-        inside = {at for at in changes if begin < at <= high}
+        inside = set(
+            changes[bisect_right(changes, begin) : bisect_right(changes, high)]
+        )
         inside |= {begin, _ceil(low, grid)}
         inside.update(range(_ceil(begin + 1, stride), high + 1, stride))
         yield from sorted(at for at in inside if at <= high)
@@ -65,42 +68,76 @@ def openings(
     """Return the spans of starts (Unix seconds, both ends included) with room.
 
     From each of them on at least ``count`` Gpus are free for the whole duration.
-    Swept over the gaps of all Gpus: O(n log n) in their number.
+    Swept over the gaps of all Gpus: O(n log n) in their number, once for wishes alike.
 
     Args:
         taking: flex that might yield is no obstacle.
     """
-    steps: list[tuple[int, int]] = []
+    like = wish.count, wish.duration_seconds, wish.min_memory_bytes, wish.gpu_class
+    if taking:
+        found = _sweep(calendar, wish, taking=True)
+    elif like in calendar.swept:
+        found = calendar.swept[like]
+    else:
+        found = calendar.swept[like] = _sweep(calendar, wish, taking=False)
+    # Those that end before the first are over; each stands whole, so it is cut.
+    begun = bisect_left(found, first, key=lambda span: span[1])
+    cut = ((max(low, first), min(high, last)) for low, high in found[begun:])
+    return [(low, high) for low, high in cut if low <= high]
+
+
+def has_room(calendar: Calendar, wish: Wish, start: int) -> bool:
+    """Say whether enough Gpus are free from a Unix second on, without any going."""
+    return bool(openings(calendar, wish, start, start, taking=False))
+
+
+_FOREVER = 2**62
+
+
+def _sweep(calendar: Calendar, wish: Wish, *, taking: bool) -> list[tuple[int, int]]:
+    begins: list[int] = []
+    ends: list[int] = []
     for gpu in calendar.gpus:
         if not wish.fits(gpu):
             continue
-        for low, high in _gaps(calendar, gpu.pk, first, last, wish, taking=taking):
-            steps += [(low, 1), (high + 1, -1)]
+        for low, high in _gaps(calendar, gpu.pk, wish.duration_seconds, taking=taking):
+            begins.append(low)
+            ends.append(high + 1)
+    begins.sort()
+    ends.sort()
     found: list[tuple[int, int]] = []
-    free = 0
+    free, opened, at = 0, 0, 0
     # Ends before begins at one instant: what ends there is not free any more.
-    for at, step in sorted(steps):
-        before, free = free, free + step
-        if before < wish.count <= free:
-            found.append((at, at))
-        elif free < wish.count <= before:
-            found[-1] = (found[-1][0], at - 1)
+    for begin in [*begins, _FOREVER + 1]:
+        while at < len(ends) and ends[at] <= begin:
+            if free == wish.count:
+                found.append((opened, ends[at] - 1))
+            free, at = free - 1, at + 1
+        free += 1
+        if free == wish.count:
+            opened = begin
     return [(low, high) for low, high in found if low <= high]
 
 
 def _gaps(
-    calendar: Calendar, gpu_pk: int, first: int, last: int, wish: Wish, *, taking: bool
+    calendar: Calendar, gpu_pk: int, duration_seconds: int, *, taking: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of starts at which one Gpu is free for the whole duration."""
+    kept, key = calendar.swept_gpus[gpu_pk], (duration_seconds, taking)
+    if key not in kept:
+        kept[key] = list(_gaps_of(calendar, gpu_pk, duration_seconds, taking=taking))
+    return kept[key]
+
+
+def _gaps_of(
+    calendar: Calendar, gpu_pk: int, duration_seconds: int, *, taking: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield the spans of starts at which one Gpu is free for the whole duration."""
-    free_from = first
+    free_from = 0
     for span in calendar.spans(gpu_pk):
         if taking and span.flex is not None:
             continue
-        high = min(span.start - wish.duration_seconds, last)
+        high = span.start - duration_seconds
         if free_from <= high:
             yield free_from, high
         free_from = max(free_from, span.end)
-        if free_from > last:
-            return
-    if free_from <= last:
-        yield free_from, last
+    yield free_from, _FOREVER

@@ -17,13 +17,14 @@ offered, unless it was accepted beforehand or a Job waits with the request.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from reservations.domain.calendar import (
+    Calendar,
     CalendarGpu,
     Plan,
     Slot,
@@ -32,17 +33,22 @@ from reservations.domain.calendar import (
 from reservations.domain.decision import Decision, Request, Snapshot, decide
 from reservations.domain.displacement import fewest_displaced
 from reservations.domain.errors import (
+    BeyondHorizon,
     GroupQuotaExceeded,
     QuotaExceeded,
     TooManyFlex,
+    TooManyGpus,
 )
 from reservations.domain.fairshare import Rank
 from reservations.domain.lifecycle import Kind
+from reservations.domain.limits import PersonQuotaExceeded, check_quotas
 from reservations.domain.policy import Policy
 from reservations.domain.prices import Tariff
 from reservations.domain.recheck import broken_rules
-from reservations.domain.rooms import rooms
-from reservations.domain.window import Window
+from reservations.domain.rights import RightEnds
+from reservations.domain.rooms import has_room, rooms
+from reservations.domain.strikes import StruckHorizon
+from reservations.domain.window import Window, unix
 
 MOST_ASKED = 400
 """How often the rules are asked for one request before it keeps waiting."""
@@ -146,6 +152,7 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
     asked = 0
     to_ask: Choice | None = None
     hopeless: set[tuple[Window, Tariff]] = set()
+    brief = replace(facts, brief=True)
     for window, found_sets in _attempts(one, facts, now=now):
         if one.plan is not None and window.start > one.plan.window.start:
             break
@@ -154,14 +161,16 @@ def choose(one: Waiting, facts: Snapshot, *, now: datetime) -> Choice | None:
             continue
         for gpus in found_sets():
             request = Request(gpus, window, now)
-            if (window, request.rate) in hopeless:
+            if (window, request.rate) in hopeless or _outranked(one, request, brief):
                 continue
             asked += 1
-            decision = decide(request, facts)
+            decision = decide(request, brief)
             if not _good(one, decision):
                 if _whatever_gpus(decision):
                     hopeless.add((window, request.rate))
                 continue
+            # Once more with all that is told.
+            decision = decide(request, facts)
             assert decision.kind is not None
             slot = Slot(
                 tuple(gpu.pk for gpu in gpus),
@@ -193,10 +202,7 @@ def _attempts(
         if taking.spent:
             after = window.start
             break
-        yield (
-            window,
-            lambda w=window: calendar.sets(w, one.wish) or taking.sets(w),  # type: ignore[misc]
-        )
+        yield window, partial(_sets, window, one.wish, calendar, taking)
     else:
         return
     for window in windows(one, facts, now=now, taking=False):
@@ -204,10 +210,45 @@ def _attempts(
             yield window, partial(calendar.sets, window, one.wish)
 
 
+def _sets(
+    window: Window, wish: Wish, calendar: Calendar, taking: Taking
+) -> list[tuple[CalendarGpu, ...]]:
+    """Return the sets of free Gpus; where there are none, those that flex yields."""
+    free = has_room(calendar, wish, unix(window.start))
+    return (calendar.sets(window, wish) if free else []) or taking.sets(window)
+
+
 def _whatever_gpus(decision: Decision) -> bool:
     """Say whether other Gpus of the same weight would be refused then, too."""
-    quota = decision.refusal if decision.kind is None else None
-    return type(quota) in (QuotaExceeded, GroupQuotaExceeded, TooManyFlex)
+    refusal = decision.refusal if decision.kind is None else None
+    return type(refusal) in _WHATEVER_GPUS
+
+
+_WHATEVER_GPUS = (
+    BeyondHorizon,
+    GroupQuotaExceeded,
+    PersonQuotaExceeded,
+    QuotaExceeded,
+    RightEnds,
+    StruckHorizon,
+    TooManyFlex,
+    TooManyGpus,
+)
+
+
+def _outranked(one: Waiting, request: Request, facts: Snapshot) -> bool:
+    """Say whether rule 2 surely refuses: it would take by rank, and stands below."""
+    flex = facts.calendar.flex_in([gpu.pk for gpu in request.gpus], request.window)
+    if not flex or facts.tree is None:
+        return False
+    try:
+        check_quotas(request, facts)
+    except QuotaExceeded:
+        if not one.takes:
+            return True
+        more = request.cost_gpu_seconds - facts.freed_gpu_seconds
+        return facts.tree.scales.below(facts.membership_pk, more, flex.values())
+    return False
 
 
 def _good(one: Waiting, decision: Decision) -> bool:

@@ -139,3 +139,17 @@ def chain(window: Window, own: Iterable[Window]) -> Window:
         if joined.start <= window.start and window.end <= joined.end:
             return joined
     raise AssertionError("a Window is always inside its own union")
+
+
+def window_from(
+    start: datetime, *, duration_seconds: int, grid_seconds: int, longest_seconds: int
+) -> Window:
+    """Return the Window of at least a duration that ends on the grid.
+
+    A Window that begins off the grid ("now") is lengthened to the next grid
+    instant, or shortened where that would be longer than allowed.
+    """
+    end = grid_ceil(start + timedelta(seconds=duration_seconds), grid_seconds)
+    if (end - start).total_seconds() > longest_seconds:
+        end = grid_floor(start + timedelta(seconds=longest_seconds), grid_seconds)
+    return Window(start, max(end, start + timedelta(seconds=1)))

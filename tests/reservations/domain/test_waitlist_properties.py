@@ -2,10 +2,12 @@
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reservations.domain import waitlist
 from reservations.domain.decision import Request, decide
 from reservations.domain.fairshare import AccountShares
 from reservations.domain.lifecycle import Kind
@@ -94,13 +96,17 @@ def test_placing_ends_and_nobody_takes_back_what_went_by_rank(lobby) -> None:
     raise AssertionError(f"still moving after {MOST_STEPS} steps")
 
 
-@given(lobbies(most=5))
-@settings(max_examples=40, deadline=None)
-def test_no_free_time_inside_the_freeze_fits_who_may_be_placed(lobby) -> None:
-    """I13, by trying every Window and every set of Gpus."""
+@given(lobbies(most=5), st.sampled_from((0, 1, waitlist.MOST_TAKEN)))
+@settings(max_examples=60, deadline=None)
+def test_no_free_time_inside_the_freeze_fits_who_may_be_placed(lobby, taken) -> None:
+    """I13, by trying every Window and every set of Gpus.
+
+    However few Windows are thought of for displacing: free time is looked at in all.
+    """
     lobby.plan()
-    while lobby.step() is not None:
-        pass
+    with patch.object(waitlist, "MOST_TAKEN", taken):
+        while lobby.step() is not None:
+            pass
     lobby.plan()
     for one in lobby.waiting.values():
         if one.consents:
