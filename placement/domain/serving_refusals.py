@@ -109,3 +109,18 @@ class CannotMove(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return f"Job #{self.job} cannot move: {self.why}."
+
+
+@dataclass(eq=False)
+class NothingServedFor(JobRefusal):
+    """Models are served by their owner's Unix user, and none is set."""
+
+    code: ClassVar[str] = "no-unix-user"
+    title: ClassVar[str] = "You have no Unix user there"
+    node: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"On {self.node} models are served by their owner's own Unix user, and "
+            "none is set for you in the portal: ask an operator."
+        )

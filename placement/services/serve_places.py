@@ -35,7 +35,7 @@ def find_place(endpoint: Endpoint, now: datetime) -> Place:
         for uuid, pk in serving.values_list("gpu__uuid", "job_id")
     }
     taken[endpoint.gpu.uuid] = "is where it is"
-    reasons: tuple[str, ...] = ()
+    reasons: dict[str, None] = {}
     for own in (True, False):
         there = _offers(job, own, now)
         others = {u: f"is in reservation {pk}" for u, pk in there.own.items()}
@@ -44,8 +44,8 @@ def find_place(endpoint: Endpoint, now: datetime) -> Place:
             choice = best_offer(there.offers, needs, without=without)
             if choice.offer is not None:
                 return Place(choice.offer, there.ids[choice.offer.uuid], own)
-            reasons = choice.reasons
-    raise FitsNowhere(why=reasons)
+        reasons |= dict.fromkeys(choice.reasons)
+    raise FitsNowhere(why=tuple(reasons))
 
 
 def _offers(job: Job, own: bool, now: datetime) -> Offered:

@@ -25,6 +25,7 @@ from placement.domain.serve_frames import MODEL_NAME
 from placement.domain.serving_refusals import (
     EndpointFull,
     FitsNowhere,
+    NothingServedFor,
     ServesAlready,
     TooLargeForEndpoint,
 )
@@ -36,7 +37,7 @@ from reservations import services as reservations
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import Membership, Reservation, User
 from reservations.services.auditing import audit_act
-from telemetry.models import Gpu
+from telemetry.models import Gpu, Node
 
 MOST_MODELS = 16
 MOST_BATCH = 256
@@ -115,7 +116,8 @@ def deploy(
     Raises:
         LaunchInvalid: by field.
         NotFound: no such file or Reservation of this User.
-        FitsNowhere, ServesAlready, ReservationNotUsable, TooManyJobs: as they say.
+        FitsNowhere, ServesAlready, NothingServedFor, ReservationNotUsable,
+        TooManyJobs: as they say.
         Refusal, NotAllowed: the calendar does not book it.
     """
     file = _own_file(user, file_id)
@@ -128,6 +130,7 @@ def deploy(
         raise LaunchInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
     needs = likely_bytes(file.weight_bytes, asked.most_batch)
     offer = _choose(user, needs, reservation_id, hours, now)
+    _check_user(user, Node.objects.get(name=offer.node))
     if reservation_id is None:
         assert hours is not None
         booked = _book(user, membership, offer, hours, asked.name, now)
@@ -285,6 +288,13 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise LaunchInvalid(problems)
     return {"threads": threads, "may_move": said.get("may_move", True) is not False}
+
+
+def _check_user(user: User, node: Node) -> None:
+    """Where Jobs have users of their own, nothing is served by root. Raises
+    NothingServedFor."""
+    if node.isolation != Node.Isolation.NONE and not user.unix_user:
+        raise NothingServedFor(node=node.name)
 
 
 def _choose(

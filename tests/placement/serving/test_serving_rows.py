@@ -16,6 +16,7 @@ from placement.models import Job
 from placement.services import model_store, serving
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
+from telemetry.models import Node
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import send_frame, signed_in
 from tests.placement.serving.networks import mlp_bytes
@@ -87,6 +88,15 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     assert page.status_code == 422
     file = alice.model_files.get() if alice.model_files.exists() else None
     assert file is None, "a form that is wrong stores nothing"
+
+    # Where jobs have users of their own, nobody is served by root.
+    Node.objects.update(isolation="watched")
+    upload.seek(0)
+    form = {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
+            "deadline_ms": "50", "admits": "owner"}  # fmt: skip
+    assert b"none is set for you" in web.post("/serve/new/", form).content
+    assert not Job.objects.exists() and not Reservation.objects.exists()
+    Node.objects.update(isolation="none")
 
     upload.seek(0)
     page = web.post(

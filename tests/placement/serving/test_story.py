@@ -1,21 +1,29 @@
 """A model from its file to its answers, through everything that is there in between."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import timedelta
+from urllib.parse import quote
 
 import numpy as np
 import pytest
+from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.utils import timezone
 
 from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.serve_frames import MOST_REQUEST_BYTES
 from placement.domain.serving_refusals import FileServed
-from placement.services import model_store, serving
+from placement.services import model_store, serve_moving, serving
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from reservations.services.tokens import create_token
@@ -63,16 +71,38 @@ def kitchen(node, redis_client, live_asgi, alice, request):
     """Node node1 with two Gpus, its worker running against the live site."""
     row = make_node("node1")
     gpus = make_gpus(2, row)
-    settings = nodes.make_settings(
+    here = nodes.make_settings(
         node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
     )
-    token_of(row, settings)
-    nodes.write_simulation(settings, tuple(gpu.uuid for gpu in gpus))
+    token_of(row, here)
+    nodes.write_simulation(here, tuple(gpu.uuid for gpu in gpus))
     send_frame(redis_client, used_mib={0: 60_000})
-    made = Kitchen(settings, redis_client)
+    made = Kitchen(here, redis_client)
     made.gpus = gpus
     yield made
     made.close()
+
+
+@pytest.fixture
+def other_web(transactional_db):
+    """A second web process on the same database and broker, which has no tunnel."""
+    known = connection.settings_dict
+    place = f"sqlite:///{known['NAME']}"
+    if connection.vendor == "postgresql":
+        who = f"{known['USER']}:{known['PASSWORD']}" if known["USER"] else ""
+        host = f"{known['HOST']}:{known['PORT']}" if known["PORT"] else known["HOST"]
+        place = f"postgres://{who}@{quote(host, safe=':')}/{known['NAME']}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    web = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "gpuportal.asgi:application", "--lifespan",
+         "off", "--port", str(port), "--log-level", "warning"],
+        env=os.environ | {"DATABASE_URL": place, "REDIS_URL": settings.REDIS_URL},
+    )  # fmt: skip
+    yield f"http://127.0.0.1:{port}"
+    web.terminate()
+    web.wait(20)
 
 
 def infer_body(rows, datatype="FP32", **more):
@@ -116,8 +146,8 @@ def raw_request(address, text):
 ROWS = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.0, -1.0, 2.0]]
 
 
-def test_a_model_is_uploaded_placed_asked_shared_and_stopped(
-    kitchen, live_asgi, alice, bob, carol
+def test_a_model_is_uploaded_placed_asked_shared_moved_and_stopped(
+    kitchen, live_asgi, other_web, alice, bob, carol
 ):
     data = mlp_bytes()
     file = upload(alice, data)
@@ -141,6 +171,7 @@ def test_a_model_is_uploaded_placed_asked_shared_and_stopped(
     crooked_requests_go_nowhere(live_asgi, base, job, mine)
     asked_from_the_page(live_asgi, base, job, alice)
     shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol)
+    asked_at_another_process(live_asgi, other_web, job, mine)
 
     stats = json.loads(ask(f"{live_asgi}/serve/{job.pk}/stats", mine)[2])
     mlp = next(one for one in stats["models"] if one["name"] == "mlp")
@@ -151,6 +182,7 @@ def test_a_model_is_uploaded_placed_asked_shared_and_stopped(
     assert mlp["batches"]
     assert mlp["profile"][0]["runs"] >= 5
 
+    job = moved_to_the_other_gpu(kitchen, base, job, alice, mine)
     services.stop(job_id=job.pk, user=alice, now=timezone.now())
     kitchen.stop(job)
     assert ask(f"{base}/health/live", mine)[0] == 410
@@ -313,3 +345,53 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     while ask(f"{base}/models/small", mine)[0] != 404:
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def asked_at_another_process(live_asgi, other_web, job, mine):
+    """The node's tunnels end in this process; the request lands in the other."""
+    url = f"{other_web}/serve/{job.pk}"
+    end = time.monotonic() + 40
+    while True:
+        try:
+            answer = ask(f"{url}/v2/health/ready", mine)
+            break
+        except urllib.error.URLError:
+            assert time.monotonic() < end, "the second web process does not come up"
+            time.sleep(0.2)
+    assert answer[0] == 200, answer[2]
+    assert ask(f"{url}/v2/models/mlp/infer", mine, infer_body(ROWS))[0] == 200
+    assert json.loads(ask(f"{url}/stats", mine)[2])["models"]
+    late = ask(f"{url}/v2/models/mlp/infer", mine, infer_body(ROWS),
+               {"X-Deadline-Ms": "0.01"})  # fmt: skip
+    assert (late[0], json.loads(late[2])["code"]) == (503, "deadline")
+
+
+def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
+    """Asked all the while at the old address; not one answer is missing."""
+    answers, over = [], threading.Event()
+
+    def keep_asking():
+        while not over.is_set():
+            url = f"{base}/models/mlp/infer"
+            answers.append(ask(url, mine, infer_body(ROWS))[0])
+            time.sleep(0.05)
+
+    asking = threading.Thread(target=keep_asking, daemon=True)
+    asking.start()
+    send_frame(kitchen.redis)
+    new = serve_moving.move_now(user=alice, job_id=old.pk, now=timezone.now())
+    assert new.endpoint.gpu == kitchen.gpus[0]
+    kitchen.order(new)
+    kitchen.until_running(new)
+    end = time.monotonic() + 30
+    while not serve_moving.tick(timezone.now())["serves_switched"]:
+        assert time.monotonic() < end, list(new.endpoint.models.values())
+        time.sleep(0.1)
+    later = timezone.now() + timedelta(seconds=serve_moving.LEAVE_SECONDS + 1)
+    assert serve_moving.tick(later)["serves_left"] == 1
+    kitchen.stop(old)
+    time.sleep(0.3)
+    over.set()
+    asking.join()
+    assert set(answers) == {200}, answers
+    return new
