@@ -47,7 +47,8 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
     WaitingRequest.objects.create(
         user=alice, membership=alice.memberships.get(), count=1, planned=True,
         duration_seconds=4 * HOUR, earliest=NOW, latest=at(9, day=9),
-        expected_start=at(20, day=3), expected_end=at(23, day=3), expected_gpu_ids=[three.pk],
+        expected_start=at(20, day=3), expected_end=at(23, day=3),
+        expected_gpu_ids=[three.pk],
     )  # fmt: skip
     lab.set(quota_gpu_seconds=WEIGHT * 2 * HOUR)
     asked = [
