@@ -3,6 +3,7 @@
 How long each Job ran on which Gpus stays: summaries and balances rest on it.
 """
 
+from itertools import chain
 from pathlib import Path
 
 from django.conf import settings
@@ -13,9 +14,11 @@ from django.db.models.functions import Cast, Concat
 from placement import model_files
 from placement.models import (
     Backfill,
+    CarriedCheckpoint,
     Job,
     JobArray,
     JobEvent,
+    JobPart,
     ModelFile,
     MoveDecision,
     PlacementPolicy,
@@ -69,6 +72,10 @@ def forget(*, user: User, names: Names) -> None:
         last_lines=[],
         reason="",
     )
+    JobPart.objects.filter(job__in=numbers).update(last_lines=[], reason="")
+    CarriedCheckpoint.objects.filter(job__in=numbers).update(
+        state=CarriedCheckpoint.State.DROPPED, reason=""
+    )
     results.forget(numbers)
     WaitingLaunch.objects.filter(waiting__user=user).delete()
     Backfill.objects.filter(owner=user).update(
@@ -94,10 +101,11 @@ def _numbered(word: str) -> Concat:
 
 
 def _remove_files(jobs: list[int], kept: list[ModelFile]) -> None:
-    """Remove logs and model files; what is gone already is no error."""
-    logs = Path(settings.MEDIA_ROOT) / "logs"
+    """Remove logs, checkpoints, model files; what is gone already is no error."""
+    media = Path(settings.MEDIA_ROOT)
     for number in jobs:
-        for path in logs.glob(f"{number}-*"):
+        found = [media.glob(f"{kind}/{number}-*") for kind in ("logs", "checkpoints")]
+        for path in chain.from_iterable(found):
             path.unlink(missing_ok=True)
     for row in kept:
         model_files.remove(row)
