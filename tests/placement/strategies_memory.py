@@ -132,7 +132,8 @@ def _sharding(how, rank):
         "data_degree": how.replicas,
         "tensor_degree": how.tensor_degree,
         "sequence_parallel": how.sequence_parallel,
-        "engine": "torch" if how.backend == "torch" else "deepspeed",
+        # As planned: ZeRO-2 is for DeepSpeed, whichever library then runs it.
+        "engine": "auto" if how.backend == "torch" else "deepspeed",
         "share_ratio": how.shares[rank] if how.shares else None,
     }
     if how.backend == "deepspeed" and how.strategy == "fsdp":

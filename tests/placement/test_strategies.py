@@ -27,7 +27,7 @@ TOLERANCES = {
 }  # fmt: skip
 """Largest difference of a loss from that of one process; ROUNDING where not named."""
 MEMORY_TOLERANCES = {
-    "ddp autocast bf16": 0.03, "zero3 autocast bf16": 0.01,
+    "ddp autocast bf16": 0.03, "zero3 autocast bf16": 0.01, "zero2": 0.08,
     "tensor and sequence": 0.08, "gpipe": 0.07, "1f1b": 0.1,
     "1f1b accumulated": 0.12, "interleaved": 0.16,
 }  # fmt: skip
@@ -86,11 +86,9 @@ def test_each_strategy_goes_on_from_the_checkpoint_of_any_other(seen):
 
 def check_memory(memory, tolerances, *, otherwise):
     for name, ranks in memory.items():
-        tolerance = tolerances.get(name, otherwise)
-        # Where it is tight so is the estimate: no rank is far below it either.
-        assert ranks["measured"] == pytest.approx(ranks["expected"], rel=tolerance), (
-            name, ranks,
-        )  # fmt: skip
+        pairs = zip(ranks["expected"], ranks["measured"], strict=True)
+        far = max(abs(said / most - 1) for said, most in pairs)
+        assert far <= tolerances.get(name, otherwise), (name, ranks)
 
 
 def test_the_peak_of_each_rank_is_within_the_stated_error_of_the_estimate(seen):
