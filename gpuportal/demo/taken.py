@@ -71,7 +71,7 @@ def write_taken(
         for row in rows
         for kind, sign, at, why in (
             (hold, 1, row.created_at, "booked flex"),
-            (release, -1, row.ended_at, "displaced: full refund"),
+            (release, -1, row.start - NOTICE, "displaced: full refund"),
         )
     )  # fmt: skip
     return rows
