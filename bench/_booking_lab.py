@@ -190,8 +190,7 @@ def make_lab() -> list[str]:
 def add_history(rows: int, *, before: datetime) -> None:
     """Write ended Reservations into the past, packed from ``before`` backwards.
 
-    The database copies one of each by itself: a million takes a minute, and columns
-    that are added later need no word here.
+    The database copies one of each by itself: a million takes a minute.
     """
     from django.db import connection
 

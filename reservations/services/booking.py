@@ -82,14 +82,9 @@ def book(
             if decision.refusal is not None:
                 raise decision.refusal
             return write_decision(
-                request,
-                decision,
-                locked,
-                purpose=purpose,
-                actor=actor or user,
-                policy=policy,
-                overstay=overstay,
-            )
+                request, decision, locked, purpose=purpose, actor=actor or user,
+                policy=policy, overstay=overstay,
+            )  # fmt: skip
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise
