@@ -93,7 +93,7 @@ class TwoNodes:
                 fact = json.loads(entry[b"m"])
                 services.record_fact(stream.decode()[6:], fact, timezone.now())
 
-    def until(self, condition, what: str, seconds: float = 60.0):
+    def until(self, condition, what: str, seconds: float = 150.0):
         """Go on until something is so; return it."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
@@ -102,7 +102,7 @@ class TwoNodes:
             time.sleep(0.1)
         return found
 
-    def until_state(self, job: Job, state: str, seconds: float = 60.0) -> Job:
+    def until_state(self, job: Job, state: str, seconds: float = 150.0) -> Job:
         """Go on until a Job is in a state."""
 
         def there() -> bool:
