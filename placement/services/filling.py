@@ -2,8 +2,8 @@
 launched.
 
 Jobs of one Reservation on one node stand in line. The first gets its Plan's Gpus, or
-as many as it needs in the order of their index, once no other Job is on them; nobody
-overtakes, so that a wide Job is not starved by narrow ones.
+as many as it needs in the order of their index, once no other Job and no stranger is
+on them; nobody overtakes, so that a wide Job is not starved by narrow ones.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from django.db.models import Q
 
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobPart
-from telemetry.models import Gpu
+from reservations.services.unclean import FOREIGN_RULES
+from telemetry.models import Alert, Gpu
 
 ON_NODE = tuple(sorted(JobState.on_node()))
 
@@ -46,10 +47,14 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(waits=_waits_for(before.pk))
     taken = _taken(job, set(held.values()))
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
-    free = [pk for pk in wanted if pk not in taken]
+    strangers = _strangers(wanted)
+    free = [pk for pk in wanted if pk not in taken and pk not in strangers]
     count = job.gpu_count if job.gpu_count and not planned else len(wanted)
     if len(free) >= count:
         return Turn(tuple(free[:count]))
+    if not strangers.keys() <= taken.keys():
+        where = ", ".join(name for pk, name in strangers.items() if pk not in taken)
+        return Turn(waits=f"waits until somebody else's process has left {where}")
     return Turn(waits=_waits_for(min(taken[pk] for pk in wanted if pk in taken)))
 
 
@@ -96,6 +101,17 @@ def _ahead(job: Job) -> int | None:
         .values_list("pk", flat=True)
         .first()
     )
+
+
+def _strangers(gpu_ids: Sequence[int]) -> dict[int, str]:
+    """Return the Gpus that a stranger is on, with their names.
+
+    What begins there would be short of memory, and would check its holder in, who is
+    owed equal Gpus or everything back (POLICY.md rule 7).
+    """
+    rows = Alert.objects.open().filter(gpu__in=gpu_ids, rule__in=FOREIGN_RULES)
+    found = rows.select_related("gpu__node").order_by("gpu__index")
+    return {row.gpu_id: str(row.gpu) for row in found if row.gpu_id is not None}
 
 
 def _taken(job: Job, held: set[int]) -> dict[int, int]:

@@ -10,6 +10,7 @@ from placement.domain.orders import OrderKind
 from placement.models import Job
 from reservations.domain.lifecycle import State
 from reservations.models import Notice, Reservation
+from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.placement.services.stage import NOW, after, belief, fact, now_is, record
 
@@ -58,6 +59,13 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
     job.refresh_from_db()
     assert job.reason == f"waits for job #{other.pk} to leave the GPUs"
     Job.objects.filter(pk=other.pk).update(state=JobState.STOPPED)
+    alert = Alert.objects.create(
+        gpu=gpus[1], rule="intruder", opened_at=NOW, last_seen_at=NOW
+    )
+    assert services.tick(NOW)["ordered"] == 0
+    job.refresh_from_db()
+    assert job.reason == f"waits until somebody else's process has left {gpus[1]}"
+    alert.delete()
     assert services.tick(NOW)["ordered"] == 1
     assert now_is(job) == JobState.STARTING
     assert job.reason == ""
