@@ -349,7 +349,7 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     assert signed_in(bob).get(f"/jobs/{job.pk}/files").status_code == 404
     assert student.get(f"/jobs/{job.pk}/measured").status_code == 404  # no plan
 
-    make_lab_on(job, redis_client)
+    plan_it(job, redis_client)
     shard = job.plan.plan["shards"][0]
     outcome = outcomes.begin(job, now=timezone.now())
     outcomes.look(outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None,
@@ -371,9 +371,8 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     assert "1 run on" in text_of(student, f"/jobs/{job.pk}/")
 
 
-def make_lab_on(job, redis_client) -> None:
-    """Give a Job a Plan for one Gpu."""
-    make_lab()
+def plan_it(job, redis_client) -> None:
+    """Give a Job a Plan for one of its Gpus."""
     send_frame(redis_client)
     job.plan = plan_on(job.owner, "single")
     job.save()

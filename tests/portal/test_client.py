@@ -92,7 +92,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert made.state in ("released", "cancelled")
 
     status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
-    assert status == 1 and text.startswith("gp.py: "), text
+    assert status == 2 and text.startswith("gp.py: "), text
     assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
     assert gp(tmp_path, "find", "--hours", "many")[0] == 2
     assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
