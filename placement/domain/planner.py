@@ -73,8 +73,7 @@ def plan(
 ) -> PlanSet:
     """Ranked Plans and the strategies that lost. Deterministic.
 
-    `learned` is the site's measured error (measured.py), by which needs and times are
-    corrected.
+    `learned`: the site's measured error, which needs and times are corrected by.
 
     Raises OffersInvalid for offers that contradict themselves, WorkloadInvalid for a
     strategy that is none. Without a usable Gpu the answer has no Plans and one Refusal

@@ -90,7 +90,13 @@ def test_a_plan_is_measured_while_it_runs_settled_at_the_end_and_fed_back(
     assert row.memory_ratio == pytest.approx(1.2, rel=1e-3)
     assert row.high_ratio == pytest.approx(held / shard["high_bytes"])
     assert (row.gpu_class, row.strategy) == (gpu.pool.gpu_class, "single")
+    follows_what_ran(job, row, gpu.pool.gpu_class)
 
+
+def follows_what_ran(job, row, gpu_class) -> None:
+    """Settle more such outcomes; predictions follow them, but not themselves."""
+    now, alice, shard = timezone.now(), job.owner, job.plan.plan["shards"][0]
+    step = job.plan.plan["step_seconds"]
     # Fed back only when enough ran, and never where the site says no.
     assert learning.learned().by_kind == {}
     others = [
@@ -113,7 +119,7 @@ def test_a_plan_is_measured_while_it_runs_settled_at_the_end_and_fed_back(
     ]  # fmt: skip
     PlanOutcome.objects.bulk_create(others)
     found = learning.learned()
-    assert found.step([gpu.pool.gpu_class]).ratio == pytest.approx(2.0)
+    assert found.step([gpu_class]).ratio == pytest.approx(2.0)
     after = plan_on(alice, "single").plan
     assert after["prior_step_seconds"] == pytest.approx(step)
     assert after["step_seconds"] == pytest.approx(2 * step)
