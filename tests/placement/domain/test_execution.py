@@ -107,6 +107,11 @@ def test_fsdp_runs_what_was_planned_for_deepspeed_and_offloads():
     assert plan.launch["engine"] == "deepspeed"
     asked = replace(plan, launch=plan.launch | {"offload": "cpu"})
     assert execution_of(asked, TINY).offload
+    drive = {"offload": "nvme", "engine": "deepspeed"}
+    for strategy in ("ddp", "zero1", "pipeline"):
+        plan = planned(strategy)
+        made = execution_of(replace(plan, launch=plan.launch | drive), TINY)
+        assert made.on_drive and made.backend == "torch"
 
 
 @pytest.mark.parametrize(
