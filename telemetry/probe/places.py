@@ -24,13 +24,12 @@ def places(uuids: Iterable[str]) -> dict[str, tuple[int, int, int]]:
         if handle is None:
             continue
         card = quiet(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
-        numbers = (
-            quiet(nvml.nvmlDeviceGetMinorNumber, card) if card is not None else None,
-            quiet(nvml.nvmlDeviceGetGpuInstanceId, handle),
-            quiet(nvml.nvmlDeviceGetComputeInstanceId, handle),
-        )
-        if None not in numbers:
-            minor, instance, compute = numbers
+        if card is None:
+            continue
+        minor = quiet(nvml.nvmlDeviceGetMinorNumber, card)
+        instance = quiet(nvml.nvmlDeviceGetGpuInstanceId, handle)
+        compute = quiet(nvml.nvmlDeviceGetComputeInstanceId, handle)
+        if minor is not None and instance is not None and compute is not None:
             found[uuid] = (int(minor), int(instance), int(compute))
     return found
 
