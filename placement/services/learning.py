@@ -52,10 +52,9 @@ def outcomes(*, simulated: bool) -> list[OutcomeInfo]:
     ]
 
 
-def learned() -> Corrections:
+def learned(policy: PlacementPolicy) -> Corrections:
     """Return what predictions are corrected by; nothing where the site forbids it."""
-    policy = PlacementPolicy.objects.filter(pk=1).first()
-    if policy is not None and not policy.learns:
+    if not policy.learns:
         return UNCORRECTED
     return corrections_of(outcomes(simulated=False))
 

@@ -70,9 +70,9 @@ def make_plans(
     Needs and times are corrected by what Jobs measured here, as far as the site's
     policy lets them be (`learning.py`).
     """
-    allowed = limits or Limits()
+    allowed, policy = limits or Limits(), placement_policy()
     if allowed.offload_memory_bytes is None:
-        known = placement_policy().offload_memory_bytes
+        known = policy.offload_memory_bytes
         allowed = replace(allowed, offload_memory_bytes=known)
     return make_plan_set(
         spec,
@@ -81,7 +81,7 @@ def make_plans(
         max_gpus=max_gpus,
         limits=allowed,
         wish=wish,
-        learned=learned(),
+        learned=learned(policy),
     )
 
 

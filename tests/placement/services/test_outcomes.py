@@ -12,6 +12,7 @@ from placement.domain.measured import ENOUGH
 from placement.models import Job, PlacementPolicy, PlanOutcome
 from placement.services import learning, outcomes
 from placement.services.following import follow
+from placement.services.offering import placement_policy
 from reservations.domain.lifecycle import State
 from telemetry.live import DETAIL
 from telemetry.models import Gpu, UsageSummary
@@ -98,7 +99,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     now, alice, shard = timezone.now(), job.owner, job.plan.plan["shards"][0]
     step = job.plan.plan["step_seconds"]
     # Fed back only when enough ran, and never where the site says no.
-    assert learning.learned().by_kind == {}
+    assert learning.learned(placement_policy()).by_kind == {}
     others = [
         PlanOutcome(
             job=Job.objects.create(
@@ -118,7 +119,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
         for n in range(ENOUGH)
     ]  # fmt: skip
     PlanOutcome.objects.bulk_create(others)
-    found = learning.learned()
+    found = learning.learned(placement_policy())
     assert found.step([gpu_class]).ratio == pytest.approx(2.0)
     after = plan_on(alice, "single").plan
     assert after["prior_step_seconds"] == pytest.approx(step)
@@ -133,7 +134,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     assert again.prior_step_seconds == pytest.approx(step)
     assert again.gpus[0]["prior_likely_bytes"] == shard["likely_bytes"]
     PlacementPolicy.objects.update_or_create(pk=1, defaults={"learns": False})
-    assert learning.learned().by_class == {}
+    assert learning.learned(placement_policy()).by_class == {}
     PlanOutcome.objects.update(simulated=True)
     assert learning.outcomes(simulated=False) == []
     assert len(learning.outcomes(simulated=True)) == ENOUGH
