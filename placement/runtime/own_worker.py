@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -37,8 +38,8 @@ from placement.runtime.by_deepspeed import ByDeepSpeed
 from placement.runtime.checkpoints import CheckpointUnusable
 from placement.runtime.plan_worker import CANNOT_RUN, train
 from placement.runtime.ranks import Ranks, begin
-from placement.runtime.sharded import share_out
-from placement.runtime.trainer import Trainer, autocast_of
+from placement.runtime.sharded import LOWER, share_out
+from placement.runtime.trainer import Trainer
 
 
 def called(text: str) -> Callable[..., Any]:
@@ -76,7 +77,7 @@ class OwnTrainer(Trainer):
         self, how: Execution, settings: Mapping[str, Any], ranks: Ranks
     ) -> None:
         """Call the entry points. Raises SpecInvalid for what they are not."""
-        self.autocast = autocast_of(how)
+        self.autocast: torch.dtype | None = None
         self.loss_fn = called(settings["loss"])
         super().__init__(how, settings, ranks)
         self.batches = self._batches()
@@ -94,10 +95,14 @@ class OwnTrainer(Trainer):
         # Its first weights may come from anywhere: all start with those of rank 0.
         for tensor in (*model.parameters(), *model.buffers()):
             distributed.broadcast(tensor.data, 0)
+        # Its running means are fp32, and torch wants the weights beside them alike.
+        batch_norms = any(isinstance(m, _BatchNorm) for m in model.modules())
+        lowers = how.shares_out and not batch_norms
+        self.autocast = None if lowers else LOWER.get(how.precision)
         if how.shares_out:
             if how.offload:
                 model.to("cpu")
-            share_out(model, how, ranks.along("replica"))
+            share_out(model, how, ranks.along("replica"), lowers=lowers)
         return [model]
 
     def _batches(self, first_batch: int = 0) -> Iterator[list[torch.Tensor]]:

@@ -94,15 +94,23 @@ def _placed(
     return whole.redistribute(mesh, [new]).to_local()
 
 
-def share_out(model: nn.Module, how: Execution, mesh: DeviceMesh) -> None:
+def share_out(
+    model: nn.Module, how: Execution, mesh: DeviceMesh, *, lowers: bool = True
+) -> None:
     """Share out a model's weights among its copies with FSDP2, in place.
 
     Each member of a list of modules is fetched by itself, the rest together.
+
+    Args:
+        model: whole.
+        how: the Execution.
+        mesh: the copies.
+        lowers: in mixed precision its weights come as 16 bits; else autocast does it.
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
     # Weights come and gradients go in 16 bits; what is kept and stepped is fp32.
-    lower = MixedPrecisionPolicy(param_dtype=LOWER.get(how.precision))
+    lower = MixedPrecisionPolicy(LOWER.get(how.precision) if lowers else None)
     again = how.zero_stage == 3 or how.streams
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
     # The inner ones first, as fully_shard wants them.

@@ -26,6 +26,7 @@ from torch import distributed
 from placement.domain.execution import Execution, NotRunnable, Place
 from placement.runtime.by_deepspeed import check_drive, import_deepspeed, trainer_of
 from placement.runtime.checkpoints import CHECKPOINT, resume, save
+from placement.runtime.own_worker import OwnTrainer
 from placement.runtime.ranks import Ranks, begin
 from placement.runtime.sharded import KINDS
 from placement.runtime.tiny import MarkovText, loss_of
@@ -278,6 +279,27 @@ def memory(names, device):
     return found
 
 
+def normed():
+    """A model whose batch norm keeps fp32 beside its weights."""
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+
+
+def items():
+    inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
+    return torch.utils.data.TensorDataset(inputs, inputs.argmax(1))
+
+
+def own_losses(how, device):
+    """Return losses of a model that is somebody's own."""
+    here = "tests.placement.strategies_child"
+    settings = SETTINGS | {
+        "model": f"{here}:normed", "data": f"{here}:items",
+        "loss": "torch.nn.functional:cross_entropy",
+    }  # fmt: skip
+    trainer = OwnTrainer(how, settings, Ranks(how, device))
+    return [trainer.step() for _ in range(STEPS)]
+
+
 def without_programs():
     """Return what is said where DeepSpeed's own operators cannot be built."""
     path, os.environ["PATH"] = os.environ["PATH"], "/nowhere"
@@ -323,6 +345,7 @@ def rank_main(names, path, environ):
         seen["extras"] = {
             "dropped": together(DDP, device, dropout=0.4)[0],
             "dropped again": together(TWO["ddp checkpointed"], device, dropout=0.4)[0],
+            "own": own_losses(replace(TWO["zero3"], precision="autocast_bf16"), device),
             "overflows": together(TWO["1f1b autocast fp16"], device, factor=2.0**120),
         }
     if distributed.get_rank() == 0:

@@ -122,6 +122,11 @@ def test_checkpointing_keeps_the_random_numbers(seen):
     assert extras["dropped"] != seen["ddp"]["losses"]
 
 
+def test_a_model_with_batch_norm_is_shared_out_in_mixed_precision(seen):
+    losses = seen["extras"]["own"]
+    assert len(set(losses)) == 3 and all(0 < loss < 5 for loss in losses)
+
+
 def test_steps_that_overflow_on_one_stage_are_left_out_on_all(seen):
     losses, _, left_out = seen["extras"]["overflows"]
     assert left_out == 3
