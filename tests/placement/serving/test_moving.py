@@ -83,6 +83,7 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     assert (row.state, bool(row.ready_at)) == ("ready", True)
     assert signed_in(bob).post(f"/api/v1/serve/{old.pk}/move").status_code == 404
 
+    send_frame(redis_client)
     made = web.post(f"/api/v1/serve/{old.pk}/move")
     assert made.status_code == 201, made.content
     new = Job.objects.get(pk=made.json()["job"])
@@ -138,6 +139,7 @@ def test_an_endpoint_on_a_lost_gpu_is_begun_elsewhere_with_the_reservations_rest
     stage.run(old)
     stage.says(old, "ready", client)
     open_alert(rule=LOST, gpu_id=stage.gpus[0].pk, now=now, detail={})
+    send_frame(redis_client)
     assert serve_moving.tick(now)["serves_begun"] == 1
     after = old.endpoint.successors.get()
     assert after.gpu == stage.gpus[1]
@@ -170,6 +172,7 @@ def test_what_cannot_move_or_does_not_answer_is_told_once(
 
     make_reservation(bob, stage.gpus[1:], state=State.ACTIVE)
     open_alert(rule=INTRUDER, gpu_id=stage.gpus[0].pk, now=now, detail={})
+    send_frame(redis_client)
     for _ in range(2):
         serve_moving.tick(now)
     told = [text for kind, text in notices(alice) if "cannot move" in text]
