@@ -372,7 +372,8 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
 
 
 def plan_it(job, redis_client) -> None:
-    """Give a Job a Plan for one of its Gpus."""
+    """Give a Job a Plan for a Gpu that nobody has booked."""
+    make_gpus(1, make_node("node-c"))
     send_frame(redis_client)
     job.plan = plan_on(job.owner, "single")
     job.save()

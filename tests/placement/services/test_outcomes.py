@@ -171,10 +171,6 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
         kind="job", reservation_id=job.reservation_id, job_id=job.pk, gpu=gpu,
         from_at=now, to_at=now, next_at=now,
     )  # fmt: skip
-    Job.objects.filter(pk=job.pk).update(
-        state=JobState.DONE, kind=Job.Kind.RECIPE, recipe="tiny-transformer",
-        recipe_settings={"layers": 2, "hidden": 64, "heads": 4, "seq": 64, "batch": 8},
-    )  # fmt: skip
     assert follow(now + timedelta(seconds=2))["settled"] == 0  # not counted yet
     UsageSummary.objects.filter(pk=summary.pk).update(
         n=9, memory_max_bytes=row.gpus[0]["others_bytes"] + 500, next_at=None
@@ -182,4 +178,8 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     assert follow(now + timedelta(seconds=3))["settled"] == 1
     row.refresh_from_db()
     assert row.gpus[0]["actual_bytes"] == 500 and row.gpus[0]["source"] == "gpu"
-    assert row.not_counted == "the recipe trains a model of its own, not the plan's"
+    job.state, job.kind, job.recipe = JobState.DONE, Job.Kind.RECIPE, "burn-in"
+    assert outcomes.why_not_counted(row, job) == "the recipe trains nothing"
+    job.recipe, job.recipe_settings = "tiny-transformer", {"layers": 2, "hidden": 64}
+    why = "the recipe trains a model of its own, not the plan's"
+    assert outcomes.why_not_counted(row, job) == why
