@@ -102,10 +102,7 @@ def launch_in(
     """
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
     checked = checked_form(*words, restart, launcher, environment_folder)
-    reservation = locked_reservation(user, reservation_id, now)
-    gap = is_gap(reservation.start, reservation.booked_end)
-    if gap and "backfill" not in marks:
-        raise LaunchInvalid({"reservation": "holds a gap for another job"})
+    reservation = _usable(user, reservation_id, now, for_gap="backfill" in marks)
     plan = _plan_of(user, plan_id, kind, launcher)
     where = _place(reservation, plan, node)
     _check_counts(reservation, where, gpu_count, retries)
@@ -203,6 +200,14 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     count = reservation.jobs.live().count()
     if count >= MOST_LIVE_JOBS:
         raise TooManyJobs(reservation=reservation.pk, live=count, most=MOST_LIVE_JOBS)
+    return reservation
+
+
+def _usable(user: User, pk: int, now: datetime, *, for_gap: bool) -> Reservation:
+    """Return a locked Reservation with room; one that fills a gap is for that Job."""
+    reservation = locked_reservation(user, pk, now)
+    if is_gap(reservation.start, reservation.booked_end) and not for_gap:
+        raise LaunchInvalid({"reservation": "holds a gap for another job"})
     return reservation
 
 
