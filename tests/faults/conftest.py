@@ -6,15 +6,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from celery import current_app
+from django.utils import timezone
 
 import gpuportal.celery
+from placement import services
 from placement.domain.orders import Order
+from placement.models import Job
 from placement.runners.base import JobFolder
 from placement.runners.local import LocalRunner
+from reservations import services as reservations
+from reservations.models import Reservation
+from tests.factories import make_gpus, make_node
 from tests.faults.lab import Lab
 from tests.placement import nodes
 from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
@@ -99,3 +106,20 @@ class Clock:
 def clock(node, tmp_path: Path) -> Clock:  # noqa: F811
     """A clock that can be set."""
     return Clock(node, tmp_path)
+
+
+@pytest.fixture
+def job(alice, redis_client) -> Job:
+    """A Job of Alice that waits, in a Reservation that runs; she is there."""
+    now = timezone.now()
+    row = make_node("red", last_seen_at=now)
+    held = reservations.book(
+        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
+        start=now, end=now.replace(minute=0, second=0, microsecond=0)
+        + timedelta(hours=6), now=now,
+    )  # fmt: skip
+    Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
+    return services.launch(
+        user=alice, reservation_id=held.pk, name="try", kind="recipe",
+        recipe="burn-in", now=now,
+    )  # fmt: skip

@@ -15,8 +15,7 @@ from placement.models import Job
 from placement.runners.orderdesk import OrderDesk
 from reservations import services as reservations
 from reservations.domain.lifecycle import State
-from reservations.models import LedgerEntry, Reservation
-from tests.factories import make_gpus, make_node
+from reservations.models import LedgerEntry
 from tests.placement.nodes import ended, make_order, until
 
 HOUR = 3600.0
@@ -62,22 +61,6 @@ def test_a_node_whose_clock_is_off_starts_nothing_but_stops_what_runs(
 
 
 # --- the portal's -----------------------------------------------------------------
-
-
-@pytest.fixture
-def job(alice, redis_client):
-    now = timezone.now()
-    row = make_node("red", last_seen_at=now)
-    held = reservations.book(
-        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
-        start=now, end=now.replace(minute=0, second=0, microsecond=0)
-        + timedelta(hours=6), now=now,
-    )  # fmt: skip
-    Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
-    return services.launch(
-        user=alice, reservation_id=held.pk, name="try", kind="recipe",
-        recipe="burn-in", now=now,
-    )  # fmt: skip
 
 
 def fact(job, event, at, **more):

@@ -14,28 +14,11 @@ from django.utils import timezone
 from placement import services
 from placement.models import Job, JobEvent
 from reservations import services as reservations
-from reservations.models import LedgerEntry, Reservation
-from tests.factories import make_gpus, make_node
+from reservations.models import LedgerEntry
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 POSTGRES = connection.vendor == "postgresql"
-
-
-@pytest.fixture
-def job(alice, redis_client):
-    now = timezone.now()
-    row = make_node("red", last_seen_at=now)
-    held = reservations.book(
-        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
-        start=now, end=now.replace(minute=0, second=0, microsecond=0)
-        + timedelta(hours=6), now=now,
-    )  # fmt: skip
-    Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
-    return services.launch(
-        user=alice, reservation_id=held.pk, name="try", kind="recipe",
-        recipe="burn-in", now=now,
-    )  # fmt: skip
 
 
 def hear(job, event, **more):

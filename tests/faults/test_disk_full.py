@@ -18,6 +18,7 @@ from placement.runners.orderdesk import OrderDesk
 from placement.runners.uploads import Uploader
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
+from tests.faults.lab import Ended
 from tests.placement import nodes
 from tests.placement.lab import onnx_bytes, signed_in
 from tests.placement.nodes import ended, living, make_order, script_order, until
@@ -95,22 +96,10 @@ def test_a_job_that_fills_the_disk_fails_by_that_and_its_log_arrives_whole(
     assert (status["event"], status["exit_code"]) == ("exited", 9)
     assert status["reason"] == "the disk of the node is full"
     assert status["log_bytes"] == folder.log_bytes() > 500_000
-    uploader, item = Uploader(here), Item(folder)
+    uploader, item = Uploader(here), Ended(folder)
     while uploader.piece(item):
         pass
     assert web.log_of(7) == folder.log.read_bytes()
-
-
-class Item:
-    """One log to upload."""
-
-    ended = True
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def report(self, **_what):
-        """Nothing is kept."""
 
 
 @root
@@ -134,9 +123,11 @@ def test_a_training_without_room_for_a_checkpoint_keeps_the_one_before(
 
     monkeypatch.chdir(small_disk)
     weights = {"w": torch.zeros(50_000)}
-    monkeypatch.setattr(checkpoints, "_everything", lambda _trainer: weights)
+    monkeypatch.setattr(checkpoints, "_beside", lambda _trainer: {})
     monkeypatch.setattr(checkpoints, "_about", lambda _trainer, step: {"step": step})
-    trainer = SimpleNamespace(ranks=SimpleNamespace(rank=0))
+    trainer = SimpleNamespace(
+        ranks=SimpleNamespace(rank=0), held=lambda to_read: dict(weights)
+    )
     store = distributed.HashStore()
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

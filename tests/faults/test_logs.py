@@ -13,24 +13,13 @@ from placement.runners.logpump import LogPump
 from placement.runners.uploads import Uploader
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
+from tests.faults.lab import Ended
 from tests.placement.lab import signed_in
 
 LOG_BYTES = 64 * 2**20
 MOST_BYTES = 24 * 2**20
 """A fraction of the log; a mebibyte is in memory at each of few places."""
 SELF = Path("/proc/self")
-
-
-class Ended:
-    """A log that is complete."""
-
-    ended = True
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def report(self, **_what):
-        """Nothing is kept."""
 
 
 def most_resident_bytes(*, anew: bool = False) -> int:
