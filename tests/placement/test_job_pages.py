@@ -361,12 +361,12 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     row.settled_at, row.step_ratio, row.memory_ratio = timezone.now(), 1.2, 0.9
     row.save()
     operator = signed_in(omar)
-    html = text_of(operator, "/jobs/measured/")
-    assert "+20 %" in html and "−10 %" in html and "nothing yet" in html
+    html = text_of(operator, "/jobs/measured/?gpus=simulated")
+    assert "+20 %" in html and "−10 %" in html and "nothing is learned" in html
     assert f'href="/jobs/{job.pk}/#plan"' in html
-    sheet = operator.get("/jobs/measured/?format=csv").content.decode()
+    sheet = operator.get("/jobs/measured/?gpus=simulated&format=csv").content.decode()
     assert sheet.splitlines()[1].startswith(f"{job.pk},single,")
-    assert "No job has run" in text_of(operator, "/jobs/measured/?gpus=simulated")
+    assert "No job has run" in text_of(operator, "/jobs/measured/")
     assert student.get("/jobs/measured/").status_code == 403
     assert "1 run on" in text_of(student, f"/jobs/{job.pk}/")
 

@@ -326,5 +326,5 @@ def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, g
 def test_the_page_asks_the_database_no_more_for_more_gpus(
     student, alice, gpus, redis_client, django_assert_max_num_queries
 ):
-    with django_assert_max_num_queries(25):
+    with django_assert_max_num_queries(28):
         student.get("/plan/")
