@@ -77,20 +77,13 @@ def change(
                 locked.gpus, window.start, window.end, also=reservation_id
             )
             row = locking.load_reservation(reservation_id, lock=True)
-            _check_row(row, version)
+            _check_row(row, version, wanted)
             # Staying on begins anew after the changed Window.
             row.end = min(row.end, row.booked_end)
             # Again: a tick may have begun it since it was read.
             window = new_window(row, start, end, now=now)
-            if row.state == State.ACTIVE and wanted != _gpu_ids(row):
-                raise NotChangeable(state=row.state, act="moved to other GPUs")
             held = allocations_of(row)
-            # What stays keeps its price: it is judged as it is charged.
-            locked = replace(locked, gpus=books.as_booked(locked.gpus, held))
-            request = Request(locked.gpus, window, now)
-            if row.state == State.CONFIRMED and window.start >= now:
-                begin, over = window.start, window.end
-                request = wish_of(locked, begin, over, now=now, policy=policy)
+            request = _request(row, locked, window, held, now=now, policy=policy)
             decision = _judge(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row
@@ -100,12 +93,43 @@ def change(
         refusal: Refusal = _taken(locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
-    if before.state == State.CONFIRMED:
-        _add_next_slot(refusal, before, wanted, window, now=now, policy=policy)
-    keep_refusal(
-        before.membership, wanted, window.start, window.end, refusal=refusal, now=now
-    )
+    _refused(refusal, before, wanted, window, now=now, policy=policy)
     raise refusal
+
+
+def _request(
+    row: Reservation,
+    locked: locking.Locked,
+    window: Window,
+    held: Sequence[Allocation],
+    *,
+    now: datetime,
+    policy: Policy,
+) -> Request:
+    """Return what is asked for; a new start waits until a Job in a gap has left.
+
+    What stays keeps its price: it is judged as it is charged.
+    """
+    locked = replace(locked, gpus=books.as_booked(locked.gpus, held))
+    if row.state != State.CONFIRMED or window.start < now:
+        return Request(locked.gpus, window, now)
+    return wish_of(locked, window.start, window.end, now=now, policy=policy)
+
+
+def _refused(
+    refusal: Refusal,
+    before: Reservation,
+    gpu_ids: Sequence[int],
+    window: Window,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> None:
+    """Say what would work instead, where it has not begun; keep the refusal."""
+    if before.state == State.CONFIRMED:
+        _add_next_slot(refusal, before, gpu_ids, window, now=now, policy=policy)
+    start, end = window.start, window.end
+    keep_refusal(before.membership, gpu_ids, start, end, refusal=refusal, now=now)
 
 
 def _add_next_slot(
@@ -134,12 +158,14 @@ def _gpu_ids(reservation: Reservation) -> list[int]:
     return list(rows.values_list("gpu_id", flat=True))
 
 
-def _check_row(row: Reservation, version: int) -> None:
+def _check_row(row: Reservation, version: int, wanted: list[int]) -> None:
     """Refuse a row that changed since it was shown, or cannot change any more."""
     if row.state not in State.live():
         raise NotChangeable(state=row.state, act="changed")
     if row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
+    if row.state == State.ACTIVE and wanted != _gpu_ids(row):
+        raise NotChangeable(state=row.state, act="moved to other GPUs")
 
 
 def new_window(

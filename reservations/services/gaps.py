@@ -112,24 +112,7 @@ def take(
     left = seconds_left(until, at)
     if left < max(1, shortest_seconds):
         raise GapGone(left_seconds=left, shortest_seconds=shortest_seconds)
-    window = Window(at, until)
-    rate = together(gpu.tariff for gpu in locked.gpus)
-    made = Reservation.objects.create(
-        user=chosen.user,
-        membership=chosen,
-        start=at,
-        end=until,
-        booked_end=at,
-        kind=Kind.FLEX,
-        state=State.ACTIVE,
-        cost_gpu_seconds=cost_gpu_seconds(window, rate=rate),
-        peaked=any(gpu.peak for gpu in locked.gpus),
-        purpose=purpose,
-        created_at=at,
-        # Whose Job begins at once is there.
-        checked_in_at=at,
-        decision={"rule": "3 gap", "decided_at": at.isoformat()},
-    )
+    made = _hold(locked, Window(at, until), purpose)
     try:
         with transaction.atomic():
             allocate(made, locked.gpus)
@@ -142,6 +125,28 @@ def take(
     books.audit("gap-taken", made, actor=None, now=at, gpus=gpu_pks)
     overstaying.publish(made, policy)
     return made
+
+
+def _hold(locked: locking.Locked, window: Window, purpose: str) -> Reservation:
+    """Write the Reservation that holds a gap: without booked time, and begun."""
+    chosen, at = locked.membership, window.start
+    rate = together(gpu.tariff for gpu in locked.gpus)
+    return Reservation.objects.create(
+        user=chosen.user,
+        membership=chosen,
+        start=at,
+        end=window.end,
+        booked_end=at,
+        kind=Kind.FLEX,
+        state=State.ACTIVE,
+        cost_gpu_seconds=cost_gpu_seconds(window, rate=rate),
+        peaked=any(gpu.peak for gpu in locked.gpus),
+        purpose=purpose,
+        created_at=at,
+        # Whose Job begins at once is there.
+        checked_in_at=at,
+        decision={"rule": "3 gap", "decided_at": at.isoformat()},
+    )
 
 
 @transaction.atomic

@@ -228,6 +228,11 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     services.stop_in_gaps(backfill_id=more.pk, user=alice, now=NOW + 2 * HOUR)
     more.refresh_from_db()
     assert more.state == "stopped"
+    assert Membership.objects.filter(user=bob).exists()
+
+
+def test_what_no_gap_could_do_is_refused_by_field(bob, node) -> None:
+    make_gpus(2, node)
     for wrong, field in (
         ({"shortest_minutes": 0}, "shortest_minutes"),
         ({"total_hours": 0.1}, "total_hours"),
@@ -239,4 +244,4 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
         with pytest.raises(LaunchInvalid) as refused:
             ask(bob, **wrong)
         assert field in refused.value.problems, wrong
-    assert Membership.objects.filter(user=bob).exists() and site_policy()
+    assert site_policy().gpus_at_once > 2 and not Backfill.objects.exists()
