@@ -66,6 +66,17 @@ def test_files_that_may_not_be_served_are_refused_with_the_reason(alice):
     assert list(model_files.folder().iterdir()) == [], "nothing is left of them"
 
 
+def nobody_is_served_by_root(web, upload):
+    """Where jobs have users of their own, and Alice has none."""
+    Node.objects.update(isolation="watched")
+    upload.seek(0)
+    form = {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
+            "deadline_ms": "50", "admits": "owner"}  # fmt: skip
+    assert b"none is set for you" in web.post("/serve/new/", form).content
+    assert not Job.objects.exists() and not Reservation.objects.exists()
+    Node.objects.update(isolation="none")
+
+
 def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     alice, carol, redis_client, client
 ):
@@ -89,15 +100,7 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     file = alice.model_files.get() if alice.model_files.exists() else None
     assert file is None, "a form that is wrong stores nothing"
 
-    # Where jobs have users of their own, nobody is served by root.
-    Node.objects.update(isolation="watched")
-    upload.seek(0)
-    form = {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
-            "deadline_ms": "50", "admits": "owner"}  # fmt: skip
-    assert b"none is set for you" in web.post("/serve/new/", form).content
-    assert not Job.objects.exists() and not Reservation.objects.exists()
-    Node.objects.update(isolation="none")
-
+    nobody_is_served_by_root(web, upload)
     upload.seek(0)
     page = web.post(
         "/serve/new/",
