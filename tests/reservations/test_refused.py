@@ -71,7 +71,19 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
         assert json.loads(json.dumps(again.fields)) == row.fields
         assert again.text() == row.text or row.rule == "gpu-taken"
         assert (row.next_slot is None) == (refusal.next_slot is None)
-    # A change is decided like a booking; what is only asked wrongly is no decision.
+    check_changes(lab, carol, one, four)
+    # One's own are on one's page, with what would have worked.
+    client.force_login(carol)
+    page = client.get(reverse("standing")).content.decode()
+    assert "Refused lately" in page and "under maintenance" in page
+    assert "What would have worked then" in page
+    client.force_login(bob)
+    assert "Refused lately" not in client.get(reverse("standing")).content.decode()
+
+
+def check_changes(lab, carol, one, four) -> None:
+    """A change is decided like a booking; what is only asked wrongly is no decision."""
+    before = RefusedRequest.objects.count()
     mine = lab.book(carol, [four], at(15), 1)
     with pytest.raises(Refusal):
         services.change(
@@ -85,14 +97,7 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
             version=mine.version + 1, now=NOW,
         )  # fmt: skip
     ask(lab, carol, [four], at(1), 1)
-    assert RefusedRequest.objects.count() == len(asked) + 1
-    # One's own are on one's page, with what would have worked.
-    client.force_login(carol)
-    page = client.get(reverse("standing")).content.decode()
-    assert "Refused lately" in page and "under maintenance" in page
-    assert "What would have worked then" in page
-    client.force_login(bob)
-    assert "Refused lately" not in client.get(reverse("standing")).content.decode()
+    assert RefusedRequest.objects.count() == before + 1
 
 
 def test_asking_costs_nothing_so_only_the_newest_refusals_stay(
