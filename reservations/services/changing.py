@@ -158,13 +158,13 @@ def _gpu_ids(reservation: Reservation) -> list[int]:
     return list(rows.values_list("gpu_id", flat=True))
 
 
-def _check_row(row: Reservation, version: int, wanted: list[int]) -> None:
+def _check_row(row: Reservation, version: int, wanted: list[int] | None = None) -> None:
     """Refuse a row that changed since it was shown, or cannot change any more."""
     if row.state not in State.live():
         raise NotChangeable(state=row.state, act="changed")
     if row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
-    if row.state == State.ACTIVE and wanted != _gpu_ids(row):
+    if wanted is not None and row.state == State.ACTIVE and wanted != _gpu_ids(row):
         raise NotChangeable(state=row.state, act="moved to other GPUs")
 
 

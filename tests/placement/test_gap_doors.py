@@ -93,7 +93,7 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     assert Backfill.objects.get(pk=row.pk).state == "stopped"
 
 
-def test_with_two_memberships_it_must_be_said_who_pays_for_gaps(alice) -> None:
+def test_with_two_memberships_it_must_be_said_who_pays(alice, carol) -> None:
     make_gpus(2, make_node("node-a"))
     call = Caller(alice)
     job = {"name": "by hand", "recipe": "burn-in", "recipe_settings": {"seconds": 5}}
