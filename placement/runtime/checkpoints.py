@@ -4,10 +4,12 @@
 optimizer's state of every parameter, the loss scale, where the data stood and the
 random numbers. All by the parameters' own names and as the parts that lie on each
 rank, so that another number of ranks, or another strategy, reads what it needs.
-``about.json`` beside it says the step. It is written into ``checkpoint.part/`` and
-renamed: a reader sees the old one or the new one, whole.
+``about.json`` beside it says the step. It is written into ``checkpoint.part/``, and
+the two change names at once: a reader sees the old one or the new one, whole, also
+when the writer is killed.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -22,6 +24,9 @@ from placement.runtime.trainer import Trainer
 
 CHECKPOINT = Path("checkpoint")
 VERSION = 1
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+"""linux/fcntl.h, linux/fs.h."""
 
 
 class CheckpointUnusable(ValueError):
@@ -43,11 +48,30 @@ def save(trainer: Trainer, step: int) -> None:
     if first_here:
         draft.mkdir(exist_ok=True)
         (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
-        if CHECKPOINT.is_dir():
-            shutil.rmtree(CHECKPOINT)
-        draft.replace(CHECKPOINT)
+        _put_in_place(draft)
     if rank == 0:
         print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)
+
+
+def _put_in_place(draft: Path) -> None:
+    """Give the draft the checkpoint's name, and delete what had it before.
+
+    By RENAME_EXCHANGE of renameat2(2). File systems without it (NFS) have a moment
+    with no checkpoint, between two renames.
+    """
+    if not CHECKPOINT.is_dir():
+        draft.replace(CHECKPOINT)
+        return
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+    names = os.fsencode(draft), os.fsencode(CHECKPOINT)
+    if rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+        shutil.rmtree(draft)
+        return
+    before = CHECKPOINT.with_suffix(".before")
+    shutil.rmtree(before, ignore_errors=True)
+    CHECKPOINT.replace(before)
+    draft.replace(CHECKPOINT)
+    shutil.rmtree(before)
 
 
 def resume(trainer: Trainer) -> int:
