@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "next_slot",
+                    "works_instead",
                     models.JSONField(
                         blank=True,
                         help_text="What was told to work instead.",

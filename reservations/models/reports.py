@@ -57,7 +57,7 @@ class RefusedRequest(models.Model):
     rule = models.CharField(max_length=40, help_text="The refusal's code.")
     text = models.CharField(max_length=600, help_text="As it was told.")
     fields = models.JSONField(default=dict, help_text="The numbers of the refusal.")
-    next_slot = models.JSONField(
+    works_instead = models.JSONField(
         null=True, blank=True, help_text="What was told to work instead."
     )
     inputs = models.JSONField(

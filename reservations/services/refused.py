@@ -151,7 +151,7 @@ def _keep(
             rule=told.code[:40],
             text=told.text(timezone.get_current_timezone())[:600],
             fields=told.fields,
-            next_slot=None
+            works_instead=None
             if slot is None
             else {
                 "gpu_ids": list(slot.gpu_ids),

@@ -143,7 +143,7 @@ def _refused(shown: MembershipStanding | None) -> list[Refused]:
         return []
     found = []
     for row in RefusedRequest.objects.filter(membership=shown.membership)[:REFUSED]:
-        slot = row.next_slot or {}
+        slot = row.works_instead or {}
         at = datetime.fromisoformat(slot["start"]) if slot else None
         found.append(Refused(row, at, slot.get("kind", "")))
     return found

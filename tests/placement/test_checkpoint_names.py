@@ -1,6 +1,5 @@
 """A checkpoint takes the name of the one before it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -23,5 +22,5 @@ def test_the_newest_checkpoint_has_the_name_and_nothing_else_is_left(
         (draft / "about.json").write_text(str(step))
         checkpoints._put_in_place(draft)
 
-        assert os.listdir() == ["checkpoint"]
+        assert list(Path().iterdir()) == [Path("checkpoint")]
         assert Path("checkpoint/about.json").read_text() == str(step)

@@ -75,6 +75,22 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     status, text = gp(tmp_path, "log", job.pk, "--follow")
     assert status == 1 and f"job {job.pk} stopped: stopped by its owner" in text
     settings.MEDIA_ROOT = tmp_path
+    _files_come_back(tmp_path, job)
+    assert gp(tmp_path, "release", made.pk)[0] == 0
+    made.refresh_from_db()
+    assert made.state in ("released", "cancelled")
+
+    status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
+    assert status == 2 and text.startswith("gp.py: "), text
+    assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
+    assert gp(tmp_path, "find", "--hours", "many")[0] == 2
+    assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
+    _bad_input_is_told(tmp_path, live_server.url, token)
+    assert json.loads(kept.read_text())["token"] == token
+
+
+def _files_come_back(tmp_path, job):
+    """What a job left is listed and brought, never over what is there."""
     left = ResultFile.objects.create(
         job=job, attempt=0, path="plots/loss.svg", size_bytes=4,
         sha256=hashlib.sha256(b"<svg").hexdigest(), complete_at=timezone.now(),
@@ -87,22 +103,16 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert gp(tmp_path, *got) == (0, f"{place}\n") and place.read_bytes() == b"<svg"
     assert gp(tmp_path, *got)[0] == 2  # nothing is written over
     assert gp(tmp_path, "files", job.pk, "other")[0] == 2
-    assert gp(tmp_path, "release", made.pk)[0] == 0
-    made.refresh_from_db()
-    assert made.state in ("released", "cancelled")
 
-    status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
-    assert status == 2 and text.startswith("gp.py: "), text
-    assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
-    assert gp(tmp_path, "find", "--hours", "many")[0] == 2
-    assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
+
+def _bad_input_is_told(tmp_path, url, token):
+    """Wrong addresses, tokens and numbers, each with its exit status."""
     dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
     assert gp(tmp_path, "mine", **dead)[0] == 3
     plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
     assert "begins with https://" in gp(tmp_path, "mine", **plain)[1]
     assert gp(tmp_path, "extend", 99, "--hours", "nan")[0] == 2
     assert gp(tmp_path, "find", "--hours", -3)[0] == 2
-    assert gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN="")[0] == 2
-    wrong = {"GPUPORTAL_URL": live_server.url, "GPUPORTAL_TOKEN": "gp_wrong"}
+    assert gp(tmp_path, "login", url, GPUPORTAL_TOKEN="")[0] == 2
+    wrong = {"GPUPORTAL_URL": url, "GPUPORTAL_TOKEN": "gp_wrong"}
     assert gp(tmp_path, "jobs", **wrong)[0] == 1
-    assert json.loads(kept.read_text())["token"] == token

@@ -70,7 +70,7 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
         again = recompute_refusal(row.inputs, policy)
         assert json.loads(json.dumps(again.fields)) == row.fields
         assert again.text() == row.text or row.rule == "gpu-taken"
-        assert (row.next_slot is None) == (refusal.next_slot is None)
+        assert (row.works_instead is None) == (refusal.next_slot is None)
     check_changes(lab, carol, one, four)
     # One's own are on one's page, with what would have worked.
     client.force_login(carol)
