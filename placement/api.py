@@ -99,9 +99,10 @@ def job_log_search(
     job_id: int,
     q: str = Query(..., min_length=1, max_length=logs.MOST_WANTED_CHARACTERS),
     offset: int = Query(0, ge=0, le=2**40),
+    part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
     """Lines of the whole stored log that hold a text, from a byte offset on."""
-    return asdict(logs.search(_one(request, job_id), q, offset=offset))
+    return asdict(logs.search(_one(request, job_id), q, offset=offset, part=part))
 
 
 @router.get("/jobs/{int:job_id}/numbers")

@@ -14,6 +14,7 @@ import { showProgress } from "./progress.js";
 import { LogRows } from "./rows.js";
 import { showJob } from "./status.js";
 import { startTabs } from "./tabs.js";
+import { startWholeSearch } from "./whole.js";
 
 const FIRST_TAIL_BYTES = 128 * 1024;
 const GPU_CHART_MS = 60_000;
@@ -44,6 +45,10 @@ const log = new LogStream({ rows, skip: at("log-skip"), size: at("log-size") }, 
   const numbers = numbersOf(line);
   if (numbers) charts.add(numbers);
 });
+startWholeSearch({
+  search: at("log-search"), button: at("log-whole"), box: at("log-hits"), words: at("log-hits-words"),
+  lines: at("log-hits-lines"), more: at("log-hits-more"), close: at("log-hits-close"),
+}, (text, offset) => json(`/api/v1/jobs/${job.id}/log/search?${new URLSearchParams({ q: text, offset, part: page.log_part })}`));
 const timeLeft = new TimeLeft({ fill: at("ring-fill"), figure: at("left-figure"), words: at("left-words") });
 let gpus = null;
 

@@ -73,6 +73,17 @@ def test_a_million_lines_do_not_hurt_the_browser(
     expect(page.locator("#log-found")).to_have_text("1 of 1 line")
     assert time.monotonic() - began < 2
     assert logs.size(running) == voice.offset
+    page.locator("#log-search").fill("FIRST line")
+    page.get_by_role("button", name="In the whole log").click()
+    expect(page.locator("#log-hits-words")).to_contain_text("is in 1 line of all")
+    expect(page.locator("#log-hits li")).to_have_text("at 0 B first line")
+    page.locator("#log-search").fill("step=1999 ")
+    page.get_by_role("button", name="In the whole log").click()
+    expect(page.locator("#log-hits-words")).to_contain_text("is in 100 lines of the")
+    page.get_by_role("button", name="Look on").click()
+    expect(page.locator("#log-hits-words")).to_contain_text("is in 200 lines of the")
+    page.locator("#log-hits").get_by_role("button", name="Close").click()
+    expect(page.locator("#log-hits")).to_be_hidden()
 
 
 def test_finding_stops_following_and_goes_from_hit_to_hit(
