@@ -186,7 +186,7 @@ def _lines(
     title: str, before: list[int], after: list[int], most_gpu_seconds: int
 ) -> DayLines:
     """Draw both; a scale of 0 is that of the highest day."""
-    most = max(most_gpu_seconds, *before, *after) or 1
+    most = max(most_gpu_seconds, *before, *after) or DAY_SECONDS
     return DayLines(
         title,
         _points(before, most),
