@@ -25,7 +25,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
 # They mostly wait for processes of their own, in the browser or not.
-PORTALS = ("tests/portal", "tests/flows")
+PORTALS = ("tests/portal", "tests/flows", "tests/faults")
 TELEMETRY = "tests/telemetry"
 # Nothing was collected: no failure where arguments leave no database test over.
 NO_TESTS = 5

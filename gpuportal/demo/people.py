@@ -91,8 +91,11 @@ def _offered(by_login: dict[str, Membership], now: datetime) -> None:
 
 
 def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
-    """Bob's group measures on the spare Gpu, an hour every week."""
-    bob = by_login["bob"]
+    """Eve measures on the spare Gpu, an hour every week.
+
+    Not who signs in at a first look: their bookings would be used up.
+    """
+    eve = by_login["eve"]
     gpu = Gpu.objects.get(node__name=SPARE[0], index=SPARE[1])
     local = timezone.localtime(now)
     rule = Rule(
@@ -101,7 +104,7 @@ def _weekly(by_login: dict[str, Membership], now: datetime) -> None:
         duration_seconds=3600, times=6,
     )  # fmt: skip
     wanted = series.wish(
-        user=bob.user, membership=bob, gpu_ids=[gpu.pk], rule=rule,
+        user=eve.user, membership=eve, gpu_ids=[gpu.pk], rule=rule,
         purpose="weekly benchmark", now=now,
     )  # fmt: skip
     series.create(wanted, skip_refused=True, now=now)

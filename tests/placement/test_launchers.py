@@ -103,7 +103,7 @@ def test_python_runs_with_the_environment_that_its_owner_names(node, serve):
         "GPUPORTAL_PLAN plan.json",
     ]
     modes = {p.name: p.stat().st_mode & 0o777 for p in folder.work.iterdir()}
-    assert modes == {"script": 0o700, **dict.fromkeys(files, 0o600)}
+    assert modes == {"script": 0o700, "results": 0o700, **dict.fromkeys(files, 0o600)}
 
 
 def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
@@ -138,4 +138,4 @@ def test_files_that_are_not_those_ordered_are_never_written(node, serve):
     web.files = b"{}"
     other = launched(node, web, "", job=2, files_sha256="0" * 64)
     assert "not the one that was ordered" in ended(other)["reason"]
-    assert not any(other.work.iterdir())
+    assert [path.name for path in other.work.rglob("*")] == ["results"]

@@ -242,6 +242,7 @@ def test_a_killed_worker_leaves_the_job_and_finds_it_again(
     send(make_order(settings={"seconds": 60, "lines_per_second": 5}))
     until(lambda: "started" in events(redis_client), 30)
     job = JobFolder.of(folder / "node" / "jobs", 7, 1)
+    until(lambda: job.read("reported").get("started"))
     leader = job.read("shim")["pgid"]
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()

@@ -100,6 +100,7 @@ def test_the_environment_holds_nothing_of_ours(node, serve, monkeypatch):
         "GPUPORTAL_JOB", "GPUPORTAL_ATTEMPT", "GPUPORTAL_NODE", "GPUPORTAL_USER",
         "GPUPORTAL_GPUS", "GPUPORTAL_GPU_COUNT", "GPUPORTAL_SIMULATED",
         "GPUPORTAL_ENDS_AT", "GPUPORTAL_RUN", "GPUPORTAL_RESUMES_JOB",
+        "GPUPORTAL_RESULTS",
     }  # fmt: skip
 
 

@@ -62,7 +62,10 @@ def test_what_may_happen_to_a_job_is_said_on_its_page(
     page.locator("#restart").select_option("")
     expect(page.locator("#move-accept")).to_be_disabled()
     page.locator("#may-move").check()
-    expect(page.get_by_text("Noted.").last).to_be_visible()
+    noted = page.locator(".toast", has_text="Noted.").last
+    expect(noted).to_be_visible()
+    # Half faded in it has not its colours yet.
+    noted.evaluate("one => Promise.all(one.getAnimations().map(all => all.finished))")
     axe()
     fits(page)
     page.locator("#move-decline").click()

@@ -59,7 +59,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
     lab = Lab()
     bob = lab.people["bob"]
     Membership.objects.filter(user=bob).update(quota_gpu_seconds=36_000)
-    lab.hold("alice", [0], 9, 11, kind="flex")
+    lab.hold("alice", [0], 14, 16, kind="flex")
     past = lab.hold("bob", [1], 1, 2, state="refunded")
     Token.objects.create(
         membership=bob.memberships.get(), given_for=past, reason="a GPU was lost"
@@ -67,7 +67,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
     with page_of(browser, live_asgi, bob) as page:
         gpu = lab.gpus[0].pk
         page.goto(
-            f"/calendar/?gpus={gpu}&start={lab.tomorrow}T09:00&end={lab.tomorrow}T14:00"
+            f"/calendar/?gpus={gpu}&start={lab.tomorrow}T14:00&end={lab.tomorrow}T19:00"
         )
         refusal = page.locator("#verdict .refusal")
         expect(refusal).to_have_attribute("data-code", "flex-held")
