@@ -38,6 +38,9 @@ class SimulatedNode:
     linked: bool
 
 
+LOGINS = ("omar", "alice", "bob", "carol")
+"""Only these can sign in at first; the operator gives the others a password."""
+
 GROUPS = (
     Group(
         "vision",

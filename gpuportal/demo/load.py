@@ -23,6 +23,7 @@ from gpuportal.demo.lab import (
     COMMANDS,
     GIB,
     GROUPS,
+    LOGINS,
     LOST,
     MAINTENANCE,
     NODES,
@@ -51,8 +52,6 @@ from telemetry.models import Gpu, Node
 PAST = timedelta(days=14)
 AHEAD = timedelta(days=5)
 GRID_SECONDS = 300
-# Only these can sign in at first; the operator gives the others a password.
-LOGINS = ("omar", "alice", "bob", "carol")
 
 
 @dataclass(frozen=True)

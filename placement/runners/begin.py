@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from placement.runners.programs import checked_argv
 
 CANNOT_START = 126
 CHECKPOINT = "checkpoint"
+OURS = Path(__file__).resolve().parents[2]
+"""What served models and recipes are run from."""
 """The folder in a Job's own one that is taken over by the Job that goes on."""
 
 
@@ -102,7 +105,8 @@ class Begin:
         for name, shown in (("tmp", "/tmp"), ("var-tmp", "/var/tmp")):
             accounts.own_folder(folder / name, self.identity)
             places.append((folder / name, Path(shown)))
-        mounts.close_off(places)
+        own = Path(self.argv[0]).is_relative_to(sys.prefix)
+        mounts.close_off(places, kept=(Path(sys.prefix), OURS) if own else ())
 
     def _check_reach(self, argv: list[str]) -> None:
         if self.identity is None:

@@ -19,11 +19,14 @@ SYSTEM = ("/usr", "/etc", "/boot", "/efi")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def close_off(places: Sequence[tuple[Path, Path]]) -> None:
+def close_off(
+    places: Sequence[tuple[Path, Path]], *, kept: Sequence[Path] = ()
+) -> None:
     """Show other folders in the place of some, and the system's own read-only.
 
     Args:
         places: (what is shown, where); both exist.
+        kept: folders that stay where they are, read-only, also below such a place.
 
     Raises:
         OSError: the kernel refuses, or a folder would hide what is shown.
@@ -33,9 +36,23 @@ def close_off(places: Sequence[tuple[Path, Path]]) -> None:
             raise OSError(f"{source} lies in {shown} itself, which is to be private")
     _checked(_libc.unshare(CLONE_NEWNS), "unshare")
     _mount(None, "/", MS_REC | MS_PRIVATE)
+    hidden = [
+        (os.open(path, os.O_PATH | os.O_DIRECTORY), path)
+        for path in kept
+        if any(path.is_relative_to(shown) for _, shown in places)
+        and not any(path.is_relative_to(other) for other in kept if other != path)
+    ]
     for source, shown in places:
         _mount(str(source), str(shown), MS_BIND)
         _mount(None, str(shown), MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
+    for descriptor, path in hidden:
+        for folder in (*reversed(path.parents), path):
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(0o711)
+        _mount(f"/proc/self/fd/{descriptor}", str(path), MS_BIND | MS_REC)
+        _mount(None, str(path), MS_REMOUNT | MS_BIND | MS_RDONLY)
+        os.close(descriptor)
     for path in map(Path, SYSTEM):
         if path.is_dir() and not path.is_symlink():
             _mount(str(path), str(path), MS_BIND | MS_REC)

@@ -160,7 +160,7 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
             return asyncio.run(ready())
         return False
 
-    until(asked, seconds=90)
+    until(asked, seconds=30)
     file = next(folder.models.iterdir())
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (UID, 0o400)
     status = Path(f"/proc/{folder.read('status')['pid']}/status").read_text()
