@@ -117,10 +117,10 @@ def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
     """
     if len(counts) < 2:
         return ""
-    if launcher is Launcher.PYTHON:
-        return "python starts one process, and the plan is for several nodes"
+    told = ", ".join(map(str, counts))
+    if launcher is Launcher.PYTHON and max(counts) > 1:
+        return f"python starts one process on each node, and the GPUs there are {told}"
     if launcher is Launcher.ACCELERATE and len(set(counts)) > 1:
-        told = ", ".join(map(str, counts))
         return f"accelerate starts as many ranks on each node, and there are {told}"
     return ""
 
@@ -128,14 +128,19 @@ def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
 def _accelerate(ranks: Ranks) -> list[str]:
     count = len(ranks.gpu_uuids)
     if (meeting := ranks.meeting) is not None:
+        # With a file its own distributed_type says what is run (FSDP, DeepSpeed):
+        # --multi_gpu would be taken instead of it.
         known = [f"--config_file={ranks.folder}/{ACCELERATE}"]
+        plain = ["--mixed_precision=no", "--dynamo_backend=no", "--multi_gpu"]
         return [
-            *(known if ACCELERATE in ranks.files else ["--mixed_precision=no"]),
-            "--multi_gpu",
+            *(known if ACCELERATE in ranks.files else plain),
+            # Each node has its own command; the default goes to the others by ssh.
+            "--deepspeed_multinode_launcher=standard",
             f"--num_machines={len(meeting.counts)}",
             f"--machine_rank={meeting.node_rank}",
             f"--num_processes={meeting.world}",
             "--rdzv_backend=static",
+            f"--rdzv_conf=timeout={MEETING_SECONDS}",
             f"--main_process_ip={meeting.address}",
             f"--main_process_port={meeting.port}",
         ]
@@ -159,9 +164,12 @@ def _deepspeed(ranks: Ranks) -> list[str]:
     meeting = ranks.meeting
     counts = meeting.counts if meeting else (len(gpus),)
     own = meeting.node_rank if meeting else 0
+    # It counts local ranks as rank % processes, which on a further node need not begin
+    # at 0: the Gpus are turned so that each rank still gets its own.
+    turn = -meeting.first_rank % len(gpus) if meeting else 0
     # Of the other nodes only how many there are is needed.
     nodes = {
-        "localhost" if not meeting else f"node{number}": list(gpus)
+        "localhost" if not meeting else f"node{number}": [*gpus[turn:], *gpus[:turn]]
         if number == own
         else list(range(count))
         for number, count in enumerate(counts)

@@ -109,6 +109,8 @@ def environment(
     }
     if order.meeting is not None:
         facts |= meetings.environment(order.meeting, web_url)
+        if order.launcher == Launcher.PYTHON:
+            facts |= meetings.only_rank(order.meeting)
     if name:
         facts |= {"USER": name, "LOGNAME": name}
     if order.recipe is not None:

@@ -64,6 +64,21 @@ def environment(meeting: Meeting, web_url: str) -> dict[str, str]:
     return facts
 
 
+def only_rank(meeting: Meeting) -> dict[str, str]:
+    """Return what a launcher would say to the only rank of this node.
+
+    Names: torch.distributed, "Environment variable initialization", and torchrun's.
+    """
+    return {
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
+        "WORLD_SIZE": str(meeting.world),
+        "RANK": str(meeting.first_rank),
+        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+    }
+
+
 def own_address(web_url: str) -> str:
     """Return the address by which this node reaches the portal; others reach it there.
 

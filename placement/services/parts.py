@@ -35,7 +35,8 @@ from telemetry.models import Gpu, Node
 
 ABSENT_SECONDS = 15.0
 PORTAL = "portal"
-OF_RANKS = (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED)
+OF_NODES = tuple(Launcher)[1:]
+"""All but the script that starts itself: that one begins on one node."""
 ON_NODE = (JobState.STARTING, JobState.RUNNING)
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def planned_nodes(
     if plan is None:
         return []
     by_recipe = recipe in BY_TORCHRUN and runs_by_plan(plan.plan)
-    by_launcher = launcher in OF_RANKS
+    by_launcher = launcher in OF_NODES
     if not (by_recipe if kind == Job.Kind.RECIPE else by_launcher):
         return []
     nodes = [name for name, _ in gpus_by_node(plan.plan)]

@@ -20,16 +20,15 @@ from placement.runners.base import JobFolder
 from placement.runners.local import LocalRunner, shim_lives
 
 GIB = 2**30
-AUTHORIZATION = "Node node1:token-of-node1"
 
 
-def make_settings(folder: Path, **changes: Any) -> NodeSettings:
-    """Return the settings of node ``node1`` with everything under a folder."""
+def make_settings(folder: Path, *, name: str = "node1", **changes: Any) -> NodeSettings:
+    """Return the settings of a node with everything under a folder."""
     token, key = folder / "node.token", folder / "order_key.pub"
-    token.write_text("token-of-node1")
+    token.write_text(f"token-of-{name}")
     key.write_text(signing.public_key_pem())
     known = NodeSettings(
-        name="node1",
+        name=name,
         redis_url=os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:1"),
         web_url="http://127.0.0.1:1",
         token_file=token,
@@ -67,14 +66,16 @@ def make_order(**changes: Any) -> Order:
 class Web:
     """A web of one's own that gives out one script and takes logs, over HTTP."""
 
-    def __init__(self, script: str = "") -> None:
+    def __init__(
+        self, script: str = "", *, names: tuple[str, ...] = ("node1",)
+    ) -> None:
         self.script = script.encode()
         self.files = b""
         self.pages: dict[str, bytes] = {}
         """Address -> what else it gives out."""
         self.logs: dict[str, bytes] = {}
         self.down = False
-        web = self
+        web, known = self, {f"Node {name}:token-of-{name}" for name in names}
 
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_: object) -> None:
@@ -87,7 +88,7 @@ class Web:
                 self.wfile.write(body)
 
             def do_GET(self) -> None:
-                if web.down or self.headers["Authorization"] != AUTHORIZATION:
+                if web.down or self.headers["Authorization"] not in known:
                     self.answer(503 if web.down else 401, b"")
                     return
                 files = self.path.endswith("/files")

@@ -69,6 +69,9 @@ def config(plan: Plan) -> Made:
             "deepspeed_config_file": "deepspeed.json",
             "zero3_init_flag": strategy == "fsdp",
         }
+        if len(nodes) > 1:
+            # Started on each node; the default would go to the others by ssh.
+            values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
         # DeepSpeed's own file says the precision.
         del values["mixed_precision"]
     if launch["precision"] in ("bf16", "fp16"):

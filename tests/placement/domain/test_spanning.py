@@ -1,7 +1,8 @@
 """Jobs over several nodes: what the parts make of the whole, and where ranks meet."""
 
+import base64
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -129,10 +130,22 @@ def test_each_launcher_is_told_of_the_other_nodes_or_refuses_in_words():
     assert {"--num_machines=2", "--machine_rank=1", "--num_processes=3"} <= {
         *accelerate
     }
+    # By ssh nothing goes, and the Plan's file says which kind it is, not an option.
+    assert {"--multi_gpu", "--deepspeed_multinode_launcher=standard"} <= {*accelerate}
+    known = script_command(
+        Launcher.ACCELERATE, "/s", [], replace(ranks, files=("accelerate.json",))
+    )
+    assert "--config_file=/job/accelerate.json" in known and "--multi_gpu" not in known
     deepspeed = script_command(Launcher.DEEPSPEED, "/s", [], ranks)
+    (world,) = [word for word in deepspeed if word.startswith("--world_info=")]
+    # Rank 1 counts itself there as local rank 1 % 2, and 2 as 0.
+    assert json.loads(base64.urlsafe_b64decode(world[13:])) == {
+        "node0": [0], "node1": ["GPU-b", "GPU-a"],
+    }  # fmt: skip
     assert "--node_rank=1" in deepspeed and "--master_addr=10.0.0.1" in deepspeed
     assert not any("f" * 32 in word for word in torchrun + accelerate + deepspeed)
     assert "1, 2" in why_not_on_nodes(Launcher.ACCELERATE, (1, 2))
-    assert "one process" in why_not_on_nodes(Launcher.PYTHON, (1, 1))
+    assert "one process" in why_not_on_nodes(Launcher.PYTHON, (1, 2))
+    assert why_not_on_nodes(Launcher.PYTHON, (1, 1)) == ""
     assert why_not_on_nodes(Launcher.DEEPSPEED, (1, 2)) == ""
     assert why_not_on_nodes(Launcher.PYTHON, (2,)) == ""
