@@ -8,13 +8,23 @@ did, for a reason that names its node and rank.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from placement.domain.lifecycle import JobState
 
-_RANK = re.compile(r"gpuportal: (rank \d+ ended (?:by (SIG\w+)|with exit code \d+))")
+LOST_PEERS = "it lost the connection to ranks of other nodes"
+"""A node's reason where that is how its own ranks ended: not what was first."""
+_LOST = re.compile(
+    r"gloo/transport/\S+\] .*(?:closed|reset) by peer|ncclRemoteError"
+    r"|Did the remote server shutdown or crash"
+)
+_OURS = re.compile(r"gpuportal: rank (\d+) ended (?:by (SIG\w+)|with exit code (\d+))")
+_TORCH_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)")
+_TORCH_CODE = re.compile(r"exitcode +: (-?\d+) \(pid: \d+\)")
+_DEEPSPEED = re.compile(r".*\[launch\.py:.* exits with return code = (-?\d+)")
 ENDS = (JobState.LOST, JobState.FAILED, JobState.STOPPED, JobState.DONE)
 """The whole ends as the first of these that a part ended as."""
 BAD = frozenset({JobState.LOST, JobState.FAILED})
@@ -38,6 +48,29 @@ def gpus_by_node(plan: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [(node, uuids) for node, uuids in found.items() if uuids]
 
 
+def ending(exit_code: int) -> str:
+    """Say how a rank ended.
+
+    >>> ending(-9), ending(3)
+    ('ended by SIGKILL', 'ended with exit code 3')
+    """
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"ended by signal {-exit_code}"
+
+
+def lost_peers(log: str) -> bool:
+    """Say whether the end of a log tells of ranks elsewhere that were gone.
+
+    As gloo, NCCL and torch's store word it; a lost connection to anything else is not
+    meant.
+    """
+    return _LOST.search(log) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class PartInfo:
     """What is known of one part."""
@@ -59,10 +92,25 @@ class PartInfo:
         return f"ranks {self.first_rank} to {self.first_rank + self.ranks - 1}"
 
     @property
-    def said(self) -> re.Match[str] | None:
-        """What its launcher said of the rank that failed first there."""
-        lines = (_RANK.fullmatch(line.strip()) for line in reversed(self.last_lines))
-        return next((found for found in lines if found), None)
+    def said(self) -> str:
+        """What its launcher said of the rank that failed first there; "": nothing.
+
+        Our own in one line; torchrun and accelerate in a table whose last entry is the
+        root cause ("torch.distributed.elastic.multiprocessing.errors"); DeepSpeed's
+        ``launch.py`` does not say which.
+        """
+        how = ""
+        for line in reversed([line.strip() for line in self.last_lines]):
+            if _OURS.fullmatch(line):
+                return line.removeprefix("gpuportal: ")
+            if found := _DEEPSPEED.fullmatch(line):
+                one = "" if self.ranks == 1 else "one of "
+                return f"{one}{self.rank_words} {ending(int(found[1]))}"
+            if found := _TORCH_CODE.fullmatch(line):
+                how = how or ending(int(found[1]))
+            elif how and (found := _TORCH_RANK.fullmatch(line)):
+                return f"rank {found[1]} {how}"
+        return ""
 
 
 def ended_as(states: Collection[JobState]) -> JobState | None:
@@ -81,24 +129,25 @@ def ended_as(states: Collection[JobState]) -> JobState | None:
 def culprit(parts: Sequence[PartInfo]) -> PartInfo | None:
     """Return the part that the others went down with; None: none failed.
 
-    One that was lost; else one whose rank was ended by a signal: that those of other
-    nodes lost their connection is what follows. Else the first.
+    One that was lost; else one whose rank was ended by a signal; else one that did not
+    end because its connection to the others did, which is what follows. Else the first.
     """
     bad = [part for part in parts if part.state in BAD]
 
-    def order(part: PartInfo) -> tuple[bool, bool, float, int]:
-        signal = part.said.group(2) if part.said else None
-        first = signal is not None and signal != CONSEQUENCE
-        return part.state is not JobState.LOST, not first, part.ended_at, part.number
+    def order(part: PartInfo) -> tuple[bool, bool, bool, float, int]:
+        said = part.said
+        first = " by SIG" in said and not said.endswith(CONSEQUENCE)
+        follows = part.reason == LOST_PEERS
+        lives = part.state is not JobState.LOST
+        return lives, not first, follows, part.ended_at, part.number
 
     return min(bad, key=order, default=None)
 
 
 def reason_of(part: PartInfo) -> str:
     """Return why the whole ends, with node and rank."""
-    said = part.said
-    if said is not None:
-        return f"{part.node}: {said.group(1)}"
+    if said := part.said:
+        return f"{part.node}: {said}"
     why = part.reason or "it failed there"
     if part.node in why:
         return f"{part.rank_words}: {why}"

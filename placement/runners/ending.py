@@ -1,11 +1,15 @@
-"""Why a shim ends its Job, and what tells it that the portal has ended."""
+"""Why a Job ends: by its shim, by the portal's end, by ranks of other nodes."""
 
 import os
 import time
 from dataclasses import dataclass
 
-from placement.domain.orders import remaining_seconds
+from placement.domain.orders import Order, remaining_seconds
+from placement.domain.spanning import LOST_PEERS, lost_peers
 from placement.runners.base import JobFolder
+
+TAIL_BYTES = 64 * 1024
+"""More than the tracebacks of all ranks of a node and their launcher's."""
 
 
 @dataclass
@@ -57,3 +61,13 @@ def supervisor() -> int | None:
         read, write = os.pipe2(os.O_CLOEXEC)
         os.close(write)
         return read
+
+
+def broken_off(folder: JobFolder, order: Order) -> str:
+    """Return the reason where a Job failed because ranks of other nodes were gone."""
+    if order.meeting is None:
+        return ""
+    with folder.log.open("rb") as file:
+        file.seek(max(0, folder.log_bytes() - TAIL_BYTES))
+        told = file.read(TAIL_BYTES).decode(errors="replace")
+    return LOST_PEERS if lost_peers(told) else ""

@@ -10,11 +10,11 @@ where they meet.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Mapping
 
 from placement.domain.launchers import MEETING_SECONDS
+from placement.domain.spanning import ending
 
 OWN_MODEL = "own-model"
 FAILED = 1
@@ -33,20 +33,6 @@ def meeting(environ: Mapping[str, str]) -> list[str]:
         *("--master-addr", environ["GPUPORTAL_MEETING_ADDRESS"]),
         *("--master-port", environ["GPUPORTAL_MEETING_PORT"]),
     ]
-
-
-def ending(exit_code: int) -> str:
-    """Say how a rank ended.
-
-    >>> ending(-9), ending(3)
-    ('ended by SIGKILL', 'ended with exit code 3')
-    """
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"ended by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"ended by signal {-exit_code}"
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,14 @@ from placement.domain.launchers import Launcher, Ranks, script_command, why_not_
 from placement.domain.lifecycle import JobState
 from placement.domain.meeting import Carried, Meeting
 from placement.domain.orders import parse_order
-from placement.domain.spanning import PartInfo, culprit, ended_as, reason_of
+from placement.domain.spanning import (
+    LOST_PEERS,
+    PartInfo,
+    culprit,
+    ended_as,
+    lost_peers,
+    reason_of,
+)
 from placement.runners import meetings
 from placement.runtime import launch
 from tests.placement.nodes import make_order
@@ -53,6 +60,34 @@ def test_the_reason_names_the_node_and_rank_that_failed_first():
     assert reason_of(gone).startswith("lab-1 (ranks 2 to 3): the process that kept")
     assert culprit([part(0, "stopped"), part(1, "done")]) is None
     assert launch.ending(-9) == "ended by SIGKILL"
+
+
+TABLE = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_00:43:31
+  host      : localhost
+  rank      : 3 (local_rank: 1)
+  exitcode  : {} (pid: 30445)
+  error_file: <N/A>"""
+LAUNCH_PY = "[2026-11-22 00:43:57,203] [ERROR] [launch.py:259:sigkill_handler] ['-u']"
+GLOO = "[/third_party/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:5"
+
+
+def test_launchers_of_others_are_understood_and_lost_connections_are_what_follows():
+    first = part(0, "failed", *TABLE.format(1).splitlines(), ended_at=1.0,
+                 reason=LOST_PEERS)  # fmt: skip
+    second = part(1, "failed", *TABLE.format(-11).splitlines(), ended_at=9.0)
+    assert reason_of(second) == "lab-1: rank 3 ended by SIGSEGV"
+    code = part(1, "failed", *TABLE.format(2).splitlines(), ended_at=9.0)
+    assert culprit([first, code]) is code
+    assert reason_of(code) == "lab-1: rank 3 ended with exit code 2"
+    deep = part(1, "failed", f"{LAUNCH_PY} exits with return code = -9", "")
+    assert reason_of(deep) == "lab-1: one of ranks 2 to 3 ended by SIGKILL"
+    assert reason_of(part(1, "failed", "rank : 3", reason="exit code 2")) == (
+        "lab-1 (ranks 2 to 3): exit code 2"
+    )
+    assert lost_peers(f"RuntimeError: {GLOO}") and lost_peers("x ncclRemoteError: y")
+    assert not lost_peers("requests: Connection reset by peer")
 
 
 def test_an_order_of_several_nodes_reads_back_and_others_stay_of_version_1():
