@@ -1,0 +1,190 @@
+"""Scripts of one's own over two nodes: each launcher really starts, meets and ends.
+
+Two shims with folders, names and Gpus of their own, as the portal orders them: the
+first says where the ranks meet, the second goes there. Importing torch is the time, so
+each launcher tells another part of the story.
+"""
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from placement.domain.launchers import Launcher
+from placement.domain.launchfiles import launch_files
+from placement.domain.lifecycle import JobState
+from placement.domain.meeting import Meeting
+from placement.domain.planner import plan as make_plans
+from placement.domain.spanning import LOST_PEERS, PartInfo, culprit, reason_of
+from placement.domain.well_known import well_known_spec
+from placement.domain.workload import Workload
+from placement.runners.base import JobFolder
+from placement.runners.local import ask, halt_all
+from tests.placement.domain.made import make_offer
+from tests.placement.nodes import Web, ended, make_settings, script_order, start, until
+
+pytestmark = pytest.mark.pure
+
+NAMES = ("blue", "red")
+BIN = str(Path(sys.executable).parent)
+TOKEN = "f" * 32
+RANKS = """
+import json, os, pathlib, signal, sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, world, local = dist.get_rank(), dist.get_world_size(), os.environ["LOCAL_RANK"]
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+named = json.load(open(os.environ["GPUPORTAL_PLAN"]))
+assert named == json.load(open("plan.json"))
+node = os.environ["GPUPORTAL_NODE"]
+print("rank", rank, "of", world, "local", local, "on", node, "sum", total.item(),
+      named["strategy"], os.environ.get("ACCELERATE_USE_DEEPSPEED"), flush=True)
+
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pathlib.Path("checkpoint").mkdir(exist_ok=True)
+    pathlib.Path(f"checkpoint/rank-{rank}").write_text("saved")
+    print("saved", flush=True)
+    sys.exit(0)
+
+if "waits" in sys.argv:
+    signal.signal(signal.SIGTERM, leave)
+    print("waits", flush=True)
+    while True:
+        signal.pause()
+if "fails" in sys.argv and rank == 1:
+    sys.exit(3)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Both:
+    """One Job on blue and red."""
+
+    folders: list[JobFolder]
+
+    def logs(self) -> list[str]:
+        return [folder.log.read_text() for folder in self.folders]
+
+    def ends(self) -> list[dict]:
+        return [ended(folder, 60) for folder in self.folders]
+
+    def reason(self) -> str:
+        """What the portal makes of what both say."""
+        parts = [
+            PartInfo(
+                number, NAMES[number], number, 1, JobState.FAILED, status["reason"],
+                status["last_lines"], status["ended_at"],
+            )
+            for number, status in enumerate(self.ends())
+        ]  # fmt: skip
+        return reason_of(culprit(parts))
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Start RANKS on both nodes with a launcher, by a Plan over them."""
+    web = Web(RANKS, names=NAMES)
+    nodes = []
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        home = make_settings(tmp_path / name, name=name, web_url=web.url)
+        nodes.append(home)
+
+    def launch(launcher, *arguments, files=None):
+        files = files_of("ddp") if files is None else files
+        web.files = json.dumps(files).encode()
+        known = {
+            "launcher": launcher, "environment_folder": BIN, "simulated": True,
+            "files_sha256": hashlib.sha256(web.files).hexdigest(),
+            "argv": arguments, "env": {"OMP_NUM_THREADS": "1"},
+        }  # fmt: skip
+        folders, address, port = [], "", 0
+        for number, node in enumerate(nodes):
+            met = Meeting(number, (1, 1), address, port, TOKEN)
+            order = script_order(
+                web, node=node.name, meeting=met, gpu_uuids=(f"GPU-{node.name}",),
+                **known,
+            )  # fmt: skip
+            folders.append(folder := start(node, order))
+            until(lambda folder=folder: folder.read("status"), what="its start")
+            status = folder.read("status")
+            if number == 0:
+                address, port = status["meeting_address"], status["meeting_port"]
+        return Both(folders)
+
+    yield launch
+    for node in nodes:
+        assert halt_all(node.node_dir, reason="the test is over") == 0
+    web.close()
+
+
+def files_of(strategy):
+    """The files of a Plan with one Gpu on each node."""
+    offers = [
+        make_offer(0, node=name, uuid=f"GPU-{name}", network_bytes_per_second=1e9,
+                   free_gib=2)
+        for name in NAMES
+    ]  # fmt: skip
+    spec = well_known_spec("gpt2")
+    plans = make_plans(spec, Workload(precision="fp32"), offers).plans
+    plan = next(one for one in plans if one.strategy == strategy and one.spans_nodes)
+    return {
+        file.name: file.text
+        for file in launch_files(plan, spec).files
+        if file.name != "launch.sh"
+    }
+
+
+def told(number, strategy, deepspeed=None):
+    """What a rank says when all have met and the Plan lies in its folder."""
+    node = NAMES[number]
+    return f"rank {number} of 2 local 0 on {node} sum 3.0 {strategy} {deepspeed}"
+
+
+def test_torchruns_ranks_meet_and_each_node_keeps_its_checkpoint_on_term(launched):
+    both = launched(Launcher.TORCHRUN, "waits")
+    until(lambda: all("waits" in log for log in both.logs()), 60, "the ranks")
+    for folder in both.folders:
+        assert ask(folder, {"reason": "enough", "lost": False, "grace_seconds": 20})
+    for number, status in enumerate(both.ends()):
+        assert status["stopped"] and status["reason"] == "enough", both.logs()
+        lines = both.logs()[number].splitlines()
+        own = [line for line in lines if line[:4] in ("rank", "wait", "save")]
+        assert own == [told(number, "ddp"), "waits", "saved"]
+        kept = both.folders[number].work / "checkpoint" / f"rank-{number}"
+        assert kept.read_text() == "saved"
+
+
+def test_accelerate_runs_the_plans_deepspeed_without_ssh_and_a_rank_fails(launched):
+    both = launched(Launcher.ACCELERATE, "fails", files=files_of("zero1"))
+    broken, failed = both.ends()
+    assert (broken["exit_code"], failed["exit_code"]) == (1, 1), both.logs()
+    for number, log in enumerate(both.logs()):
+        assert told(number, "zero1", "true") in log.splitlines()
+    assert (broken["reason"], failed["reason"]) == (LOST_PEERS, "")
+    assert both.reason() == "red: rank 1 ended with exit code 3"
+
+
+def test_deepspeeds_launchers_start_with_the_plans_configuration(launched):
+    both = launched(Launcher.DEEPSPEED, "fails")
+    broken, failed = both.ends()
+    assert (broken["exit_code"], failed["exit_code"]) == (1, 3), both.logs()
+    for number, log in enumerate(both.logs()):
+        assert told(number, "ddp") in log.splitlines()
+        config = f"{both.folders[number].work}/deepspeed.json"
+        assert f"'--deepspeed', '--deepspeed_config', '{config}'" in log
+    assert both.reason() == "red: rank 1 ended with exit code 3"
+
+
+def test_plain_python_is_one_rank_on_each_node(launched):
+    both = launched(Launcher.PYTHON)
+    assert [status["exit_code"] for status in both.ends()] == [0, 0], both.logs()
+    assert both.logs() == [f"{told(0, 'ddp')}\n", f"{told(1, 'ddp')}\n"]
