@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 
-from telemetry.domain.units import gpu_hours
+from telemetry.domain.units import gpu_hours, little
 
 
 def hours_text(gpu_seconds: int) -> str:
-    """Return weighted GPU-hours for a sentence: at most one decimal.
+    """Return weighted GPU-hours for a sentence: one decimal, or as little as it is.
 
-    >>> hours_text(165_600), hours_text(5_400)
-    ('46', '1.5')
+    >>> hours_text(165_600), hours_text(5_400), hours_text(60)
+    ('46', '1.5', '0.02')
     """
-    return f"{gpu_hours(gpu_seconds):.1f}".removesuffix(".0")
+    hours = gpu_hours(gpu_seconds)
+    return little(hours) or f"{hours:.1f}".removesuffix(".0")
 
 
 def time_text(at: datetime, zone: tzinfo) -> str:

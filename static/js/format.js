@@ -29,10 +29,6 @@ export function pct(value) {
   return value === null || value === undefined ? UNKNOWN : `${Math.round(value)} %`;
 }
 
-export function gpuHours(seconds) {
-  return seconds === null || seconds === undefined ? UNKNOWN : `${short(seconds / 3600)} GPU-h`;
-}
-
 /** Energy in kWh, in Wh where it is little: "3.46 kWh", "42 Wh". */
 export function energy(kwh) {
   if (kwh === null || kwh === undefined) return UNKNOWN;

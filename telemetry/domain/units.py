@@ -66,14 +66,26 @@ def gpu_hours(gpu_seconds: float) -> float:
 
 
 def format_gpu_hours(gpu_seconds: float | None) -> str:
-    """GPU-hours for the screen.
+    """GPU-hours for the screen; a minute of one Gpu is not 0.
 
     >>> format_gpu_hours(5400), format_gpu_hours(360_000)
     ('1.5 GPU-h', '100 GPU-h')
+    >>> format_gpu_hours(63), format_gpu_hours(-1), format_gpu_hours(0)
+    ('0.02 GPU-h', '-0.0003 GPU-h', '0 GPU-h')
     """
     if gpu_seconds is None:
         return UNKNOWN
-    return f"{_short(gpu_hours(gpu_seconds))} GPU-h"
+    hours = gpu_hours(gpu_seconds)
+    return f"{little(hours) or _short(hours)} GPU-h"
+
+
+def little(amount: float) -> str:
+    """An amount too little for one decimal, by its first figure; "": it is not.
+
+    >>> little(0.0175), little(-0.003), little(0.1), little(0)
+    ('0.02', '-0.003', '', '')
+    """
+    return f"{amount:.1g}" if 0.0001 <= abs(amount) < 0.095 else ""
 
 
 def format_pct(value_pct: float | None) -> str:

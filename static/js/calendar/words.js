@@ -45,9 +45,10 @@ export function span(start, end, now) {
   return `${moment(start, now)} – ${moment(end, now)}`;
 }
 
-/** "8", "8.5": at most one decimal, none where it says nothing. */
+/** "8", "8.5": at most one decimal; "0.02", by its first figure, where it is little. */
 export function figure(number) {
-  return String(Math.round(number * 10) / 10);
+  const size = Math.abs(number);
+  return String(size >= 0.0001 && size < 0.095 ? Number(number.toPrecision(1)) : Math.round(number * 10) / 10);
 }
 
 /** "1 GPU", "3 GPUs" */

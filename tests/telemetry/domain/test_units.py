@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reservations.domain.words import hours_text
 from telemetry.domain import hardware, plausible, rollup, units
 from telemetry.domain.units import UNKNOWN, format_bytes, format_duration
 
@@ -43,6 +44,26 @@ def test_an_unknown_value_is_never_shown_as_zero() -> None:
     ):
         assert shown == UNKNOWN
         assert "0" not in shown
+
+
+@pytest.mark.parametrize(
+    ("gpu_seconds", "shown", "in_a_sentence"),
+    [
+        (0, "0", "0"),
+        (1, "0.0003", "0.0003"),
+        (60, "0.02", "0.02"),
+        (-60, "-0.02", "-0.02"),
+        (341, "0.09", "0.09"),
+        (343, "0.1", "0.1"),
+        (5400, "1.5", "1.5"),
+        (720_000, "200", "200"),
+    ],
+)
+def test_a_minute_of_a_gpu_is_not_shown_as_none(
+    gpu_seconds, shown, in_a_sentence
+) -> None:
+    assert units.format_gpu_hours(gpu_seconds) == f"{shown} GPU-h"
+    assert hours_text(gpu_seconds) == in_a_sentence
 
 
 @pytest.mark.parametrize(
