@@ -2,7 +2,7 @@
 
     BookingError
     ├── Refusal                the rules say no
-    │   ├── InThePast, OffGrid, TooLong, BeyondHorizon
+    │   ├── InThePast (overstay: OverBeforeFree), OffGrid, TooLong, BeyondHorizon
     │   ├── TooManyGpus, TooManyReservations, TooManyFlex
     │   ├── QuotaExceeded
     │   │   └── GroupQuotaExceeded

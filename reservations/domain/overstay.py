@@ -9,10 +9,54 @@ frozen. For whoever asks for its Gpus it is over when the notice is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import ClassVar
 
+from reservations.domain.errors import InThePast, time_text
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.domain.told import Told
+from reservations.domain.window import instant, unix
+from telemetry.domain.units import format_duration
+
+
+@dataclass(eq=False)
+class OverBeforeFree(InThePast):
+    """Who is on the Gpus leaves only at ``now``, when the time asked for is over."""
+
+    code: ClassVar[str] = "over-before-free"
+    title: ClassVar[str] = "Over before it begins"
+    leave_seconds: int
+    works_from: datetime
+    """The first end that can be granted."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"What is on these GPUs now has {format_duration(self.leave_seconds)} to "
+            f"leave, so a reservation that ends {time_text(self.end, zone)} would be "
+            f"over before it begins. It works with an end at "
+            f"{time_text(self.works_from, zone)} or later."
+        )
+
+
+def over_before_free(
+    end: datetime, *, asked_at: datetime, free_at: datetime, policy: Policy
+) -> OverBeforeFree:
+    """Return the refusal of what ends before its Gpus are left at ``free_at``.
+
+    >>> nine = datetime(2026, 3, 3, 9, tzinfo=UTC)
+    >>> said = over_before_free(
+    ...     nine,
+    ...     asked_at=nine - timedelta(seconds=40),
+    ...     free_at=nine + timedelta(seconds=20),
+    ...     policy=Policy(grid_seconds=300),
+    ... )
+    >>> said.leave_seconds, said.works_from == nine + timedelta(minutes=5)
+    (60, True)
+    """
+    leave_seconds = int((free_at - asked_at).total_seconds())
+    works_from = (unix(free_at) // policy.grid_seconds + 1) * policy.grid_seconds
+    return OverBeforeFree(end, free_at, leave_seconds, instant(works_from))
 
 
 def stands_until(

@@ -11,7 +11,7 @@ from reservations.domain.calendar import CalendarGpu
 from reservations.domain.decision import Decision, Request, decide
 from reservations.domain.errors import GpuTaken, InThePast, Refusal
 from reservations.domain.lifecycle import State
-from reservations.domain.overstay import notice_end
+from reservations.domain.overstay import notice_end, over_before_free
 from reservations.domain.policy import Policy
 from reservations.domain.quota import Spend
 from reservations.domain.stored import inputs_of
@@ -129,7 +129,7 @@ def wish_of(
     Any start waits for what a Job in a gap needs to leave.
 
     Raises:
-        InThePast: also where it would be over by then.
+        InThePast: it is over already; OverBeforeFree: it would be by then.
     """
     request = request_of(locked.gpus, start, end, now=now)
     if request.window.start >= notice_end(now, policy):
@@ -140,7 +140,9 @@ def wish_of(
     if earliest <= request.window.start:
         return request
     if request.window.end <= earliest:
-        raise InThePast(end=request.window.end, now=earliest)
+        raise over_before_free(
+            request.window.end, asked_at=now, free_at=earliest, policy=policy
+        )
     window = Window(earliest, request.window.end)
     return replace(request, window=window, earliest=earliest)
 

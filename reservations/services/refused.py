@@ -30,6 +30,7 @@ from telemetry.models import Gpu
 NO_DEMAND = frozenset(
     {
         "in-the-past",
+        "over-before-free",
         "off-grid",
         "no-gpus",
         "membership-needed",

@@ -27,7 +27,7 @@ from reservations.domain.errors import (
     TooManyGpus,
 )
 from reservations.domain.lifecycle import Kind
-from reservations.domain.overstay import notice_end
+from reservations.domain.overstay import OverBeforeFree, notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window, unix, whole_second
 from reservations.models import Membership, Reservation, User
@@ -344,6 +344,8 @@ def add_next_slot(
     gpus = calendar_gpus()
     begin = max(start, now)
     seconds = int((end - (begin if end > begin else start)).total_seconds())
+    if isinstance(refusal, OverBeforeFree):
+        begin = refusal.now
     wish = _like(gpus, gpu_ids, seconds, policy)
     if wish is None:
         return

@@ -14,6 +14,7 @@ from django.db.models import F
 from reservations import services
 from reservations.domain.errors import BookingError, InThePast
 from reservations.domain.lifecycle import State
+from reservations.domain.overstay import OverBeforeFree
 from reservations.domain.window import instant, unix
 from reservations.models import Allocation, Reservation
 from reservations.services import gaps, overstaying, placing, waiting
@@ -81,13 +82,25 @@ class GapStory(Story):
         notice = overstaying.gap_notice(site_policy())
         if not isinstance(made, Reservation):
             # Only what would be over before a Job has left.
-            assert isinstance(made, InThePast), made
+            assert isinstance(made, OverBeforeFree), made
             assert alone.end - alone.start <= notice
+            self.works_later(user, gpu_ids, start, made)
             raise made
         assert made.end == alone.end
         assert timedelta() <= made.start - alone.start <= notice
         self.done["beside gaps"] += bool(before)
         self.done["claimed"] += made.start > alone.start
+
+    def works_later(self, user, gpu_ids, start: datetime, said: OverBeforeFree) -> None:
+        """The refusal names an end that is granted, and a slot that is not refused."""
+        for asked in (
+            (gpu_ids, start, said.works_from),
+            (slot := said.next_slot) and (slot.gpu_ids, slot.start, slot.end),
+        ):
+            with world():
+                made = self.attempt(user, *asked) if asked else None
+                assert not isinstance(made, InThePast), made
+        self.done["too short"] += 1
 
     def claim(self) -> None:
         """Book what a Job in a gap is on, from now, for a moment or for hours."""
@@ -184,5 +197,8 @@ def test_no_booking_is_refused_or_late_because_of_jobs_in_gaps(
             check_sums()
             done.update(story.done)
 
-    assert min(done[word] for word in ("gaps", "beside gaps", "claimed")) > 2, done
+    assert (
+        min(done[word] for word in ("gaps", "beside gaps", "claimed")) > 2
+        and done["too short"]
+    ), done
     assert done["placed"] and done["hold_on"] and done["refused"], done
