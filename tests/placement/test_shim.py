@@ -173,16 +173,18 @@ def test_a_job_that_ends_on_term_needs_no_kill(node, serve):
 
 
 @pytest.mark.parametrize("how", ["exit 0", "exit 3", "sleep 60"])
-def test_strays_in_sessions_of_their_own_are_killed(node, serve, marker, how):
+def test_strays_in_sessions_of_their_own_are_killed(node, serve, marker, how, tmp_path):
     # A child, a grandchild in another session, and one that ignores signals.
     web = serve(
         f"sleep 300 {marker} 2>/dev/null & \n"
         f"setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.1; done' {marker} &\n"
         f"(setsid setsid sh -c 'sleep 300; : {marker}' &)\n"
-        f"sleep 0.5\n{how}\n"
+        f'until [ -e "$2" ]; do sleep 0.05; done\n{how}\n'
     )
-    folder = run(node, web, grace_seconds=0.5, argv=(marker,))
-    until(lambda: len(living(marker)) >= 3)
+    seen = tmp_path / "seen"
+    folder = run(node, web, grace_seconds=0.5, argv=(marker, str(seen)))
+    until(lambda: len(living(marker)) >= 4)
+    seen.touch()
     if how == "sleep 60":
         LocalRunner(node).stop(folder, "enough")
     ended(folder)
