@@ -40,6 +40,8 @@ class BlockSetting:
     """Selective checkpointing: attention's core runs again in backward."""
     sequence_parallel: bool = False
     """Norms, dropouts and the residual stream hold 1/t of the tokens."""
+    regathers: bool = True
+    """What was gathered for a product is not kept but gathered again (Megatron)."""
     broadcast_keys: bool = False
     """One key head for all (Falcon 7B): no fused kernel takes it, scores are made."""
 

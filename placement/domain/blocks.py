@@ -154,10 +154,13 @@ def block(
 
 def _whole(tape: Tape, x: Value, setting: BlockSetting) -> Value:
     """Sequence parallelism gathers the tokens before a product. Megatron keeps the
-    rank's own part only and gathers once more in backward."""
+    rank's own part only and gathers once more in backward; torch's products save what
+    was gathered, whole (torch/distributed/tensor/_redistribute.py; traced)."""
     if not setting.sequence_parallel:
         return x
     size = x.elements * setting.tensor_degree
+    if not setting.regathers:
+        return tape.simple([x], size, x.width)
     out = Value(size, x.width, foreign=True)
     temp = size * x.width
     return tape.record(

@@ -64,6 +64,11 @@ class LayerCost:
     """Bytes per element of the optimizer's temporaries: a moment's."""
     expert_elements: int = 0
     """Those of `elements` that are experts', which fewer replicas share."""
+    first_backward_bytes: int = 0
+    """`backward_peak_bytes` of the first microbatch, before which there are no
+    gradients; 0: the same."""
+    logits_bytes: int = 0
+    """Of the head: what the model returns, as long as somebody holds it."""
 
 
 def layer_costs(
@@ -76,17 +81,19 @@ def layer_costs(
     expert_degree: int = 1,
     expert_tensor_degree: int | None = None,
     sequence_parallel: bool = False,
+    regathers: bool = True,
 ) -> tuple[LayerCost, ...]:
     """The cost of every layer, in order. Identical layers are replayed once.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
-    throughout, so that autocast's copies do not exist.
+    throughout, so that autocast's copies do not exist. `regathers`: with
+    `sequence_parallel`, gathered tokens come again in backward (Megatron).
     """
     taped = workload
     if gathered and widths(workload).autocast:
         taped = workload.but(precision="bf16")
     cut = Cut(tensor_degree, expert_degree, expert_tensor_degree or tensor_degree)
-    setting = Replaying(spec, taped, microbatch, cut, sequence_parallel)
+    setting = Replaying(spec, taped, microbatch, cut, sequence_parallel, regathers)
     windowed = spec.shape.sliding_blocks if spec.shape else 0
     constant = workload.checkpointing != "full"
     known: dict[object, LayerCost] = {}
@@ -151,7 +158,21 @@ def _cost(
         trained_elements=trained_elements(layer, cut),
         moment_width=_moment_width(layer, workload),
         expert_elements=expert_elements(layer, cut),
+        first_backward_bytes=int(made.first_backward_bytes),
+        logits_bytes=_logits_bytes(setting, layer),
     )
+
+
+def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
+    """A score for each token and word. A fused loss makes none that stay."""
+    shape, workload = setting.spec.shape, setting.workload
+    words = ("causal_lm", "masked_lm", "seq2seq_lm")
+    if layer.kind != "head" or shape is None or setting.spec.head not in words:
+        return 0
+    if workload.loss == "fused":
+        return 0
+    vocab = max(1, shape.vocab // setting.cut.tensor_degree)
+    return int(setting.tokens("head").count * vocab * widths(workload).compute)
 
 
 def _moment_width(layer: LayerSpec, workload: Workload) -> float:

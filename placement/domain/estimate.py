@@ -136,6 +136,7 @@ def rank_costs(
         expert_degree=sharding.expert_degree,
         expert_tensor_degree=sharding.expert_tensor_degree,
         sequence_parallel=sharding.sequence_parallel,
+        regathers=sharding.buffers_of == "megatron",
     )
 
 

@@ -41,8 +41,9 @@ class FrontProblem:
     """Prefix sums of seconds at speed 1."""
     least_bytes: Sequence[float]
     """Prefix sums of bytes that layers need on any stage."""
-    reach: Callable[[int, int, int], int]
-    """(first, class, stage) -> the largest `last` that fits."""
+    reach: Callable[[int, int, int], tuple[int, bool]]
+    """(first, class, stage) -> the largest `last` short of the end that fits, and
+    whether the end does."""
     microbatches: int
     stages: int
     least: int
@@ -110,14 +111,17 @@ class FrontSearch:
         problem, times = self.problem, self.problem.times
         speed, base = problem.speeds[kind], times[first]
         speeds, room = self._rest(following, stage + 1)
-        fits = problem.reach(first, kind, stage)
+        fits, whole = problem.reach(first, kind, stage)
         limit = base + self.high * speed * (1 + ROUNDING_RATIO)
-        high = min(fits, bisect_right(times, limit, first) - 1)
+        within = bisect_right(times, limit, first) - 1
         ability = self.high * sum(speeds) * (1 + ROUNDING_RATIO)
         low = max(first + 1, bisect_left(times, times[-1] - ability))
         low = max(low, bisect_left(problem.least_bytes, problem.least_bytes[-1] - room))
         end = len(times) - 1
-        for last in range(low, high + 1):
+        ends = [*range(low, min(fits, within) + 1)]
+        if whole and within == end:
+            ends.append(end)
+        for last in ends:
             seconds = (times[last] - base) / speed
             rest = self._poured(times[-1] - times[last], speeds)
             step = (kind, first, last, seconds)

@@ -2,7 +2,8 @@
 
 Every phase has a base (what is alive throughout) and, layer by layer, what earlier
 layers keep, what later layers' gradients hold and what the layer itself needs for a
-moment. Sharding changes the base (ranks.py) and adds gathered layers (gathers.py).
+moment. Sharding changes the base (ranks.py) and adds gathered layers (gathers.py); a
+stage of torch's pipelines is walked piece by piece (turns.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from placement.domain.gathers import ENDS, Gathers, gathers_of
 from placement.domain.ranks import DEEPSPEED_DEFAULT_BUCKET, Rank, rank_of
 from placement.domain.sharding import Sharding
 from placement.domain.states import optimizer_temporary_bytes, widths
+from placement.domain.turns import Beside, besides_of, runs_by_torch
 from placement.domain.workload import Workload
 
 __all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]
@@ -40,11 +42,23 @@ class _Moment:
     transients: float
     gradients: float = 0.0
     logits: float = 0.0
+    passing: float = 0.0
+    """What passes between stages."""
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.activations + self.transients + self.gradients + self.logits
+        running = self.activations + self.transients + self.logits
+        return running + self.gradients + self.passing
+
+    def parts(self, rank: Rank, bucket: float) -> dict[str, float]:
+        """By component, with the base."""
+        parts = _base(rank, self.gradients, bucket)
+        parts["activations"] = self.activations
+        parts["logits"] = self.logits
+        parts["transients"] = self.transients
+        parts["between_stages"] = self.passing
+        return parts
 
 
 def rank_phases(
@@ -62,10 +76,15 @@ def rank_phases(
     rank = rank_of(stage, costs, workload, sharding)
     gloo = workload.accelerator == "cpu"
     moving = gathers_of(stage, rank.gather, sharding.data_degree, gloo=gloo)
-    phases = {"forward": _forward(stage, rank, sharding, moving, workload)}
+    if runs_by_torch(sharding):
+        besides = besides_of(stage, costs, rank, workload, sharding)
+    else:
+        besides = [Beside(0, len(stage), _earlier(stage, sharding))]
+    phases = {"forward": _forward(stage, rank, besides, moving, workload)}
     if workload.trains:
-        phases["backward"] = _backward(stage, rank, sharding, moving)
+        phases["backward"] = _backward(stage, rank, besides, moving)
         phases["optimizer"] = _optimizer(rank, workload)
+        phases["optimizer"]["between_stages"] = besides[0].standing
     for parts in phases.values():
         if fixed_bytes:
             parts["input"] = fixed_bytes
@@ -130,56 +149,56 @@ def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
 def _forward(
     stage: Sequence[LayerCost],
     rank: Rank,
-    sharding: Sharding,
+    besides: Sequence[Beside],
     moving: Gathers,
     workload: Workload,
 ) -> dict[str, float]:
-    kept = copies = 0.0
     best = _Moment(-1.0, 0.0)
-    for index, cost in enumerate(stage):
-        own = float(cost.forward_peak_bytes)
-        logits = own if cost.kind == "head" else 0.0
-        running = moving.forward[index] + copies + own - logits
-        coming = moving.fetching[index] + copies
-        for moment in (
-            _Moment(kept, running, logits=logits),
-            _Moment(kept, coming),
-        ):
-            best = max(best, moment, key=lambda one: one.total)
-        copies += cost.weight_copy_bytes
-        kept += cost.kept_bytes
-    parts = _base(rank, _stays(rank), rank.bucket if rank.bucket_stays else 0.0)
-    parts["activations"] = best.activations + _earlier(stage, sharding)
-    parts["logits"] = best.logits
-    parts["transients"] = best.transients
+    for beside in besides:
+        held = _stays(rank) if beside.gradients is None else beside.gradients
+        passing = beside.passing - beside.output
+        kept, copies = beside.activations, 0.0
+        for index in range(beside.first, beside.last):
+            cost = stage[index]
+            own = float(cost.forward_peak_bytes)
+            logits = own if cost.kind == "head" else 0.0
+            running = moving.forward[index] + copies + own - logits
+            moments = [_Moment(kept, running, held, logits, passing)]
+            if not moving.empty:
+                coming = moving.fetching[index] + copies
+                moments.append(_Moment(kept, coming, held, 0.0, passing))
+            best = max(best, *moments, key=lambda one: one.total)
+            copies += cost.weight_copy_bytes
+            kept += cost.kept_bytes
+    parts = best.parts(rank, rank.bucket if rank.bucket_stays else 0.0)
     if not workload.trains:
         parts["kv_cache"] = float(sum(cost.cache_bytes for cost in stage))
     return parts
 
 
 def _backward(
-    stage: Sequence[LayerCost], rank: Rank, sharding: Sharding, moving: Gathers
+    stage: Sequence[LayerCost],
+    rank: Rank,
+    besides: Sequence[Beside],
+    moving: Gathers,
 ) -> dict[str, float]:
     """Walk from the head to the embedding; see the module's docstring."""
-    kept = float(sum(cost.kept_bytes for cost in stage))
-    made = 0.0
     best = _Moment(-1.0, 0.0)
-    for index in range(len(stage) - 1, -1, -1):
-        cost = stage[index]
-        kept -= cost.kept_bytes
-        alive = _alive_gradients(rank, made)
-        for moment in _moments(stage, index, rank, moving, kept, alive):
-            best = max(best, moment, key=lambda one: one.total)
-        made += _staying_gradients(cost, moving, rank)
-    alive = _alive_gradients(rank, made)
-    if rank.reduce_end:
-        end = _Moment(0.0, rank.reduce_end, alive)
-        best = max(best, end, key=lambda one: one.total)
-    parts = _base(rank, best.gradients, rank.bucket)
-    parts["activations"] = best.activations + _earlier(stage, sharding)
-    parts["logits"] = best.logits
-    parts["transients"] = best.transients
-    return parts
+    for beside in besides:
+        layers = range(beside.first, beside.last)
+        kept = beside.activations + float(sum(stage[n].kept_bytes for n in layers))
+        made = 0.0
+        for index in reversed(layers):
+            kept -= stage[index].kept_bytes
+            alive = _alive_gradients(rank, beside, made)
+            for moment in _moments(stage, index, rank, moving, kept, alive, beside):
+                best = max(best, moment, key=lambda one: one.total)
+            made += _staying_gradients(stage[index], moving, rank)
+        if rank.reduce_end:
+            alive = _alive_gradients(rank, beside, made)
+            end = _Moment(beside.activations, rank.reduce_end, alive)
+            best = max(best, end, key=lambda one: one.total)
+    return best.parts(rank, rank.bucket)
 
 
 def _moments(
@@ -189,26 +208,37 @@ def _moments(
     moving: Gathers,
     kept: float,
     alive: float,
+    beside: Beside,
 ) -> Iterator[_Moment]:
     """A layer's weights come, it runs backward, its gradients are reduced."""
     cost = stage[index]
     own = float(cost.backward_peak_bytes)
+    if beside.fresh:
+        own = max(own, float(cost.first_backward_bytes))
     if rank.tied and cost.kind == "embedding":
         own += rank.tied
     logits = own if cost.kind == "head" else 0.0
-    yield _Moment(kept, own - logits + moving.backward[index], alive, logits)
+    passing = beside.passing
+    if index == beside.last - 1:
+        passing -= beside.incoming
+    yield _Moment(kept, own - logits + moving.backward[index], alive, logits, passing)
     if not moving.empty:
-        yield _Moment(kept + cost.kept_bytes, moving.refetching[index], alive)
-        yield _Moment(kept, moving.reducing[index], alive)
+        yield _Moment(
+            kept + cost.kept_bytes, moving.refetching[index], alive, 0.0, passing
+        )
+        yield _Moment(kept, moving.reducing[index], alive, 0.0, passing)
     heard = cost.kind == "decoder" and index and stage[index - 1].kind == "encoder"
     if heard and stage[0].kind == "embedding" and rank.tied:
         # The target's look-up runs backward before the encoder: the table's gradient
         # once more, and its sum with the head's, beside the encoder's activations.
-        yield _Moment(kept, 2 * rank.tied, alive + float(cost.gradient_bytes))
+        made = alive + float(cost.gradient_bytes)
+        yield _Moment(kept, 2 * rank.tied, made, 0.0, passing)
 
 
-def _alive_gradients(rank: Rank, made: float) -> float:
+def _alive_gradients(rank: Rank, beside: Beside, made: float) -> float:
     """Gradients on this rank once later layers have made theirs."""
+    if beside.gradients is not None:
+        return beside.gradients + (made if beside.fresh else 0.0)
     if rank.partition:
         return rank.partition
     if rank.held_gradients:

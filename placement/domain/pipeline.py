@@ -1,7 +1,9 @@
 """Stages of a pipeline over unequal Gpus: the shortest iteration that fits.
 
 Stage i of p keeps min(p - i, m) microbatches of activations (1F1B) or all m (GPipe);
-iteration = sum of stage times + (m - 1) x the largest (PLACEMENT.md section 3).
+iteration = sum of stage times + (m - 1) x the largest (PLACEMENT.md section 3). Where
+torch runs it a stage also holds what it gets and what it sends (turns.py): the first
+gets nothing from a stage before, the last sends nothing on.
 
 For each p the split with the smallest largest stage is exact (split.py). Where Gpus
 differ in speed the sum depends on the split too; then `fronts.py` searches further,
@@ -45,14 +47,37 @@ class PipelineProblem:
     """Per Gpu in use: context and workspaces."""
     tied_bytes: float = 0
     """States of the head's copy of a tied table, where the table is elsewhere."""
+    border_bytes: float = 0
+    """Activations of one microbatch that go over a cut, where torch runs it; 0: what
+    passes between stages is not counted."""
+    saved_border_bytes: float = 0
+    """The part of it that each layer's activations have counted, as its input."""
+    trains: bool = True
+    """Gradients come back over the cut."""
+    gpipe_if_few: bool = False
+    """torch refuses 1F1B with fewer microbatches than stages; GPipe is run then."""
     scale: float = 1.0
     """What tensor bytes are multiplied by for the allocator's slack."""
 
     def in_flight(self, stage: int, stages: int) -> int:
         """Microbatches whose activations stage i of p keeps at once."""
-        if self.gpipe:
+        few = self.gpipe_if_few and self.microbatches < stages
+        if self.gpipe or few:
             return self.microbatches
         return min(stages - stage, self.microbatches)
+
+    def passing_bytes(self, first: int, last: int, in_flight: int) -> float:
+        """At most what a stage of layers [first, last) holds of what passes: receive
+        buffers, outputs in flight and one that is being sent (turns.py)."""
+        border, total = self.border_bytes, 0.0
+        if first > 0:
+            sent = border if self.trains else 0.0
+            total += self.microbatches * border + sent
+            total -= in_flight * self.saved_border_bytes
+        if last < len(self.state_bytes):
+            back = self.microbatches if self.trains else 0
+            total += (back + in_flight + 1) * border
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +118,7 @@ class Memory:
         self.steps = _prefix(problem.step_bytes or nothing)
         self.copies = _prefix(problem.copy_bytes or nothing)
         self.moments = _largest_of_runs(problem.moment_bytes)
-        self._reach: dict[tuple[int, int, int], int] = {}
+        self._reach: dict[tuple[int, int, int], tuple[int, bool]] = {}
 
     def need_bytes(self, first: int, last: int, in_flight: int) -> float:
         """Bytes of a stage of layers [first, last)."""
@@ -108,26 +133,37 @@ class Memory:
         tensors += max(running, self.steps[last] - self.steps[first])
         if first > 0 and last == len(problem.state_bytes):
             tensors += problem.tied_bytes
+        if problem.border_bytes:
+            tensors += problem.passing_bytes(first, last, in_flight)
         if problem.scale != 1.0:
             # Not otherwise: whole numbers stay whole, however large.
             tensors *= problem.scale
         return tensors + problem.fixed_bytes
 
-    def reach(self, first: int, kind: int, in_flight: int) -> int:
-        """Largest `last` such that [first, last) fits on a Gpu of the class."""
+    def reach(self, first: int, kind: int, in_flight: int) -> tuple[int, bool]:
+        """What fits on a Gpu of the class: (the largest `last` short of the end such
+        that [first, last) does, whether [first, end) does).
+
+        The end is apart because the last stage sends nothing on: it may fit where one
+        layer less does not.
+        """
         key = (first, kind, in_flight)
         known = self._reach.get(key)
         if known is not None:
             return known
-        low, high = first, len(self.problem.state_bytes)
+        free, end = self.frees[kind], len(self.problem.state_bytes)
+        low, high = first, max(first, end - 1)
+        whole = self.need_bytes(first, end, in_flight) <= free
+        if whole and not self.problem.border_bytes:
+            low = high
         while low < high:
             middle = (low + high + 1) // 2
-            if self.need_bytes(first, middle, in_flight) <= self.frees[kind]:
+            if self.need_bytes(first, middle, in_flight) <= free:
                 low = middle
             else:
                 high = middle - 1
-        self._reach[key] = low
-        return low
+        self._reach[key] = (low, whole)
+        return low, whole
 
 
 def _prefix(values: Sequence[float]) -> list[float]:
@@ -288,8 +324,10 @@ def _chain(
         return (times[last] - times[first]) / speeds[kind]
 
     def reach(first: int, kind: int, stage: int, bound: float) -> int:
-        fits = memory.reach(first, kind, flights[stage])
+        fits, whole = memory.reach(first, kind, flights[stage])
         target = times[first] + bound * speeds[kind] * (1 + 1e-15)
+        if whole and times[-1] <= target:
+            return len(times) - 1
         last = bisect_right(times, target, first, fits + 1) - 1
         return max(first, last)
 

@@ -27,6 +27,8 @@ class LayerReplay:
     """Most bytes alive inside backward, kept bytes and new gradients included."""
     backward_end_bytes: float
     """Alive right after backward: parameter gradients and the input's gradient."""
+    first_backward_bytes: float = 0.0
+    """The peak of a backward before which there were no gradients; 0: the same."""
 
 
 def replay(
@@ -40,6 +42,9 @@ def replay(
     kept = _kept_storages(ops)
     kept_bytes = sum(v.size_bytes for v in kept) + sum(op.kept_bytes for op in ops)
     backward_peak, backward_end = _backward(ops, kept, kept_bytes, result, accumulates)
+    first = 0.0
+    if accumulates:
+        first, _ = _backward(ops, kept, kept_bytes, result, accumulates=False)
     return LayerReplay(
         kept_bytes=kept_bytes,
         output_bytes=result.storage.size_bytes,
@@ -47,6 +52,7 @@ def replay(
         forward_peak_bytes=_forward_peak(ops, kept, source, result),
         backward_peak_bytes=backward_peak,
         backward_end_bytes=backward_end,
+        first_backward_bytes=first,
     )
 
 

@@ -31,6 +31,8 @@ class Replaying:
     microbatch: int
     cut: Cut = WHOLE
     sequence_parallel: bool = False
+    regathers: bool = True
+    """See attention.BlockSetting."""
 
     @property
     def divide(self) -> int:
@@ -155,6 +157,7 @@ def _block(
         cpu=workload.accelerator == "cpu",
         recompute_scores=workload.trains and workload.checkpointing == "selective",
         sequence_parallel=setting.sequence_parallel,
+        regathers=setting.regathers,
         broadcast_keys=shape.kv_heads == 1 < shape.heads
         and setting.spec.family in BROADCAST_KEYS,
     )

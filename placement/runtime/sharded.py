@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
 
 
 def cut_layers(model: TinyTransformer, mesh: DeviceMesh, *, along: bool) -> None:
-    """Cut every block across the ranks of a mesh, in place.
+    """Cut every block, the tables and the head across the ranks of a mesh, in place.
 
     Args:
         model: whole, or one stage.
@@ -72,6 +72,11 @@ def cut_layers(model: TinyTransformer, mesh: DeviceMesh, *, along: bool) -> None
         plan |= {"norm1": norm, "norm2": norm, "attention": whole, "mlp": whole}
     for block in model.blocks.values():
         parallelize_module(block, mesh, plan)
+    # All by columns and joined at once. By rows a table's gradient would stay whole.
+    joined = ColwiseParallel(output_layouts=Replicate())
+    ends = {"token": joined, "position": joined, "head": joined}
+    here = {name for name, part in model.named_children() if part is not None}
+    parallelize_module(model, mesh, {n: how for n, how in ends.items() if n in here})
     if along and len(model.blocks):
         _split_sequence(model, mesh)
 

@@ -24,6 +24,7 @@ COMPONENTS = (
     ("kv_cache", "KV cache"),
     ("transients", "transients"),
     ("buckets", "buckets"),
+    ("between_stages", "between stages"),
     ("context", "CUDA context and workspace"),
 )
 WORDS = dict((USED, *COMPONENTS, SLACK))

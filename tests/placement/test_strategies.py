@@ -30,8 +30,7 @@ TOLERANCES = {
 """Largest difference of a loss from that of one process; ROUNDING where not named."""
 MEMORY_TOLERANCES = {
     "ddp autocast bf16": 0.03, "zero3 autocast bf16": 0.01, "zero2": 0.08,
-    "tensor and sequence": 0.08, "gpipe": 0.07, "1f1b": 0.1,
-    "1f1b accumulated": 0.12, "interleaved": 0.16,
+    "tensor and sequence": 0.01,
 }  # fmt: skip
 """How far a rank's peak may be from the estimate; docs/accuracy.md says why."""
 MEMORY_EXACT = 0.005
@@ -112,8 +111,8 @@ def test_each_rank_holds_what_its_strategy_leaves_it(seen):
     for name in ("zero2", "zero3", "zero3 offloaded", "zero3 on the drive"):
         assert held(name) == pytest.approx([2, 2], rel=0.01), name
     assert held("ddp bf16") == pytest.approx([1, 1], rel=0.01)
-    # Blocks are cut, embedding and head are not.
-    assert all(2 < part < 2.3 for part in held("tensor"))
+    # All but norms and the biases of what is summed is cut.
+    assert all(2 < part < 2.035 for part in held("tensor"))
     first, second = held("1f1b")
     assert first + second == pytest.approx(4, rel=0.01) and second > 2 * first
 

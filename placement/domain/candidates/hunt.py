@@ -190,6 +190,7 @@ class Search:
             sharding.tensor_degree,
             sharding.stage == 3,
             sharding.sequence_parallel,
+            sharding.buffers_of,
             sharding.expert_degree,
             *(getattr(workload, name) for name in _KEYED),
         )

@@ -58,15 +58,17 @@ def _cut(
 ) -> Split | None:
     """Some pipeline of so many stages, or fewer, that has room."""
 
+    layers = len(problem.state_bytes)
+
     def load(first: int, last: int, kind: int, stage: int) -> float:
         return 0.0
 
     def reach(first: int, kind: int, stage: int, bound: float) -> int:
         if bound < 0:
             return first
-        return memory.reach(first, kind, problem.in_flight(stage, count))
+        fits, whole = memory.reach(first, kind, problem.in_flight(stage, count))
+        return layers if whole else fits
 
-    layers = len(problem.state_bytes)
     chain = ChainProblem(layers, groups, load, reach, stages=count)
     return split_chain(chain, low=0.0, high=0.0)
 

@@ -37,6 +37,7 @@ from placement.domain.timing import (
     pipeline_time,
     tensor_seconds,
 )
+from placement.domain.turns import border_bytes
 
 PIECES_PER_STAGE = 4
 """Microbatches per stage to aim for: a bubble of about a fifth."""
@@ -154,6 +155,8 @@ def problem_of(
         ],
         microbatches=base.microbatches,
         gpipe=gpipe,
+        gpipe_if_few=True,
+        trains=workload.trains,
         fixed_bytes=outside_bytes(workload) * max(1.0, learned) + extra_bytes,
         scale=1.0 if bare else max(1.0, LIKELY_RATIO * learned),
     )
@@ -188,7 +191,7 @@ def _layers(hunt: Search, setting: Setting, base: Sharding) -> dict[str, Any]:
             + (0.0 if offload else part)
             for c, part in zip(costs, kept, strict=True)
         ],
-        "activation_bytes": [float(cost.kept_bytes) for cost in costs],
+        "activation_bytes": [float(c.kept_bytes + c.logits_bytes) for c in costs],
         "seconds": [layer_flops(cost, workload) / ratio for cost in costs],
         "moment_bytes": [
             float(
@@ -202,6 +205,19 @@ def _layers(hunt: Search, setting: Setting, base: Sharding) -> dict[str, Any]:
         "copy_bytes": [float(cost.weight_copy_bytes) for cost in costs],
         "step_bytes": [float(extra if foreach else 0) for extra in temporary],
         "tied_bytes": sum(cost.tied_elements for cost in costs) * per_element,
+        **_borders(costs, base),
+    }
+
+
+def _borders(costs: Sequence[LayerCost], base: Sharding) -> dict[str, float]:
+    """The widest cut, and what every layer saves of it."""
+    cuts = range(1, len(costs))
+    widest = max((border_bytes(costs, cut, base) for cut in cuts), default=0.0)
+    saved = min((float(costs[cut].kept_bytes) for cut in cuts), default=0.0)
+    whole = not base.sequence_parallel
+    return {
+        "border_bytes": widest,
+        "saved_border_bytes": min(widest, saved) if whole else 0.0,
     }
 
 

@@ -19,6 +19,7 @@ WORDS = {
     "kv_cache": "keys and values",
     "transients": "what is alive for a moment",
     "buckets": "communication buckets",
+    "between_stages": "what passes between stages",
     "context": "the CUDA context",
 }
 """Components in a sentence; the others are called what they are."""

@@ -45,8 +45,13 @@ def need(problem, first, last, in_flight):
     kept += sum(problem.copy_bytes[first:last])
     moment = max(problem.moment_bytes[first:last], default=0)
     step = sum(problem.step_bytes[first:last])
-    tied = first > 0 and last == len(problem.state_bytes)
-    return states + max(kept + moment, step) + (problem.tied_bytes if tied else 0)
+    end = len(problem.state_bytes)
+    tied = problem.tied_bytes if first > 0 and last == end else 0
+    border, count, back = problem.border_bytes, problem.microbatches, problem.trains
+    received = count * border + back * border - in_flight * problem.saved_border_bytes
+    sent = (back * count + in_flight + 1) * border
+    passing = (received if first > 0 else 0) + (sent if last < end else 0)
+    return states + max(kept + moment, step) + tied + passing
 
 
 def brute_force(problem):
@@ -87,6 +92,10 @@ problems = st.integers(1, 7).flatmap(
         copy_bytes=st.lists(small, min_size=count, max_size=count),
         step_bytes=st.lists(st.integers(0, 20), min_size=count, max_size=count),
         tied_bytes=st.integers(0, 5),
+        border_bytes=st.sampled_from([0, 1, 4]),
+        saved_border_bytes=st.integers(0, 1),
+        trains=st.booleans(),
+        gpipe_if_few=st.booleans(),
     )
 )
 gpus = st.lists(
@@ -102,6 +111,7 @@ def test_brute_force_agrees(problem, cards):
         | {
             "free_bytes": [free for free, _ in cards],
             "speeds": [speed for _, speed in cards],
+            "saved_border_bytes": min(problem.saved_border_bytes, problem.border_bytes),
         }
     )
     split = split_pipeline(problem)
