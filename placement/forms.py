@@ -20,6 +20,7 @@ from placement.domain.well_known import WELL_KNOWN
 from placement.domain.wishes import WISHES
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.workload import Workload
+from placement.form_numbers import whole
 from placement.gap_forms import GapFields
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
@@ -85,12 +86,10 @@ class LaunchForm(GapFields):
     )
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    gpu_count = forms.IntegerField(required=False, min_value=1, max_value=1024)
+    gpu_count = whole(1, 1024, required=False)
     sweep = forms.CharField(required=False, max_length=4000)
     resume_from = forms.IntegerField(required=False, min_value=1, max_value=2**62)
-    retries = forms.IntegerField(
-        required=False, min_value=0, max_value=MOST_RETRIES, initial=0
-    )
+    retries = whole(0, MOST_RETRIES, required=False, initial=0)
     may_move = forms.BooleanField(required=False)
     restart = forms.ChoiceField(
         required=False, choices=[(way.value, way.label) for way in Restart]

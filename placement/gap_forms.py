@@ -5,7 +5,10 @@ from typing import Any
 
 from django import forms
 
+from placement.form_numbers import number
+
 GAPS = "gaps"
+MUCH = 100_000
 FIELD_OF = {
     "shortest_minutes": "gap_minutes",
     "total_hours": "gap_hours",
@@ -27,9 +30,9 @@ class GapFields(forms.Form):
             (GAPS, "In gaps between reservations"),
         ],
     )
-    gap_minutes = forms.FloatField(required=False, min_value=1, max_value=100_000)
-    gap_hours = forms.FloatField(required=False, min_value=0.01, max_value=100_000)
-    gap_memory_gib = forms.FloatField(required=False, min_value=0, max_value=100_000)
+    gap_minutes = number(1, MUCH, unit="minutes", open_end=True, required=False)
+    gap_hours = number(0.01, MUCH, unit="hours", open_end=True, required=False)
+    gap_memory_gib = number(0, MUCH, unit="GiB", open_end=True, required=False)
     gap_class = forms.ChoiceField(required=False)
     gap_membership = forms.TypedChoiceField(
         required=False, coerce=int, empty_value=None

@@ -66,6 +66,26 @@ class Found:
     size: int
 
 
+class UpToNow:
+    """A log as long as it was when it was opened: an answer that has said how long
+    it is must not grow with a Job that goes on printing."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it."""
+        self._file = path.open("rb")
+        self.size = self._left = os.fstat(self._file.fileno()).st_size
+
+    def read(self, most: int) -> bytes:
+        """Return the next bytes; none at the end."""
+        data = self._file.read(min(most, self._left))
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
     """Return where the log of an attempt (the last one) is stored.
 

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.core.files.uploadedfile import UploadedFile
 
+from placement.form_numbers import number, whole
 from placement.models import Admits
 
 Choices = Sequence[tuple[str, str]]
@@ -45,10 +46,10 @@ class ServeForm(forms.Form):
     file = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     name = forms.CharField(required=False, max_length=63)
     place = forms.ChoiceField()
-    hours = forms.FloatField(required=False, min_value=0.25, max_value=336, initial=2)
+    hours = number(0.25, 336, unit="hours", required=False, initial=2)
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    most_batch = forms.IntegerField(min_value=1, max_value=256, initial=8)
-    deadline_ms = forms.IntegerField(min_value=1, max_value=600_000, initial=10_000)
+    most_batch = whole(1, 256, initial=8)
+    deadline_ms = whole(1, 600_000, initial=10_000)
     admits = forms.ChoiceField(choices=Admits.choices, initial=Admits.ACCOUNT)
     may_move = forms.BooleanField(required=False, initial=True)
 
@@ -76,6 +77,7 @@ class ServeForm(forms.Form):
         data = super().clean() or self.cleaned_data
         if not data.get("file") and not data.get("upload") and not self.errors:
             self.add_error("upload", "Choose an ONNX model.")
-        if data.get("place") == BOOK and not data.get("hours"):
+        unsaid = "hours" not in self.errors and not data.get("hours")
+        if data.get("place") == BOOK and unsaid:
             self.add_error("hours", "Say for how many hours.")
         return data

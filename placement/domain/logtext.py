@@ -29,7 +29,8 @@ _CONTROL = re.compile(
 _LONG = re.compile(rf"[^\n]{{{LONGEST_LINE}}}(?=[^\n])")
 _PAIR = re.compile(
     r"(?<![A-Za-z0-9_./-])([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?"
-    r"(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?)(?=[\s,;|)\]]|$)"
+    r"(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,3})?)"
+    r"(?:/[0-9]{1,19})?(?=[\s,;|)\]]|$)"
 )
 
 
@@ -53,6 +54,8 @@ def numbers_of(line: str) -> dict[str, float] | None:
 
     >>> numbers_of("step=10 loss=3.25 tokens_per_s=1200")
     {'step': 10.0, 'loss': 3.25, 'tokens_per_s': 1200.0}
+    >>> numbers_of("step: 3/400, loss: .5")
+    {'step': 3.0, 'loss': 0.5}
     >>> numbers_of('{"step": 3, "loss": 2.5, "note": "x"}')
     {'step': 3.0, 'loss': 2.5}
     """

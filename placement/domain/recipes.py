@@ -31,6 +31,11 @@ RUNNABLE_STRATEGIES = STRATEGIES
 """Strategies that it runs by a Plan, as far as ``execution.why_not`` says nothing."""
 
 
+UNITS = {"gib": "GiB", "pct": "%"}
+FULL_NAMES = {"seq": "sequence length", "simulated_util_pct": "simulated utilization"}
+"""Of settings whose name is not a word."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One number or word that a recipe takes."""
@@ -48,12 +53,17 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Its name as a form says it.
+        """Its name as a form says it, with its unit.
 
         >>> Setting("learning_rate", float, 1.0).label
         'Learning rate'
+        >>> Setting("simulated_memory_gib", float, 1.0).label
+        'Simulated memory, GiB'
         """
-        return self.name.replace("_", " ").capitalize()
+        words, _, unit = self.name.rpartition("_")
+        plain = FULL_NAMES.get(self.name, (words if unit in UNITS else self.name))
+        plain = plain.replace("_", " ").capitalize()
+        return f"{plain}, {UNITS[unit]}" if unit in UNITS else plain
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from placement.models import Job, PlanOutcome
 from placement.services import outcomes, results
 from telemetry.live import DETAIL
 
-TAIL_BYTES = 8 * 1024
+TAIL_BYTES = 64 * 1024
+"""What is read of a log's end: programs print other things between their steps."""
 MOST_JOBS = 500
 LAST_LOOK = timedelta(seconds=20)
 MISSED = timedelta(minutes=30)

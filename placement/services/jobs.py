@@ -292,7 +292,8 @@ def _check_counts(
     held = reservation.allocations.filter(live=True, gpu__node=node).count()
     problems = {}
     if gpu_count is not None and not 1 <= gpu_count <= held:
-        problems["gpu_count"] = f"must be 1 to {held}: so many are held on {node.name}"
+        some = f"1 to {held}" if held > 1 else held
+        problems["gpu_count"] = f"must be {some}: so many are held on {node.name}"
     if not 0 <= retries <= MOST_RETRIES:
         problems["retries"] = f"must be 0 to {MOST_RETRIES}"
     if problems:

@@ -61,21 +61,44 @@ def launch_array(
         created_at=now,
     )
     for index, values in enumerate(rows):
-        launch_in(
-            user=user,
-            reservation_id=reservation_id,
-            name=_task_name(name, title_of(values)),
-            recipe=recipe,
-            recipe_settings={**(recipe_settings or {}), **(values if recipe else {})},
-            arguments=filled(arguments, values),
-            gpu_count=gpu_count or 1,
-            now=now,
-            array=array,
-            array_index=index,
-            parameters=values,
-            **launch,
-        )
+        settings = {**(recipe_settings or {}), **(values if recipe else {})}
+        try:
+            launch_in(
+                user=user,
+                reservation_id=reservation_id,
+                name=_task_name(name, title_of(values)),
+                recipe=recipe,
+                recipe_settings=settings,
+                arguments=filled(arguments, values),
+                gpu_count=gpu_count or 1,
+                now=now,
+                array=array,
+                array_index=index,
+                parameters=values,
+                **launch,
+            )
+        except LaunchInvalid as error:
+            raise LaunchInvalid(_at_sweep(error.problems, values)) from None
     return array
+
+
+def _at_sweep(
+    problems: Mapping[str, str], values: Mapping[str, object]
+) -> dict[str, str]:
+    """Return what is wrong of a recipe's settings at the sweep that set them.
+
+    >>> _at_sweep({"recipe_settings.layers": "must be a number"}, {"layers": "x"})
+    {'sweep': 'layers = x: must be a number'}
+    """
+    told: dict[str, str] = {}
+    for field, text in problems.items():
+        name = field.removeprefix("recipe_settings.")
+        if name != field and name in values:
+            before = f"{told['sweep']}; " if "sweep" in told else ""
+            told["sweep"] = f"{before}{name} = {values[name]}: {text}"
+        else:
+            told[field] = text
+    return told
 
 
 def stop_array(*, array_id: int, user: User, now: datetime, reason: str = "") -> int:

@@ -318,9 +318,12 @@ def job_log_download(request: HttpRequest, pk: int) -> HttpResponseBase:
             content_type="text/plain; charset=utf-8",
             headers={"Content-Disposition": f'attachment; filename="{name}"'},
         )
-    return FileResponse(
-        path.open("rb"),
+    log = logs.UpToNow(path)
+    answer = FileResponse(
+        log,
         as_attachment=True,
         filename=name,
         content_type="text/plain; charset=utf-8",
     )
+    answer["Content-Length"] = str(log.size)
+    return answer

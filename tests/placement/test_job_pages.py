@@ -172,10 +172,13 @@ def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
     log = student.get(f"/jobs/{job.pk}/log?offset=13&length=100").json()
     assert (log["offset"], log["data"]) == (13, "step=1 loss=2.5\n")
     whole = student.get(f"/jobs/{job.pk}/log.txt")
-    assert b"".join(whole.streaming_content).endswith(b"loss=2.5\n")
+    # It prints on while its log is sent: the answer keeps to the length it has said.
+    logs.append(job, attempt=1, offset=29, data=b"step=2/9 loss=.5\n")
+    sent = b"".join(whole.streaming_content)
+    assert sent.endswith(b"loss=2.5\n") and whole["Content-Length"] == str(len(sent))
     assert "attachment" in whole["Content-Disposition"]
     rows = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
-    assert rows == [{"step": 1.0, "loss": 2.5}]
+    assert rows == [{"step": 1.0, "loss": 2.5}, {"step": 2.0, "loss": 0.5}]
 
 
 @pytest.mark.parametrize(

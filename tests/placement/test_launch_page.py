@@ -90,6 +90,9 @@ def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reserv
     page = answer.content.decode()
     assert answer.status_code == 422 and "line 1 has no &#x27;=&#x27;" in page
     assert "seconds 5</textarea>" in page and not Job.objects.exists()
+    answer = student.post("/jobs/new/", launching(reservation, sweep="seconds = 5, x"))
+    assert answer.context["form"].errors == {"sweep": ["seconds = x: must be a number"]}
+    assert not Job.objects.exists()
 
 
 def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
@@ -114,6 +117,7 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
         ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
         ({"plan": "424242"}, "That plan is gone"),
         ({"plan": "x"}, "whole number"),
+        ({"retries": "6"}, "must be a whole number from 0 to 5"),
         ({"name": "a\x07b"}, "printable"),
     ],
 )
