@@ -2,10 +2,10 @@
 
 Brings what is missing and may be brought (Chromium; under CI=true also
 PostgreSQL and a C compiler). Without arguments three lanes run side by side, because
-half of the suite's time is waiting: what needs no browser; the browser, then whole
-portals; telemetry, then PostgreSQL. What the other lanes print follows when all are
-through. Arguments go to pytest, and then one run follows the other. pytest's line is
-the last.
+half of the suite's time is waiting: what needs no browser; whole portals and the
+browser; telemetry, then PostgreSQL. Lanes are folders, so that no file is read twice
+for SQLite. What the other lanes print follows when all are through. Arguments go to
+pytest, and then one run follows the other. pytest's line is the last.
 """
 
 import os
@@ -24,9 +24,12 @@ from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = os.environ.get("CI") == "true"
-# They mostly wait for processes of their own, in the browser or not.
+# They mostly wait for processes of their own.
 PORTALS = ("tests/portal", "tests/flows", "tests/faults")
+BROWSERS = ("tests/placement/browser", "tests/reservations/browser")
 TELEMETRY = "tests/telemetry"
+# Every run and every process of every portal reads what the first one compiled.
+KEPT_OUT = ("DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 # Nothing was collected: no failure where arguments leave no database test over.
 NO_TESTS = 5
 
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
         if _postgres_bin() is None:
             _apt("postgresql")
-    environ = {k: v for k, v in os.environ.items() if k != "DATABASE_URL"}
+    environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
     with ExitStack() as stack:
         binaries = _postgres_bin()
         if binaries is None and CI:
@@ -63,19 +66,12 @@ def main(arguments: Sequence[str]) -> int:
         if arguments:
             first = _pytest(Run("on SQLite", arguments, environ))
             return max([first, *(_or_none(_pytest(run)) for run in behind)])
-        apart = [f"--ignore={folder}" for folder in PORTALS]
-        still = ["-m", "not browser"]
+        watched = [*PORTALS, *BROWSERS]
+        elsewhere = [f"--ignore={folder}" for folder in (*watched, TELEMETRY)]
         return _side_by_side(
-            Run(
-                "without the browser",
-                [*still, *apart, f"--ignore={TELEMETRY}"],
-                environ,
-            ),
-            [
-                Run("in the browser", ["-m", "browser", *apart], environ),
-                Run("whole portals", PORTALS, environ),
-            ],
-            [Run("telemetry", [*still, TELEMETRY], environ), *behind],
+            Run("without the browser", elsewhere, environ),
+            [Run("whole portals and the browser", watched, environ)],
+            [Run("telemetry", [TELEMETRY], environ), *behind],
         )
 
 
