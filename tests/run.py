@@ -209,7 +209,11 @@ def _postgres(binaries: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     options = (
         f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} "
-        "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"
+        "-c fsync=off -c synchronous_commit=off -c full_page_writes=off "
+        # Every test takes its rows back: what is dead goes at once, and what was
+        # counted in the middle of one test misleads the plans of the next.
+        "-c autovacuum_naptime=1s -c autovacuum_vacuum_cost_delay=0 "
+        "-c autovacuum_analyze_threshold=2000000000"
     )
     ctl = str(binaries / "pg_ctl")
     try:
