@@ -1,7 +1,8 @@
 """A Job over two nodes: two real node workers with unequal numbers of Gpus.
 
 Importing torch is most of the time, so two launches tell it all: one that is stopped
-half-way and goes on elsewhere, one whose rank is killed.
+half-way and goes on elsewhere, one whose rank is killed. A script of one's own, which
+needs no torch, tells its part in the same lab.
 """
 
 import json
@@ -23,6 +24,7 @@ from placement.runners.programs import free_port
 from reservations.domain.lifecycle import State
 from telemetry.models import Gpu
 from tests.factories import make_membership, make_reservation, make_user
+from tests.placement.own_on_nodes import own_script_stops_goes_on_and_fails
 from tests.placement.two_nodes import (
     CODE,
     TwoNodes,
@@ -100,8 +102,10 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     lab, alone, settings, tmp_path
 ):
     settings.MEDIA_ROOT = tmp_path / "media"
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
     alice = make_membership(make_user("alice"), "lab").user
     both = booked(alice, list(Gpu.objects.all()))
+    own_script_stops_goes_on_and_fails(lab, alice, both)
     plan = staged_plan(alice)
     staged = {"plan_id": plan.pk, "recipe_settings": SETTINGS | {"batch": 1}}
 
