@@ -32,6 +32,8 @@ MAIN_PAGES = (
     ("jobs", "Jobs"),
     ("standing", "Standing"),
 )
+PARTS_OF = {"jobs": ("serves",)}
+"""Pages that belong to a main page and whose address says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Site:
         for name, label in (*MAIN_PAGES, *own):
             url = reverse(name)
             here = self.request.path
-            current = here == url if url == "/" else here.startswith(url)
+            parts = (url, *(reverse(part) for part in PARTS_OF.get(name, ())))
+            current = here == url if url == "/" else here.startswith(parts)
             entries.append(NavEntry(label, url, current))
         return entries
 

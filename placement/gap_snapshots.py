@@ -11,6 +11,7 @@ from placement.snapshots import iso
 from reservations.models import User
 
 MOST_ROWS = 100
+MOST_STRETCHES = 50
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,36 @@ def with_last_job(rows):  # type: ignore[no-untyped-def]
         job_node=Subquery(last.values("node__name")[:1]),
         job_until=Subquery(last.values("reservation__end")[:1]),
     ).order_by(F("created_at").desc(), "-pk")
+
+
+@dataclass(frozen=True)
+class GapOf:
+    """What a stretch is part of, as its own page shows it."""
+
+    row: Backfill
+    stretches: list[Job]
+    """The newest ones, oldest first."""
+    held_seconds: int
+    """In all gaps together, the one that is held now too."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it goes on."""
+        return self.row.state in GapState.live()
+
+
+def gap_of(job: Job, *, now: datetime) -> GapOf | None:
+    """Return what runs in gaps with this Job as a stretch; None: it has its own."""
+    row = job.backfill
+    if row is None:
+        return None
+    newest = row.stretches.select_related("reservation").order_by("-pk")
+    stretches = list(newest[:MOST_STRETCHES])[::-1]
+    held = row.used_seconds
+    if row.state in (GapState.RUNNING, GapState.STOPPING) and stretches:
+        begun = stretches[-1].reservation.start
+        held += max(0, int((now - begun).total_seconds()))
+    return GapOf(row, stretches, held)
 
 
 def gap_facts(row: Backfill, *, now: datetime) -> dict[str, object]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.core.files.uploadedfile import UploadedFile
+from django.http import QueryDict
 
 from placement.form_numbers import number, whole
 from placement.models import Admits
@@ -12,6 +13,8 @@ from placement.models import Admits
 Choices = Sequence[tuple[str, str]]
 RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
 """How a place is written: r:<reservation>, book, e:<job>."""
+RESULT = "result:"
+"""How a file is written that a Job left: result:<number>; a kept one by its number."""
 
 
 class EndpointFilterForm(forms.Form):
@@ -19,7 +22,7 @@ class EndpointFilterForm(forms.Form):
 
     q = forms.CharField(required=False, max_length=120)
     state = forms.ChoiceField(
-        required=False, choices=[("", "any"), ("live", "live"), ("over", "over")]
+        required=False, choices=[("", "any state"), ("live", "live"), ("over", "over")]
     )
 
 
@@ -43,7 +46,7 @@ class ServeForm(forms.Form):
     """A model, a place for it, and how it is served."""
 
     upload = SeveralFiles(required=False, allow_empty_file=True)
-    file = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
+    file = forms.ChoiceField(required=False)
     name = forms.CharField(required=False, max_length=63)
     place = forms.ChoiceField()
     hours = number(0.25, 336, unit="hours", required=False, initial=2)
@@ -63,14 +66,27 @@ class ServeForm(forms.Form):
     ) -> None:
         """Take what may be chosen."""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.arrived = ""
         for name, choices in (
-            ("file", [("", "upload a new one"), *files]),
+            ("file", [("", "the one that is uploaded"), *files]),
             ("place", list(places)),
             ("membership", list(memberships)),
         ):
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)
             field.choices = choices
+
+    def choose(self, number: int, name: str) -> None:
+        """Take a file that has arrived, so that it is not sent a second time."""
+        field = self.fields["file"]
+        assert isinstance(field, forms.ChoiceField)
+        choices = dict(field.choices) | {str(number): name}  # type: ignore[arg-type]
+        field.choices = list(choices.items())
+        typed = QueryDict(mutable=True)
+        typed.update(self.data)
+        typed["file"] = self.cleaned_data["file"] = str(number)
+        self.data = typed
+        self.arrived = name
 
     def clean(self) -> dict[str, object]:
         """A file is needed, and hours where something is booked."""

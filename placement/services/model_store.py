@@ -5,13 +5,13 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
-from django.db.models import Count, Sum
+from django.db.models import Count, QuerySet, Sum
 
 from placement import model_files
 from placement.domain.errors import SpecInvalid
@@ -26,7 +26,8 @@ from placement.domain.onnx_parts import (
 )
 from placement.domain.serving_refusals import FileServed, FilesFull
 from placement.domain.spec import ModelSpec
-from placement.models import Job, ModelFile, RegisteredModel
+from placement.models import Job, ModelFile, RegisteredModel, ResultFile
+from placement.services import results
 from placement.services.models import MOST_UPLOAD_BYTES, understood_served
 from placement.services.unpacking import ENDINGS, is_archive, unpack
 from reservations.domain.errors import NotFound
@@ -101,6 +102,43 @@ def store_file(
     return row
 
 
+def own_results(user: User) -> QuerySet[ResultFile]:
+    """Return the ONNX models that a User's Jobs left, and are here, newest first."""
+    rows = ResultFile.objects.filter(
+        job__owner=user, complete_at__isnull=False, dropped_at=None
+    )
+    return rows.filter(path__iendswith=ENDING).order_by("-pk")[:MOST_FILES]
+
+
+def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
+    """Keep a model that a Job of one's own left, as if it were uploaded.
+
+    The files of its weights are those beside it that begin with its name, as
+    exporters write them (``model.onnx.data``).
+
+    Raises:
+        NotFound: no such result of this User, or not here.
+        SpecInvalid, FilesFull: as ``store_file``.
+    """
+    row = ResultFile.objects.filter(pk=result_id, job__owner=user).first()
+    if row is None or results.there(row.job, result_id) is None:
+        raise NotFound(what=f"result #{result_id} of a job of yours")
+    beside = ResultFile.objects.filter(
+        job=row.job_id, attempt=row.attempt, path__startswith=row.path,
+        complete_at__isnull=False, dropped_at=None,
+    ).exclude(pk=row.pk)  # fmt: skip
+    with ExitStack() as opened:
+        files = [
+            UploadedFile(
+                file=opened.enter_context(results.path_of(one).open("rb")),
+                name=Path(one.path).name,
+                size=one.size_bytes,
+            )
+            for one in (row, *beside.order_by("path")[:MOST_PARTS])
+        ]
+        return store_file(user=user, upload=files[0], beside=files[1:], now=now)
+
+
 def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
     """Refuse what cannot be a model before anything is written. Raises SpecInvalid."""
     if not name.lower().endswith(ENDING) and not is_archive(name):
@@ -112,7 +150,9 @@ def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
     if len(uploads) > MOST_PARTS:
         raise SpecInvalid({"upload": f"{len(uploads):,} files; at most {MOST_PARTS}"})
     total = sum(one.size or 0 for one in uploads)
-    if not 0 < total <= MOST_UPLOAD_BYTES:
+    if not total:
+        raise SpecInvalid({"upload": f"{name} is empty"})
+    if total > MOST_UPLOAD_BYTES:
         raise SpecInvalid({"upload": f"{total:,} bytes; at most {MOST_UPLOAD_BYTES:,}"})
 
 

@@ -19,6 +19,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.domain.spanning import culprit
+from placement.gap_snapshots import gap_of
 from placement.models import Job, JobPart, StoredPlan
 from placement.services import results
 from placement.services.summaries import job_usage
@@ -38,7 +39,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 def _seen(request: HttpRequest, pk: int) -> Job:
     """Return a Job that the User may look at; 404 otherwise: it says nothing."""
     jobs = Job.objects.visible_to(reader(request)).select_related(
-        "owner", "node", "plan", "reservation__membership__account"
+        "owner", "node", "plan", "backfill", "reservation__membership__account"
     )
     jobs = jobs.prefetch_related("parts__node")
     return get_object_or_404(jobs, pk=pk)
@@ -83,6 +84,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "usage_so_far": not ended,
             "page": _page_data(job, gpus, size) | {"log_part": part},
             "measured": measured_of(job, units) if job.plan_id else None,
+            "gap": gap_of(job, now=timezone.now()),
             **_files(request, job),
             **_moving(job),
         },
@@ -169,6 +171,7 @@ def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, 
         "job": snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job),
         "gpus": gpus,
         "log_size": size,
+        "in_gaps": job.backfill_id is not None,
         "urls": {
             name: reverse(f"job-{name}", args=[job.pk])
             for name in ("log", "numbers", "state", "gpus")

@@ -20,6 +20,7 @@ from placement.serve_forms import (
     BOOK,
     ENDPOINT,
     RESERVATION,
+    RESULT,
     EndpointFilterForm,
     ServeForm,
 )
@@ -82,7 +83,7 @@ def serve_new(request: HttpRequest) -> HttpResponse:
     form = ServeForm(
         request.POST if posted else None,
         request.FILES if posted else None,
-        files=[(str(row.pk), row.name) for row in model_store.own_files(user)],
+        files=_files(user),
         places=places,
         memberships=[(str(row.pk), str(row.account)) for row in accounts],
         initial={
@@ -90,7 +91,10 @@ def serve_new(request: HttpRequest) -> HttpResponse:
             "place": f"{ENDPOINT}:{request.GET.get('endpoint', '')}",
         },
     )
-    if posted and form.is_valid():
+    if posted:
+        form.is_valid()
+        _take_in(user, form)
+    if posted and not form.errors:
         job_id = _serve(user, form)
         if job_id is not None:
             return redirect("serve", job_id)
@@ -122,12 +126,7 @@ def _serve(user: User, form: ServeForm) -> int | None:
     """Do what a valid form says; refusals go back into the form."""
     data, now = form.cleaned_data, timezone.now()
     try:
-        file_id = data["file"]
-        if data["upload"]:
-            check_rate(
-                "upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now
-            )
-            file_id = _store(user, data["upload"], now).pk
+        file_id = int(data["file"])
         word, _, number = data["place"].partition(":")
         if word == ENDPOINT:
             serving.bring(
@@ -154,6 +153,36 @@ def _serve(user: User, form: ServeForm) -> int | None:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
         return None
     return job.pk
+
+
+def _files(user: User) -> list[tuple[str, str]]:
+    """Return what can be served without an upload: kept files, and Jobs' results."""
+    kept = [(str(row.pk), row.name) for row in model_store.own_files(user)]
+    left = model_store.own_results(user)
+    return kept + [
+        (f"{RESULT}{row.pk}", f"{row.path}, result of job {row.job_id}") for row in left
+    ]
+
+
+def _take_in(user: User, form: ServeForm) -> None:
+    """Keep the model first, whatever else is wrong: it need not be sent again."""
+    now, data = timezone.now(), form.cleaned_data
+    uploads, chosen = data.get("upload"), str(data.get("file") or "")
+    if not uploads and not chosen.startswith(RESULT):
+        return
+    try:
+        check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
+        if uploads:
+            row = _store(user, uploads, now)
+        else:
+            number = int(chosen.removeprefix(RESULT))
+            row = model_store.store_result(user=user, result_id=number, now=now)
+    except BadInput as error:
+        form.add_error("upload", "; ".join(error.problems.values()))
+    except BookingError as refusal:
+        form.add_error(None, refusal.text(timezone.get_current_timezone()))
+    else:
+        form.choose(row.pk, row.name)
 
 
 def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from placement import services
 from placement.models import Job
 from reservations.domain.lifecycle import State
 from telemetry.models import Node
@@ -77,11 +78,17 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     page = text_of(student, f"/jobs/new/?again={first.pk}")
     assert 'name="burn-in.seconds" id="id_burn-in.seconds"' in page
     assert 'value="30.0"' in page and "Go on from the checkpoint of job" in page
+    ticked = 'name="resume_from" value="{}" checked'
+    assert ticked.format(first.pk) not in page, "what is done has nothing left to do"
     again = launching(reservation, resume_from=first.pk)
     student.post("/jobs/new/", again)
-    assert Job.objects.get(resume_from=first).retries == 0
+    second = Job.objects.get(resume_from=first)
+    assert second.retries == 0
     answer = student.post("/jobs/new/", again)
     assert answer.status_code == 422 and b"went on from it already" in answer.content
+    services.stop(job_id=second.pk, user=second.owner, now=timezone.now())
+    page = text_of(student, f"/jobs/new/?again={second.pk}")
+    assert ticked.format(second.pk) in page
     assert student.get("/jobs/new/?again=999999").status_code == 200
 
 

@@ -12,6 +12,8 @@ function showSettings() {
   const where = form.elements.where.value;
   for (const part of form.querySelectorAll("[data-where]")) {
     part.hidden = part.dataset.where !== where;
+    // What is ticked and not seen is not sent.
+    for (const box of part.querySelectorAll("[type=checkbox]")) box.disabled = part.hidden;
   }
 }
 

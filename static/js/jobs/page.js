@@ -93,7 +93,7 @@ async function refresh() {
 }
 
 at("job-stop")?.addEventListener("click", async () => {
-  const sure = await ask({ title: `Stop “${job.name}”?`, text: "It gets TERM, then KILL after the grace. What it has written is kept.", yes: "Stop the job", no: "Let it run" });
+  const sure = await ask({ title: `Stop “${job.name}”?`, text: `It is asked to end (TERM) and, where it does not in its time of grace, ended (KILL). What it has written is kept.${page.in_gaps ? " It takes no further gap." : ""}`, yes: "Stop the job", no: "Let it run" });
   if (!sure) return;
   try {
     await api("POST", `/jobs/${job.id}/stop`);

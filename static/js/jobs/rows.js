@@ -78,7 +78,12 @@ export class LogRows {
     const range = document.createRange();
     range.setStart(this.nodes.log, 0);
     range.setEnd(this.nodes.log, count);
+    const { log, follow } = this.nodes;
+    if (follow.checked) { range.deleteContents(); return; }
+    // Who reads keeps what is read in view.
+    const before = log.scrollHeight;
     range.deleteContents();
+    log.scrollTop -= before - log.scrollHeight;
   }
 
   row(line, style) {

@@ -17,6 +17,7 @@ from reservations.services import waiting
 from reservations.snapshots.facts import own_holdings, site_policy
 from telemetry.models import Alert, Node
 from tests.factories import make_gpus
+from tests.placement.lab import signed_in
 from tests.placement.services.stage import NOW as STAGE
 from tests.placement.services.stage import fact, now_is, record
 
@@ -120,6 +121,9 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
     again = stretch_of(row)
     assert (again.resume_from, again.reservation.start) == (job, taken.end)
     assert again.reservation.end == soon.start and row.attempt == 2
+    page = signed_in(alice).get(f"/jobs/{again.pk}/").content.decode()
+    assert "as soon as somebody books its GPUs" in page and "in 2 gaps" in page
+    assert f'<a href="/jobs/{job.pk}/">job {job.pk}</a>' in page
     # It never begins: what it would have gone on from is the next one's.
     services.stop(job_id=again.pk, user=alice, now=taken.end)
     tick(taken.end + MINUTE)

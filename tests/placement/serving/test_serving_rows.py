@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from placement import model_files
 from placement.domain.errors import LaunchInvalid, SpecInvalid
 from placement.domain.serving_refusals import FitsNowhere, ServesAlready
-from placement.models import Job
-from placement.services import model_store, serving
+from placement.models import Job, ResultFile
+from placement.services import model_store, results, serving
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
 from telemetry.models import Node
@@ -90,15 +90,20 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
 
     page = web.get("/serve/")
     assert b"Nothing is served yet" in page.content
+    assert [one.label for one in page.context["portal"].nav if one.current] == ["Jobs"]
     upload = SimpleUploadedFile("mlp.onnx", mlp_bytes())
-    page = web.post(
-        "/serve/new/",
-        {"upload": upload, "name": "two words", "place": "book", "hours": "2",
-         "most_batch": "0", "deadline_ms": "50", "admits": "account"},
-    )  # fmt: skip
+    wrong = {"upload": upload, "name": "two words", "place": "book", "hours": "400",
+             "most_batch": "0", "deadline_ms": "50", "admits": "account"}  # fmt: skip
+    page = web.post("/serve/new/", wrong)
     assert page.status_code == 422
-    file = alice.model_files.get() if alice.model_files.exists() else None
-    assert file is None, "a form that is wrong stores nothing"
+    assert page.context["form"].errors == {
+        "hours": ["must be a number of hours from 0.25 to 336"],
+        "most_batch": ["must be a whole number from 1 to 256"],
+    }
+    file = alice.model_files.get()
+    chosen = f'<option value="{file.pk}" selected>mlp.onnx</option>'.encode()
+    assert chosen in page.content, "what has arrived need not be sent again"
+    assert b'value="two words"' in page.content and not Job.objects.exists()
 
     nobody_is_served_by_root(web, upload)
     upload.seek(0)
@@ -124,6 +129,22 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     told = web.get(f"/api/v1/serve/{job.pk}").json()
     assert told["models"][0]["deadline_ms"] == 50
     assert web.get("/api/v1/serve").json()["count"] == 1
+
+    left = ResultFile.objects.create(
+        job=job, attempt=1, path="export/mlp.onnx", size_bytes=len(mlp_bytes()),
+        complete_at=timezone.now(),
+    )  # fmt: skip
+    results.path_of(left).parent.mkdir(parents=True)
+    results.path_of(left).write_bytes(mlp_bytes())
+    offered = (
+        f'<option value="result:{left.pk}">export/mlp.onnx, result of job {job.pk}'
+    )
+    assert offered.encode() in web.get("/serve/new/").content
+    del wrong["upload"]
+    page = web.post("/serve/new/", wrong | {"file": f"result:{left.pk}"})
+    assert chosen in page.content, "the same bytes are the same file"
+    page = signed_in(carol).post("/serve/new/", wrong | {"file": f"result:{left.pk}"})
+    assert "file" in page.context["form"].errors
 
     # Only the node that the Job is on may have its models.
     row = endpoint.models.get()
