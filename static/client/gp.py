@@ -65,7 +65,7 @@ class Portal:
     def __init__(self, url, token):
         if not url.startswith(SAFE):
             raise Refused("the address begins with https://, or is of this machine", 2)
-        self.url, self.token = url.rstrip("/"), token
+        self.url, self.token, self.known = url.rstrip("/"), token, None
         self.opener = urllib.request.build_opener(NoRedirect())
 
     def ask(self, method, path, body=None, **query):
@@ -77,6 +77,13 @@ class Portal:
                 raise Refused(f"{self.url} is no GPU Portal", 2) from None
             except (OSError, http.client.HTTPException) as error:
                 raise Refused(f"the answer broke off: {error!r}", 3) from None
+
+    def cards(self, numbers):
+        """Return Gpus as people know them: node-a:0, node-a:1."""
+        if self.known is None:
+            rows = self.ask("GET", "/gpus")["gpus"]
+            self.known = {row["id"]: f"{row['node']}:{row['index']}" for row in rows}
+        return ", ".join(self.known.get(number, f"#{number}") for number in numbers)
 
     def open(self, method, path, body=None, **query):
         """Return the answer to be read; raise what it says where it is no answer."""
@@ -94,7 +101,7 @@ class Portal:
         try:
             return self.opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
-            words = words_of(error)
+            words = words_of(error, self)
             if error.code in (429, 500, 502, 503, 504):
                 raise Refused(f"the portal answers {error.code}: {words}", 3) from None
             wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
@@ -105,7 +112,7 @@ class Portal:
             raise Refused(f"the portal cannot be reached: {error}", 3) from None
 
 
-def words_of(error):
+def words_of(error, to):
     """Return what a refusal says: its sentence, its fields, the next slot."""
     try:
         said = json.loads(error.read())
@@ -118,7 +125,7 @@ def words_of(error):
     lines += [f"  {name}: {why}" for name, why in fields if why not in lines[0]]
     slot = said.get("next_slot")
     if slot:
-        lines.append(f"  the next that works: {span(slot)}, GPUs {slot['gpu_ids']}")
+        lines.append(f"  what works: {span(slot)}, {to.cards(slot['gpu_ids'])}")
     return "\n".join(lines)
 
 
@@ -198,8 +205,8 @@ def slots_of(args, to):
 
 def find(args):
     """Print the first slots."""
-    for slot in slots_of(args, portal()):
-        print(f"{span(slot)}  {slot.get('kind') or ''}  GPUs {slot['gpu_ids']}")
+    for slot in slots_of(args, to := portal()):
+        print(f"{span(slot)}  {slot.get('kind') or ''}  {to.cards(slot['gpu_ids'])}")
 
 
 def book(args):
@@ -210,7 +217,8 @@ def book(args):
         raise Refused(f"not at that time; the first that works: {span(slot)}")
     wanted = {name: slot[name] for name in ("gpu_ids", "start", "end")}
     made = to.ask("POST", "/reservations", wanted | {"purpose": args.purpose})
-    print(f"reservation {made['id']}: {span(made)}, {made['kind']}")
+    where = f"{made['kind']}, {to.cards(made['gpu_ids'])}"
+    print(f"reservation {made['id']}: {span(made)}, {where}")
 
 
 def own(to):
@@ -223,9 +231,9 @@ def own(to):
 
 def mine(_args):
     """Print own reservations."""
-    for row in own(portal()):
+    for row in own(to := portal()):
         about = f"{row['id']:>6}  {row['state']:9}  {row['kind']:4}  {span(row)}"
-        print(f"{about}  GPUs {row['gpu_ids']}  {row['purpose'] or ''}")
+        print(f"{about}  {to.cards(row['gpu_ids'])}  {row['purpose'] or ''}")
 
 
 def run(args):
@@ -384,13 +392,17 @@ def release(args):
     print(to.ask("POST", f"/reservations/{args.reservation}/{act}", {})["state"])
 
 
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (--help says what there is)\n")
+
+
 def parser():
     """Return what understands the command line."""
-    made = argparse.ArgumentParser(
-        prog="gp.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    made = Parser(prog="gp.py", description=__doc__, formatter_class=raw)
     words = made.add_subparsers(dest="word", required=True)
 
     def word(act, *numbers, **options):
@@ -456,7 +468,8 @@ def main(argv=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, UnicodeDecodeError) as error:
-        print(f"gp.py: {error}", file=sys.stderr)
+        words = f"{args.script} is no text" if isinstance(error, ValueError) else error
+        print(f"gp.py: {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

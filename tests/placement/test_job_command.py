@@ -53,7 +53,9 @@ def test_a_job_is_submitted_listed_read_and_stopped(reservation):
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(("log", 99), "there is no job 99"), (("stop", 99, "--as", "x"), "no user x"),
+    [(("log", "x"), "job log: argument job: invalid int value: 'x'"),
+     (("list", "--state", "x"), "invalid choice: 'x'"),
+     (("log", 99), "there is no job 99"), (("stop", 99, "--as", "x"), "no user x"),
      (("stop", 99, "--as", "alice"), "job #99"), (("list", "--user", "x"), "no user x"),
      (("list", "--limit", 0), "at least 1"),
      (("submit", "--user", "alice", "--reservation", 1, "--name", "",
@@ -67,6 +69,7 @@ def test_a_job_is_submitted_listed_read_and_stopped(reservation):
      (("submit", "--user", "alice", "--reservation", 1, "--name", "x",
        "--script", "/nonexistent/file"), "No such file")],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line(alice, words, told):
+def test_what_is_wrong_is_one_line(alice, capsys, words, told):
     status, text = job(*words)
+    text += capsys.readouterr().err
     assert status == 2 and told in text and text.count("\n") == 1, text

@@ -50,7 +50,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert status == 0 and kept.stat().st_mode & 0o777 == 0o600, text
 
     status, text = gp(tmp_path, "find", "--gpus", 2, "--hours", 1)
-    assert status == 0 and "GPUs [" in text, text
+    assert status == 0 and "node-a:0, node-a:1\n" in text, text
     status, text = gp(tmp_path, "book", "--gpus", 1, "--hours", 1, "--for", "run 3")
     made = Reservation.objects.get()
     assert status == 0 and text.startswith(f"reservation {made.pk}: "), text
@@ -83,8 +83,12 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     status, text = gp(tmp_path, "book", "--gpus", 99, "--hours", 1)
     assert status == 2 and text.startswith("gp.py: "), text
     assert gp(tmp_path, "extend", 99, "--hours", 1)[0] == 1
-    assert gp(tmp_path, "find", "--hours", "many")[0] == 2
+    status, text = gp(tmp_path, "find", "--hours", "many")
+    assert status == 2 and "'many'" in text and text.count("\n") == 1, text
     assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
+    script.write_bytes(b"\xff\xfe")
+    status, text = gp(tmp_path, "run", script, "--reservation", made.pk)
+    assert (status, text) == (2, f"gp.py: {script} is no text\n")
     _bad_input_is_told(tmp_path, live_server.url, token)
     assert json.loads(kept.read_text())["token"] == token
 

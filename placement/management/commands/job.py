@@ -6,10 +6,11 @@ may read the database: there is no sign-in, but every act names a User and is au
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
@@ -35,16 +36,25 @@ class Wrong(Exception):
     """What was asked cannot be done; the text says why."""
 
 
+class OneLine(argparse.ArgumentParser):
+    """Says in one line what is wrong with a word's options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with 2."""
+        self.exit(2, f"{self.prog}: {message} (--help says what there is)\n")
+
+
 class Command(BaseCommand):
     """One line and exit status 2 for what cannot be done."""
 
-    help = "Submit, list, read and stop jobs."
+    help = "Submit, list, read and stop jobs; each word has its own --help."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the four words and their options."""
         # Django's own parser class would ask the subparsers for its arguments.
+        parser.usage = argparse.SUPPRESS
         words = parser.add_subparsers(
-            dest="word", required=True, parser_class=argparse.ArgumentParser
+            dest="word", required=True, prog=parser.prog, parser_class=OneLine
         )
         _add_submit(words.add_parser("submit", help="launch into a reservation"))
         listed = words.add_parser("list", help="newest first")
@@ -80,6 +90,9 @@ class Command(BaseCommand):
             self._refuse(f"job {word}: {'; '.join(parts)}")
         except BookingError as error:
             self._refuse(f"job {word}: {error.text(timezone.get_current_timezone())}")
+        except BrokenPipeError:
+            # Who reads has read enough: job log 5 | head.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Wrong, BadInput, OSError) as error:
             self._refuse(f"job {word}: {error}")
         except KeyboardInterrupt:
