@@ -93,8 +93,9 @@ def samples(answer) -> dict[str, list]:
 
 
 @pytest.fixture
-def lab(redis_client):
-    """Two Gpus of one node, of which only the first answers."""
+def lab(redis_client, time_machine):
+    """Two Gpus of one node, of which only the first answers; the clock stands."""
+    time_machine.move_to(timezone.now(), tick=False)
     gpus = make_gpus(2, make_node("node-a", driver_version="570.86"))
     details = {
         gpus[0].uuid: {"memory_reserved_bytes": GIB // 2, "energy_joules": 12.5},

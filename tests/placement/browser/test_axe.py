@@ -22,10 +22,13 @@ def test_the_planning_page(
     page.locator(".plan-why").evaluate_all(
         "(all) => all.forEach((one) => (one.open = true))"
     )
+    expect(page.locator(".htmx-request")).to_have_count(0)
     axe()
     fits(page)
     page.get_by_label("Batch").fill("x")
     expect(page.locator("#e-batch")).to_be_visible()
+    # While an answer is under way a word of it fades in.
+    expect(page.locator(".htmx-request")).to_have_count(0)
     axe()
 
 

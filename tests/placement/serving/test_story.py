@@ -92,17 +92,17 @@ def other_web(transactional_db):
         who = f"{known['USER']}:{known['PASSWORD']}" if known["USER"] else ""
         host = f"{known['HOST']}:{known['PORT']}" if known["PORT"] else known["HOST"]
         place = f"postgres://{who}@{quote(host, safe=':')}/{known['NAME']}"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    web = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "gpuportal.asgi:application", "--lifespan",
-         "off", "--port", str(port), "--log-level", "warning"],
-        env=os.environ | {"DATABASE_URL": place, "REDIS_URL": settings.REDIS_URL},
-    )  # fmt: skip
-    yield f"http://127.0.0.1:{port}"
-    web.terminate()
-    web.wait(20)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        web = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "gpuportal.asgi:application",
+             "--lifespan", "off", "--fd", str(listener.fileno()),
+             "--log-level", "warning"],
+            env=os.environ | {"DATABASE_URL": place, "REDIS_URL": settings.REDIS_URL},
+            pass_fds=[listener.fileno()],
+        )  # fmt: skip
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        web.terminate()
+        web.wait(20)
 
 
 def infer_body(rows, datatype="FP32", **more):

@@ -138,6 +138,10 @@ def axe(page: Page) -> Callable[[], None]:
         page.evaluate(AXE.read_text() + "\n;0")
         found = page.evaluate(
             """async (values) => {
+              // What fades in has its own contrast only when it is there.
+              const ends = (one) => one.effect.getComputedTiming().endTime < Infinity;
+              const fading = document.getAnimations().filter(ends);
+              await Promise.allSettled(fading.map((one) => one.finished));
               const runOnly = { type: "tag", values };
               const result = await axe.run(document, { runOnly });
               const words = (node) => `${node.html} ${node.failureSummary}`;
