@@ -45,7 +45,7 @@ from placement.runners import (
 from placement.runners.accounts import Identity
 from placement.runners.base import RESULTS, JobFolder
 from placement.runners.begin import CHECKPOINT
-from placement.runners.ending import Deadline, Ending, supervisor
+from placement.runners.ending import Deadline, Ending, broken_off, supervisor
 from placement.runners.foldersize import FolderWatch
 from telemetry.domain.errors import TelemetryError
 
@@ -343,6 +343,8 @@ class Shim:
         status = self.leader_status or 0
         ending = self.ending
         full = room.full_words(self.folder.path) if status else ""
+        if status and not ending:
+            full = full or broken_off(self.folder, self.order)
         self._write_end(
             "lost" if ending and ending.lost else "exited",
             reason=ending.reason if ending else full,
