@@ -7,13 +7,14 @@ that is ordered to it, by that Job's number: the other Job's is not in the addre
 import hashlib
 import json
 
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
 from placement import checkpoint_files
 from placement.channel import MOST_PIECE_BYTES, for_nodes, number, problem
 from placement.domain.errors import LogConflict, OrderRefused
-from placement.domain.meeting import Carried
+from placement.domain.meeting import LATER, NONE, REFUSED, Carried
 from placement.models import CarriedCheckpoint, Job, JobPart
 from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services import carrying
@@ -31,18 +32,28 @@ def about(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if row is None:
         return problem(404, "no checkpoint of such a job was asked for here")
     try:
-        size, sha256, why = _about(request)
+        size, sha256, why, outcome = _about(request)
     except (ValueError, OrderRefused) as error:
         return problem(422, f"not an announcement: {error}")
-    refused = carrying.announce(row, size_bytes=size, sha256=sha256, problem=why)
+    if outcome == LATER:
+        carrying.held_up(Q(pk=row.pk), why)
+        return problem(503, why)
+    refused = carrying.announce(
+        row, size_bytes=size, sha256=sha256, problem=why, now=timezone.now(),
+        unreadable=outcome == REFUSED,
+    )  # fmt: skip
     if refused:
         return problem(413, refused)
     row.refresh_from_db()
     return JsonResponse({"size": row.have_bytes})
 
 
-def _about(request: HttpRequest) -> tuple[int, str, str]:
-    """Read an announcement. Raises ValueError or OrderRefused."""
+def _about(request: HttpRequest) -> tuple[int, str, str, str]:
+    """Read an announcement: size, sum, or why there is none and what that means.
+
+    Raises:
+        ValueError, OrderRefused: it is none.
+    """
     length = request.headers.get("Content-Length", "")
     if not length.isdecimal() or int(length) > MOST_ABOUT_BYTES:
         raise ValueError("its length")
@@ -51,13 +62,16 @@ def _about(request: HttpRequest) -> tuple[int, str, str]:
         raise ValueError("no object")
     why = body.get("problem", "")
     if why:
-        return 0, "", str(why)[:MOST_PROBLEM].replace("\0", "")
+        outcome = body.get("outcome", NONE)
+        if outcome not in (NONE, LATER, REFUSED):
+            raise ValueError("outcome")
+        return 0, "", str(why)[:MOST_PROBLEM].replace("\0", ""), outcome
     if type(body.get("size_bytes")) is not int or not isinstance(
         body.get("sha256"), str
     ):
         raise ValueError("size_bytes and sha256")
     checked = Carried(0, body["size_bytes"], body["sha256"])
-    return checked.size_bytes, checked.sha256, ""
+    return checked.size_bytes, checked.sha256, "", ""
 
 
 @for_nodes("PUT")
@@ -80,6 +94,7 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     except LogConflict as conflict:
         return problem(409, str(conflict), size=conflict.size_bytes)
     except OSError as error:
+        carrying.held_up(Q(pk=row.pk), f"the portal cannot store it: {error.strerror}")
         return problem(507, f"the checkpoint cannot be stored: {error.strerror}")
     return JsonResponse({"size": have})
 

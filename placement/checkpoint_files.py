@@ -47,13 +47,23 @@ def append(row: CarriedCheckpoint, *, offset: int, data: bytes) -> int:
 
 
 def begin(row: CarriedCheckpoint, *, same: bool) -> int:
-    """Return how many bytes of it are here; of another content than before none."""
+    """Return how many bytes of it are here; of another content than before none.
+
+    All of them: it is whole, also where whoever took the last piece did not live to
+    say so.
+    """
     if not same:
         drop(row)
+    whole = path_of(row)
+    if whole.is_file():
+        return whole.stat().st_size
     try:
-        return _coming(row).stat().st_size
+        have = _coming(row).stat().st_size
     except FileNotFoundError:
         return 0
+    if have == row.size_bytes:
+        _coming(row).replace(whole)
+    return have
 
 
 def drop(row: CarriedCheckpoint) -> None:

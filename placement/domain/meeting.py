@@ -18,6 +18,8 @@ from placement.domain.errors import OrderRefused
 
 MOST_NODES = 256
 MOST_PROCESSES = 64
+NONE, LATER, REFUSED = "none", "later", "refused"
+"""Why a node brings no checkpoint: there is none; it cannot now; it never can."""
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 _TOKEN = re.compile(r"[a-z0-9]{16,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

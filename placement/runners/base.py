@@ -8,7 +8,7 @@
         stop.json      why it is to stop (written before the shim gets TERM)
         reported.json  what the web has heard of it
         lock           held by the shim as long as it lives
-        reserve        room for its last words on a full disk
+        status.room, stop.room    for its last words on a full disk
         log            of the Job's standard output and error
         serve.sock     where a Job that serves models is asked
         models/        the files that it serves, its Unix user's to read
@@ -34,6 +34,8 @@ from placement.domain.orders import Order
 
 RESULTS = "results"
 """The folder in a Job's own one whose files are brought up when it has ended."""
+ENDS = frozenset({"exited", "refused", "lost"})
+"""Events after which nothing of an attempt runs."""
 LAST_LINES = 20
 LAST_LINES_BYTES = 4096
 

@@ -89,8 +89,8 @@ class Begin:
                 argv, programs(Launcher(self.launcher)), self.environment_folder
             )
             self._check_reach(argv)
-            if self.resume is not None:
-                self._take_over(self.resume)
+            if self.resume is not None and not self._take_over(self.resume):
+                os._exit(CANNOT_START)
             os.execve(argv[0], argv, self.env)
         except OSError as error:
             say(f"gpuportal: {argv[0]} cannot start: {error}\n")
@@ -118,20 +118,30 @@ class Begin:
                     "above it is closed to other users"
                 )
 
-    def _take_over(self, source: Path) -> None:
-        """Copy a checkpoint; without it the Job begins anew, and its log says so.
+    def _take_over(self, source: Path) -> bool:
+        """Copy a checkpoint, whole or not at all; False: there is one that cannot be.
 
-        Links stay links: this runs as the Job's own user, and reads what that may read.
+        Where there is none the Job begins anew, and its log says so; to begin anew
+        beside one that is there would lose it. Links stay links: this runs as the
+        Job's own user, and reads what that may read.
         """
-        target, job = self.work / CHECKPOINT, self.resume_job
+        draft, job = self.work / f".{CHECKPOINT}.coming", self.resume_job
         try:
-            shutil.copytree(source, target, symlinks=True)
-        except (OSError, shutil.Error) as error:
-            shutil.rmtree(target, ignore_errors=True)
-            why = "it left none on this node" if not source.exists() else str(error)
-            say(f"gpuportal: no checkpoint of job {job}: {why[:200]}; begins anew\n")
-            return
+            if not source.exists():
+                why = "it left none on this node"
+                say(f"gpuportal: no checkpoint of job {job}: {why}; begins anew\n")
+                return True
+            shutil.copytree(source, draft, symlinks=True)
+            draft.rename(self.work / CHECKPOINT)
+        except OSError as error:  # shutil.Error too: a list of files and what it was
+            shutil.rmtree(draft, ignore_errors=True)
+            why = error.strerror or str(error)
+            if isinstance(error, shutil.Error):
+                why = str(error.args[0][0][2])
+            say(f"gpuportal: the checkpoint of job {job} stays there: {why[:200]}\n")
+            return False
         say(f"gpuportal: goes on from the checkpoint of job {job}\n")
+        return True
 
 
 def say(text: str) -> None:

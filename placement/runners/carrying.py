@@ -3,11 +3,14 @@
 An order to carry leaves ``carry.json`` in the ended Job's folder; this thread packs the
 Job's ``checkpoint/`` as the Job's own user into ``carry.tar`` (where the Job cannot
 write), announces its size and sum, and uploads it by byte offset. All state is in the
-folder: a restart goes on where the web says. Nothing is uploaded unasked.
+folder: a restart goes on where the web says. Nothing is uploaded unasked, and nothing
+before the Job has ended. Where the disk has no room to pack it, it waits for room, and
+the web is told; only one that nobody can read is given up.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -20,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from placement.domain.errors import OrderRefused
+from placement.domain.meeting import LATER, NONE, REFUSED
 from placement.domain.orders import Order, parse_order
-from placement.runners import accounts, packing
+from placement.runners import accounts, leftover, packing, room
 from placement.runners.accounts import Identity
-from placement.runners.base import JobFolder, NodeView, job_folders
+from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.begin import CHECKPOINT
 from placement.runners.results import as_user
 from placement.runners.webchannel import (
@@ -36,9 +40,15 @@ from placement.runners.webchannel import (
 
 PIECE_BYTES = 2**20
 LOOK_SECONDS = 1.0
+ROOM_SECONDS = 2.0
+"""Between two looks whether there is room to pack a checkpoint."""
 PACK_SECONDS = 3600.0
 
 logger = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """There is a checkpoint, and its own user cannot read it."""
 
 
 class Carrier:
@@ -46,6 +56,7 @@ class Carrier:
 
     def __init__(self, node: NodeView) -> None:
         self.node = node
+        self._again_at: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look each second until told to stop."""
@@ -53,12 +64,17 @@ class Carrier:
             for folder in job_folders(self.node.node_dir / "jobs"):
                 try:
                     asked = folder.read("carry")
-                    if asked and not asked.get("done"):
+                    if asked and not asked.get("done") and self._due(folder):
                         self.bring(folder, asked, stop)
                 except ChannelDown as error:
                     logger.info("checkpoint of job %s waits: %s", folder.name, error)
                 except (OSError, ValueError, subprocess.SubprocessError) as error:
                     logger.error("checkpoint of job %s: %s", folder.name, error)
+
+    def _due(self, folder: JobFolder) -> bool:
+        """Say whether it has ended, and whether there may be room by now."""
+        ended = folder.read("status").get("event") in ENDS
+        return ended and time.monotonic() >= self._again_at.get(folder.name, 0.0)
 
     def bring(
         self, folder: JobFolder, asked: dict[str, Any], stop: threading.Event
@@ -69,9 +85,20 @@ class Carrier:
             ChannelDown: the web cannot take it now.
         """
         packed = folder.path / "carry.tar"
-        why = "" if packed.is_file() else _packed(folder, packed, asked)
+        outcome, why = NONE, ""
         try:
-            have = self._announce(folder, packed, why)
+            if not packed.is_file():
+                why = _packed(folder, packed, asked)
+        except OrderRefused as refusal:
+            outcome, why = LATER, refusal.detail
+        except OSError as error:
+            outcome, why = LATER, room.why(error)
+        except Unreadable as error:
+            outcome, why = REFUSED, f"it cannot be read: {error}"
+        if outcome == LATER:
+            self._again_at[folder.name] = time.monotonic() + ROOM_SECONDS
+        try:
+            have = self._announce(folder, packed, why, outcome)
             size = 0 if why else packed.stat().st_size
             while have < size and not stop.is_set():
                 have = self._piece(folder, packed, have)
@@ -83,8 +110,9 @@ class Carrier:
         packed.unlink(missing_ok=True)
         folder.write("carry", {**asked, "done": True})
 
-    def _announce(self, folder: JobFolder, packed: Path, why: str) -> int:
-        body: dict[str, Any] = {"problem": why}
+    def _announce(self, folder: JobFolder, packed: Path, why: str, outcome: str) -> int:
+        """Say what there is; return how much the web has of it."""
+        body: dict[str, Any] = {"problem": why, "outcome": outcome}
         if not why:
             with packed.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -117,17 +145,28 @@ class Carrier:
 
 
 def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
-    """Pack a Job's checkpoint; return why there is none, or its size if too large."""
+    """Pack a Job's checkpoint; return why there is none, or its size if too large.
+
+    Raises:
+        OrderRefused, OSError: there is no room for it now.
+        Unreadable.
+    """
     payload = str(folder.read("order").get("payload", ""))
-    source = folder.work / CHECKPOINT
-    if not payload or not folder.work.is_dir():
+    source = leftover.checkpoint_of(folder)
+    if not payload or not source.is_dir():
         return "it left none on this node"
-    identity = accounts.identity_of(parse_order(payload), allow_scripts=True)
+    most_bytes = int(asked["most_bytes"])
+    if (size := leftover.size_of(source)) <= most_bytes:
+        leftover.check_room(size, folder.path, folder.job)
+    try:
+        identity = accounts.identity_of(parse_order(payload), allow_scripts=True)
+    except OrderRefused as refusal:
+        raise Unreadable(refusal.detail) from refusal
     draft = folder.path / ".carry.tar.part"
     with draft.open("wb") as file:
         draft.chmod(0o600)
         done = subprocess.run(
-            _command("pack", str(source), str(int(asked["most_bytes"]))),
+            _command("pack", str(source), str(most_bytes)),
             **{**as_user(identity), "stdout": file, "stderr": subprocess.PIPE},
             timeout=PACK_SECONDS,
         )
@@ -140,7 +179,9 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
     if done.returncode == packing.NONE:
         return "it left none on this node"
     words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return f"it cannot be read: {' '.join(words)[:200]}"
+    if done.returncode == packing.NO_ROOM:
+        raise OSError(errno.ENOSPC, words[0])
+    raise Unreadable(" ".join(words)[:200] or f"code {done.returncode}")
 
 
 def fetch(

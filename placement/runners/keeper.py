@@ -27,7 +27,7 @@ from typing import Any
 
 import redis
 
-from placement.runners.base import JobFolder, NodeView, job_folders
+from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.carrying import Carrier
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
@@ -50,7 +50,6 @@ BROKER_PAUSE_SECONDS = 1.0
 FACTS_MAXLEN = 10_000
 LOG_MAXLEN = 300
 LAST_MESSAGES = 6
-ENDS = frozenset({"exited", "refused", "lost"})
 SHIM_GONE = (
     "the process that kept the job is gone: it was killed, or the node restarted"
 )
@@ -85,7 +84,11 @@ class Kept:
     def report(self, **what: bool) -> None:
         """Remember, over restarts too, what the web has been told."""
         self.reported |= what
-        self.folder.write("reported", self.reported)
+        try:
+            self.folder.write("reported", self.reported)
+        except OSError as error:
+            # Known here all the same; after a restart it is told again.
+            logger.error("job %s: not kept what was told: %s", self.folder.name, error)
 
 
 class JobKeeper:

@@ -78,6 +78,8 @@ class LocalRunner:
         status: Mapping[str, object] | None,
     ) -> bool:
         self.prepare()
+        if folder.path.is_dir():  # also where the disk has no room for a draft
+            return False
         draft = self.jobs / f".{folder.name}.{secrets.token_hex(6)}"
         draft.mkdir(mode=0o711)
         try:
@@ -185,11 +187,11 @@ def ask(folder: JobFolder, why: Mapping[str, object]) -> bool:
     # that has not registered yet reads the word when it begins.
     word = {"at": time.time(), **why}
     try:
-        folder.write("stop", word)
+        room.put_down(folder.path, "stop", word)
     except OSError:
-        # A full disk is no reason to go on: its end gives some room for the word.
-        room.release(folder.path)
-        folder.write("stop", word)
+        # A full disk is no reason to go on; the word of before is as good.
+        if not folder.read("stop"):
+            raise
     shim = folder.read("shim")
     if processes.alive(shim.get("pid"), shim.get("start_ticks")):
         processes.send(int(shim["pid"]), signal.SIGTERM)

@@ -9,6 +9,7 @@ the parts of several nodes are unpacked into one folder, the first node's first.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tarfile
@@ -16,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from placement.runners.handing import FILE, entries
 
-DONE, NONE, TOO_LARGE, UNSAFE = 0, 3, 4, 5
+DONE, NONE, TOO_LARGE, UNSAFE, NO_ROOM = 0, 3, 4, 5, 6
 TAR_BYTES = 4096
 """What a file's head and padding take at most, beside its own bytes."""
 
@@ -69,10 +70,16 @@ def unpack(folder: str) -> int:
 
 def main(argv: list[str]) -> int:
     """Pack or unpack one folder."""
-    if argv[1:2] == ["pack"] and len(argv) == 4:
-        return pack(argv[2], int(argv[3]))
-    if argv[1:2] == ["unpack"] and len(argv) == 3:
-        return unpack(argv[2])
+    try:
+        if argv[1:2] == ["pack"] and len(argv) == 4:
+            return pack(argv[2], int(argv[3]))
+        if argv[1:2] == ["unpack"] and len(argv) == 3:
+            return unpack(argv[2])
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.stderr.write(os.strerror(error.errno))
+        return NO_ROOM
     sys.stderr.write("usage: packing pack FOLDER MOST_BYTES | unpack FOLDER\n")
     return 2
 

@@ -44,9 +44,9 @@ from placement.runners import (
 )
 from placement.runners.accounts import Identity
 from placement.runners.base import RESULTS, JobFolder
-from placement.runners.begin import CHECKPOINT
 from placement.runners.ending import Deadline, Ending, broken_off, supervisor
 from placement.runners.foldersize import FolderWatch
+from placement.runners.leftover import before, checkpoint_of
 from telemetry.domain.errors import TelemetryError
 
 LOG_LOOK_SECONDS = 1.0
@@ -152,10 +152,9 @@ class Shim:
         )
         with claim, self.size:
             started_at = time.time()
-            self._write_status(
-                {"event": "started", "started_at": started_at}
-                | meetings.told(self.order)
-            )
+            begun = {"event": "started", "started_at": started_at}
+            met = meetings.told(self.order)
+            self.folder.write("status", self._with_pid(begun | met))
             gate.send(b"g")
             gate.close()
             self._watch(log)
@@ -171,10 +170,7 @@ class Shim:
         order = self.order
         if not order.resume_job or order.checkpoints:
             return None
-        before = JobFolder.of(
-            self.folder.path.parent, order.resume_job, order.resume_attempt
-        )
-        return before.work / CHECKPOINT
+        return checkpoint_of(before(order, self.folder.path.parent))
 
     def _fork(
         self, argv: list[str], identity: Identity | None, log: int
@@ -347,7 +343,7 @@ class Shim:
             full = full or broken_off(self.folder, self.order)
         self._write_end(
             "lost" if ending and ending.lost else "exited",
-            reason=ending.reason if ending else full,
+            reason="; ".join(filter(None, [ending.reason if ending else "", full])),
             stopped=bool(ending and ending.stopped),
             exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
@@ -362,12 +358,10 @@ class Shim:
             "last_lines": self.folder.last_lines(),
             **facts,
         }
-        room.insist(self.folder.path, lambda: self._write_status(ended))
+        room.insist(self.folder.path, "status", self._with_pid(ended))
 
-    def _write_status(self, facts: dict[str, object]) -> None:
-        self.folder.write(
-            "status", {"pid": self.leader_pid or None, "reason": "", **facts}
-        )
+    def _with_pid(self, facts: dict[str, object]) -> dict[str, object]:
+        return {"pid": self.leader_pid or None, "reason": "", **facts}
 
 
 def main(argv: list[str]) -> int:

@@ -43,11 +43,18 @@ def save(trainer: Trainer, step: int) -> None:
         shutil.rmtree(draft)
     distributed.barrier()
     state = trainer.held(to_read=False) | _beside(trainer)
-    checkpoint.save(state, checkpoint_id=draft)
-    distributed.barrier()
+    try:
+        checkpoint.save(state, checkpoint_id=draft)
+        distributed.barrier()
+        if first_here:
+            draft.mkdir(exist_ok=True)
+            (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
+    except (OSError, checkpoint.CheckpointException):
+        # Half of one on a full disk takes the room of who goes on.
+        if first_here:
+            shutil.rmtree(draft, ignore_errors=True)
+        raise
     if first_here:
-        draft.mkdir(exist_ok=True)
-        (draft / "about.json").write_text(json.dumps(_about(trainer, step)))
         _put_in_place(draft)
     if rank == 0:
         print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)

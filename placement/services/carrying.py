@@ -43,7 +43,7 @@ def allowed() -> bool:
 
 
 def before(user: User, pk: int | None, node: Node) -> Job | None:
-    """Return the Job that a new one goes on from.
+    """Return the Job that a new one goes on from; to be called in a transaction.
 
     Raises:
         LaunchInvalid: it is none of this User's, runs, ran elsewhere where none
@@ -52,6 +52,7 @@ def before(user: User, pk: int | None, node: Node) -> Job | None:
     if pk is None:
         return None
     found: Job | None = Job.objects.filter(pk=pk, owner=user).first()
+    found = None if found is None else handed_back(found)
     why = ""
     if found is None:
         why = f"there is no job #{pk} of yours"
@@ -60,11 +61,31 @@ def before(user: User, pk: int | None, node: Node) -> Job | None:
     elif found.node_ids() != [node.pk] and not allowed():
         names = ", ".join(_names(found))
         why = f"its checkpoint lies on {names}, this job runs on {node.name}"
-    elif Job.objects.filter(resume_from=found).exists():
+    elif Job.objects.filter(resume_from=found).exclude(_NEVER_BEGAN).exists():
         why = f"job #{found.continued_by.pk} went on from it already"
     if why:
         raise LaunchInvalid({"resume_from": why})
+    Job.objects.filter(_NEVER_BEGAN, resume_from=found).update(resume_from=None)
     return found
+
+
+_NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(JobState.live()))
+
+
+def handed_back(job: Job) -> Job:
+    """Return the Job to go on from: of one that never began, that before it.
+
+    What it was to go on from is then free for another; to be called in a transaction.
+    """
+    while (
+        job.resume_from is not None
+        and job.started_at is None
+        and job.state not in JobState.live()
+    ):
+        before = job.resume_from
+        Job.objects.filter(pk=job.pk).update(resume_from=None, retries=0)
+        job = before
+    return job
 
 
 def travels(job: Job) -> bool:
@@ -116,7 +137,9 @@ def _coming(before: Job, rows: list[CarriedCheckpoint]) -> str:
     size = sum(row.size_bytes for row in rows)
     have = sum(row.have_bytes for row in rows)
     share = f" ({100 * have // size} %)" if size else ""
-    return f"waits for the checkpoint of job #{before.pk} from {names}{share}"
+    why = "".join(f": {row.reason}" for row in rows if row.reason)
+    words = f"waits for the checkpoint of job #{before.pk} from {names}{share}{why}"
+    return words[:MOST_REASON]
 
 
 @transaction.atomic
@@ -183,15 +206,24 @@ def tidy() -> int:
 
 
 def announce(
-    row: CarriedCheckpoint, *, size_bytes: int, sha256: str, problem: str
+    row: CarriedCheckpoint,
+    *,
+    size_bytes: int,
+    sha256: str,
+    problem: str,
+    unreadable: bool = False,
+    now: datetime,
 ) -> str:
     """Take what a node says of its checkpoint; return why it may not come, if so.
 
     Args:
         problem: why there is none to bring; "": there is one.
+        unreadable: there is one all the same, and nothing begins anew beside it.
     """
     most = PlacementPolicy.current().checkpoint_bytes
-    why, state = problem, State.NONE if problem else State.COMING
+    why, state = problem, State.COMING
+    if problem:
+        state = State.REFUSED if unreadable else State.NONE
     if not problem and size_bytes > most:
         why = (
             f"it has {gib(size_bytes)}, and the site lets {gib(most)} travel between "
@@ -200,14 +232,24 @@ def announce(
         state = State.REFUSED
     same = (row.size_bytes, row.sha256) == (size_bytes, sha256)
     have = checkpoint_files.begin(row, same=same) if state == State.COMING else 0
+    held = row.reason if state == State.COMING else ""  # until a piece has come
+    if state == State.COMING and have == size_bytes:
+        state, held = State.WHOLE, ""
     CarriedCheckpoint.objects.filter(pk=row.pk, state__in=OPEN).update(
         state=state,
-        reason=why[:MOST_REASON],
+        reason=why[:MOST_REASON] or held,
         size_bytes=size_bytes,
         sha256=sha256,
         have_bytes=have,
+        whole_at=now if state == State.WHOLE else None,
     )
     return why
+
+
+def held_up(rows: Q, why: str) -> None:
+    """Note why checkpoints do not come for now: whoever waits for one is told."""
+    waiting = CarriedCheckpoint.objects.filter(rows, state__in=OPEN)
+    waiting.update(reason=why[:MOST_REASON])
 
 
 def receive(row: CarriedCheckpoint, *, offset: int, data: bytes, now: datetime) -> int:
@@ -218,7 +260,7 @@ def receive(row: CarriedCheckpoint, *, offset: int, data: bytes, now: datetime) 
         OSError: it cannot be stored.
     """
     have = checkpoint_files.append(row, offset=offset, data=data)
-    fields: dict[str, object] = {"have_bytes": have}
+    fields: dict[str, object] = {"have_bytes": have, "reason": ""}
     if have == row.size_bytes:
         fields |= {"state": State.WHOLE, "whole_at": now}
     CarriedCheckpoint.objects.filter(pk=row.pk, state=State.COMING).update(**fields)

@@ -8,17 +8,19 @@ the table of legal moves, so the second one finds nothing to do.
 import logging
 from collections.abc import Iterable
 from datetime import datetime
-from signal import Signals
+from signal import SIGTERM, Signals
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from placement import live
 from placement.domain.errors import FactRefused
 from placement.domain.facts import Belief, Event, JobFact, Running, parse_fact
 from placement.domain.lifecycle import JobState
+from placement.domain.look import Restart
 from placement.models import Job, JobEvent, JobPart, JobQuerySet
-from placement.services import parts
+from placement.services import carrying, parts
 from placement.services.moves import instant, move
 from reservations import services as reservations
 
@@ -28,6 +30,7 @@ CLOCK_SECONDS = 300.0
 REPLAYED = "replayed"
 PASSING = {
     "storage": "",
+    "busy": "",
     "expired": "its clock is not the portal's, or the order was long on its way",
     "clock": "its clock is not the portal's",
 }
@@ -69,6 +72,8 @@ def _jobs() -> JobQuerySet:
 def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     """Apply one fact of the Job's own node."""
     if job.state not in JobState.live():
+        if fact.code in PASSING:  # of an order to bring its checkpoint
+            carrying.held_up(Q(job=job, node=job.node), _passing(job.node.name, fact))
         return False
     if fact.event is Event.REFUSED and not _believable(job, fact, now):
         return False
@@ -121,11 +126,13 @@ def _believable(
     if (part or job).started_at is not None:
         return False
     if fact.code in PASSING:
-        _note(
-            job, f"{(part or job).node.name}: {PASSING[fact.code] or fact.reason}", now
-        )
+        _note(job, _passing((part or job).node.name, fact), now)
         return False
     return True
+
+
+def _passing(node_name: str, fact: JobFact) -> str:
+    return f"{node_name}: {PASSING[fact.code] or fact.reason}"
 
 
 def _note(job: Job, why: str, now: datetime) -> None:
@@ -157,7 +164,10 @@ def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool
         new,
         now=now,
         actor=job.node.name,
-        reason=(job.reason if stopped else "") or fact.reason or _words(fact),
+        reason=_moved_on(job, fact)
+        or (job.reason if stopped else "")
+        or fact.reason
+        or _words(fact),
         fields={
             **fields,
             "exit_code": fact.exit_code,
@@ -167,6 +177,20 @@ def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool
             "ended_at": instant(fact.at, earliest=started, now=now),
         },
     )
+
+
+def _moved_on(job: Job, fact: JobFact) -> str:
+    """Say of one that moves that it may not have saved where it stood; "": it has.
+
+    By exit codes: who is asked to end and saves ends with 0, or by TERM itself.
+    """
+    well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
+    moves = job.state == JobState.MOVING and job.restart == Restart.RESUMES
+    if well or not moves or fact.event is not Event.EXITED:
+        return ""
+    how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
+    kept = "what goes on takes the last whole checkpoint"
+    return f"{job.reason}, {how} before it had saved: {kept}"
 
 
 def _words(fact: JobFact) -> str:

@@ -287,6 +287,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         node=plan.node,
         may_move=job.may_move,
         restart=job.restart,
+        retries=job.retries,
         now=now,
     )
     if _resumes(job):

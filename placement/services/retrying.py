@@ -12,7 +12,7 @@ from django.db.models import Q
 from placement import live
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobEvent, JobPart
-from placement.services import parts
+from placement.services import carrying, parts
 from reservations.domain.lifecycle import State
 
 MOST_ROWS = 100
@@ -55,7 +55,7 @@ def start_again(job: Job, now: datetime) -> bool:
             again = Job.objects.create(
                 **{name: getattr(job, name) for name in SAME},
                 retries=left,
-                resume_from=job,
+                resume_from=carrying.handed_back(job),
                 created_at=now,
             )
             names = list(job.parts.values_list("node__name", flat=True))

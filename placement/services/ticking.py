@@ -51,6 +51,8 @@ AGAIN_SECONDS = 20.0
 STOP_AGAIN_SECONDS = 5.0
 GIVE_UP_SECONDS = 60.0
 STRAY_SECONDS = 10.0
+UNWATCHED_SECONDS = 30.0
+"""Without a tick for so long the portal was away, or its clock was set."""
 MOST_ROWS = 200
 
 logger = logging.getLogger(__name__)
@@ -311,9 +313,15 @@ def _to_stop(now: datetime) -> Iterable[Job]:
 
 
 def _send_stop(job: Job, now: datetime) -> bool:
+    fields = {"ordered_at": now}
+    asked_at = job.ordered_at or job.stop_at
+    unwatched = timedelta(seconds=UNWATCHED_SECONDS)
+    if job.state in JobState.ending() and asked_at and abs(now - asked_at) > unwatched:
+        # Nobody listened meanwhile: its node's silence counts from here on.
+        fields["stop_at"] = now
     taken = Job.objects.filter(
         pk=job.pk, state=job.state, ordered_at=job.ordered_at
-    ).update(ordered_at=now)
+    ).update(**fields)
     if not taken:
         return False
     if not job.parts.exists():

@@ -26,6 +26,7 @@ from tests.faults.lab import Lab
 from tests.placement import nodes
 from tests.placement.conftest import (  # noqa: F401  (fixtures, by name)
     marker,
+    near,
     node,
     serve,
 )

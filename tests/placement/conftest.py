@@ -1,5 +1,6 @@
 """Nodes, and a web of their own, for the tests of this floor."""
 
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,20 @@ def serve() -> Iterator[Callable[[str], nodes.Web]]:
 def marker() -> str:
     """A word that only this test's processes carry in their command lines."""
     return f"marker-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def near(live_server, valkey_url, settings, monkeypatch) -> Iterator[Any]:
+    """Two real nodes of which a Job moves from one to the other."""
+    from tests.placement.moving_on import NearNodes
+
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    # Readings are sent once.
+    monkeypatch.setattr("placement.services.offering.FRESH_SECONDS", 1e6)
+    with tempfile.TemporaryDirectory(prefix="gpm-") as folder:
+        made = NearNodes(Path(folder), valkey_url, live_server.url)
+        yield made
+        made.close()
 
 
 @pytest.fixture

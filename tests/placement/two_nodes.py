@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from gpuportal.celery import app
 from placement import services
+from placement.domain.lifecycle import JobState
 from placement.domain.logtext import numbers_of
 from placement.domain.planner import plan as make_plans
 from placement.domain.well_known import well_known_spec
@@ -37,27 +38,36 @@ NAMES = ("red", "blue")
 class TwoNodes:
     """Node ``red`` with two Gpus and node ``blue`` with one, simulated, in a folder."""
 
+    worker = (
+        *("-m", "celery", "-A", "gpuportal.node", "worker", "-Q", "node.{name}"),
+        *("-n", "node-{name}@%h", "-P", "prefork", "-c", "1"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+    )
+
     def __init__(self, folder: Path, redis_url: str, web_url: str) -> None:
         self.folder, self.redis_url, self.web_url = folder, redis_url, web_url
         self.redis = redis.Redis.from_url(redis_url)
         app.set_default()  # the orders go to the real broker
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environments: dict[str, dict[str, str]] = {}
         self.read: dict[str, str] = {}
         for name, count in zip(NAMES, (2, 1), strict=True):
             self.redis.delete(f"facts.{name}", f"log.{name}", f"node.{name}")
             self.read[f"facts.{name}"] = "0"
             node, token = enroll_node(name=name, simulated=True, now=timezone.now())
             make_gpus(count, node)
-            self._start(node, token)
+            self._settle(node, token)
+            self.start(name)
 
-    def _start(self, node: Node, token: str) -> None:
+    def _settle(self, node: Node, token: str) -> None:
+        """Write what a node has and knows."""
         home = self.folder / node.name
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         settings = nodes.make_settings(home, name=node.name)
         settings.token_file.write_text(token)
         gpus = tuple(node.gpus.order_by("index").values_list("uuid", flat=True))
         nodes.write_simulation(settings, gpus)
-        variables = {
+        self.environments[node.name] = {
             "PATH": os.environ["PATH"],
             "GPUPORTAL_NODE": node.name,
             "GPUPORTAL_NODE_REDIS_URL": self.redis_url,
@@ -69,20 +79,23 @@ class TwoNodes:
             "GPUPORTAL_SIM_DIR": str(settings.sim_dir),
             "GPUPORTAL_ALLOW_SCRIPTS": "1",
         }
-        with (self.folder / f"{node.name}.log").open("wb") as diary:
-            self.processes[node.name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "celery", "-A", "gpuportal.node", "worker"),
-                    *("-Q", f"node.{node.name}", "-n", f"node-{node.name}@%h"),
-                    *("-P", "prefork", "-c", "1", "--without-gossip"),
-                    *("--without-mingle", "--without-heartbeat"),
-                ],
+
+    def start(self, name: str, **variables: str) -> None:
+        """Start a node's worker, also one that was killed; elsewhere from now on."""
+        self.environments[name] |= variables
+        with (self.folder / f"{name}.log").open("ab") as diary:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *(word.format(name=name) for word in self.worker)],
                 cwd=CODE,
-                env=variables,
+                env=self.environments[name],
                 stdout=diary,
                 stderr=diary,
                 start_new_session=True,
             )
+
+    def node_dir(self, name: str) -> Path:
+        """A node's own folder."""
+        return Path(self.environments[name]["GPUPORTAL_NODE_DIR"])
 
     def step(self) -> None:
         """Tick once, and hear what the nodes have said."""
@@ -107,7 +120,7 @@ class TwoNodes:
 
         def there() -> bool:
             job.refresh_from_db()
-            live = job.state in ("queued", "starting", "running", "stopping")
+            live = JobState(job.state) in JobState.live()
             assert live or job.state == state, (job.state, job.reason, self.told())
             return job.state == state
 
@@ -134,7 +147,7 @@ class TwoNodes:
 
     def log(self, job: Job) -> str:
         """A Job's log on its first node, as far as it is written."""
-        path = self.folder / job.node.name / "node" / "jobs" / f"{job.pk}-1" / "log"
+        path = self.node_dir(job.node.name) / "jobs" / f"{job.pk}-1" / "log"
         return path.read_text() if path.is_file() else ""
 
     def close(self) -> None:
@@ -146,7 +159,7 @@ class TwoNodes:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            assert halt_all(self.folder / name / "node", reason="over") == 0
+            assert halt_all(self.node_dir(name), reason="over") == 0
         self.redis.close()
 
 

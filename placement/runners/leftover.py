@@ -1,0 +1,89 @@
+"""What an ended attempt left on this node for the one that goes on from it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from placement.domain.errors import OrderRefused
+from placement.domain.orders import Order, parse_order
+from placement.domain.words import gib_at_least
+from placement.runners import room
+from placement.runners.base import JobFolder
+from placement.runners.begin import CHECKPOINT
+from placement.runners.local import shim_lives
+
+MOST_BEFORE = 100
+"""Attempts in a row of which none got to a checkpoint of its own."""
+
+
+def checkpoint_of(folder: JobFolder) -> Path:
+    """Return the folder of an attempt's checkpoint, whether it exists or not.
+
+    Of one that ended before it had taken over what it was to go on from: that.
+    """
+    own = folder.work / CHECKPOINT
+    for _ in range(MOST_BEFORE):
+        if (folder.work / CHECKPOINT).is_dir():
+            return folder.work / CHECKPOINT
+        payload = folder.read("order").get("payload")
+        if not payload:
+            break
+        order = parse_order(str(payload))
+        if not order.resume_job or order.checkpoints:
+            break
+        folder = before(order, folder.path.parent)
+    return own
+
+
+def before(order: Order, jobs: Path) -> JobFolder:
+    """Return the folder of the attempt that a Job on this node goes on from."""
+    return JobFolder.of(jobs, order.resume_job, order.resume_attempt)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the regular files below a folder; 0 where there is none."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            about = Path(place, name).lstat()
+            total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total
+
+
+def check_room(needed_bytes: int, folder: Path, job: int) -> None:
+    """Refuse what a disk has no room for, before it is filled to the last byte.
+
+    Raises:
+        OrderRefused: ``storage``, with how much there is.
+    """
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize - room.FULL_BYTES
+    if needed_bytes > free:
+        raise OrderRefused(
+            "storage",
+            f"the node has no room for the checkpoint of job {job}: it takes "
+            f"{gib_at_least(needed_bytes)}, {max(0, free) // 2**20} MiB are free",
+        )
+
+
+def check(order: Order, jobs: Path) -> None:
+    """Refuse to go on, for now, from what still runs, or where it finds no room.
+
+    Raises:
+        OrderRefused: ``busy`` or ``storage``; the web orders it again.
+    """
+    if not order.resume_job:
+        return
+    sizes = [part.size_bytes for part in order.checkpoints]
+    if sizes:
+        # Each part lies there packed while it is unpacked.
+        check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
+        return
+    left = before(order, jobs)
+    if shim_lives(left):
+        raise OrderRefused(
+            "busy", f"job {order.resume_job}, which it goes on from, has not ended"
+        )
+    check_room(size_of(checkpoint_of(left)), jobs, order.resume_job)

@@ -1,0 +1,126 @@
+"""A Job on blue whose Gpu breaks, so that it goes on from its checkpoint on red."""
+
+import os
+import re
+import signal
+from datetime import timedelta
+
+import redis
+from django.utils import timezone
+
+from placement import services
+from placement.domain.look import Act, Restart
+from placement.domain.well_known import well_known_spec
+from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.runners import processes
+from placement.runners.base import RESULTS, JobFolder
+from reservations import services as reservations
+from telemetry.domain.rules import LOST
+from telemetry.models import Gpu, Node
+from telemetry.services import open_alert
+from tests.factories import make_membership, make_user
+from tests.placement.lab import send_frame
+from tests.placement.services.watched import plan_on
+from tests.placement.two_nodes import TwoNodes
+
+# A step is saved whole or not at all, by a new folder that takes the old one's name.
+SCRIPT = """
+n=$(cat checkpoint/step 2>/dev/null || echo 0)
+echo "begins at $n $(cksum < checkpoint/weights 2>/dev/null)"
+save() {
+  rm -rf draft && mkdir draft && head -c %(size)d /dev/urandom > draft/weights &&
+  echo "$n" > draft/step && rm -rf checkpoint && mv draft checkpoint &&
+  echo "saved $n $(cksum < checkpoint/weights)"
+}
+trap 'n=$((n+7)); echo asked; %(asked)s save && exit 0; exit 3' TERM
+n=$((n+1)); save
+while :; do sleep 0.05; done
+"""
+
+
+class NearNodes(TwoNodes):
+    """The same two nodes, with workers that start fast."""
+
+    worker = ("-m", "tests.placement.near_worker")
+
+    def step(self) -> None:
+        """Tick and hear; workers that live are heard of, as by their samples."""
+        alive = [name for name, one in self.processes.items() if one.poll() is None]
+        Node.objects.filter(name__in=alive).update(last_seen_at=timezone.now())
+        super().step()
+
+    def kill(self, name: str, job: Job | None = None) -> None:
+        """SIGKILL a node's worker; with a Job, its shim and processes there too."""
+        pids = [self.processes[name].pid]
+        if job is not None:
+            pids += [self.at(job).read("shim")["pid"], *self.processes_of(job)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.processes[name].wait()
+
+    def at(self, job: Job) -> JobFolder:
+        """The folder of a Job's first attempt on its node."""
+        return JobFolder.of(self.node_dir(job.node.name) / "jobs", job.pk, 1)
+
+    def processes_of(self, job: Job) -> list[int]:
+        """What of a Job still runs, known by its folder: numbers are others' too."""
+        entry = f"GPUPORTAL_RESULTS={self.at(job).work / RESULTS}"
+        table = processes.table().values()
+        own = [item.pid for item in table if not item.dead]
+        return [pid for pid in own if processes.environ_holds(pid, entry)]
+
+    def says(self, job: Job, word: str) -> str:
+        """Go on until a line of a Job's log begins with a word; what follows it."""
+
+        def line() -> re.Match[str] | None:
+            return re.search(rf"^{word} (.+)$", self.log(job), re.MULTILINE)
+
+        found: re.Match[str] = self.until(line, f"{word!r} of {job}", 60)
+        return found[1]
+
+
+def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
+    """Have Alice train on blue, with a checkpoint of step 1; red is free.
+
+    Args:
+        script: ``size`` of its checkpoint in bytes; ``asked``: what else it does when
+            it is asked to end.
+    """
+    now = timezone.now()
+    end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=3)
+    PlacementPolicy.objects.update_or_create(
+        pk=1, defaults={"when_in_trouble": Act.DO, "look_again_seconds": 1}
+    )
+    alice = make_membership(make_user("alice"), "lab").user
+    send_frame(client)
+    gpus = list(Gpu.objects.filter(node__name="blue"))
+    held = reservations.book(
+        user=alice, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
+        end=end, now=now,
+    )  # fmt: skip
+    plan = services.keep_plan(
+        user=alice, spec=well_known_spec("gpt2"), plan=plan_on(gpus), now=now
+    )
+    job = services.launch(
+        user=alice, reservation_id=held.pk, name="train", kind="script",
+        script=SCRIPT % ({"size": 20_000, "asked": ""} | script), plan_id=plan.pk,
+        restart=Restart.RESUMES, retries=2, now=now,
+    )  # fmt: skip
+    lab.until_state(job, "running")
+    lab.says(job, "saved")
+    return job
+
+
+def moves(job: Job) -> tuple[MoveDecision, Job]:
+    """Break a Job's Gpu; the move that comes of it, and the Job that is to go on."""
+    now = timezone.now()
+    (gpu,) = Gpu.objects.filter(node=job.node)
+    Gpu.objects.filter(pk=gpu.pk).update(lost=True)
+    open_alert(rule=LOST, gpu_id=gpu.pk, now=now)
+    assert services.look_again(now)["looked"] == 1
+    assert services.look_again(timezone.now())["carried_out"] == 1
+    job.refresh_from_db()
+    assert (job.state, job.reason[:14]) == ("moving", "moves to red:0")
+    made = job.moves.get()
+    assert made.next_job.state == "queued" and made.next_job.retries == 2
+    return made, made.next_job
