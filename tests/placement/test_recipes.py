@@ -143,10 +143,18 @@ def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_pat
 def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(tmp_path):
     plan = plan_for("pipeline", 2)
     plan["launch"]["bounds"] = [0, 2, 4, 6, 8, 14]
-    process = start(tmp_path, "tiny-transformer", gpu_count=2, plan=plan, layers=1)
-    text, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "the plan cannot be run: the plan cuts the model into 5 pieces" in text
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    settings = checked_settings("tiny-transformer", {"layers": 1})
+    # What each rank runs: it is refused before it looks for the others.
+    done = subprocess.run(
+        [sys.executable, "-m", "placement.runtime.plan_worker", json.dumps(settings),
+         str(tmp_path / "plan.json")],
+        cwd=CODE, env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    said = "the plan cannot be run: the plan cuts the model into 5 pieces"
+    assert said in done.stdout, done.stdout + done.stderr
 
 
 def test_a_plan_for_another_number_of_gpus_is_refused():
