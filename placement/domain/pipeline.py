@@ -14,12 +14,15 @@ so.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 from placement.domain.fronts import FrontProblem, FrontSearch, Step
 from placement.domain.split import ChainProblem, Piece, Split, classes_of, split_chain
 
 FRONT_BUDGET = 60_000
 """Most steps of the exact search over unequal speeds, where somebody waits for it."""
+ROUNDING_BYTES = 1.0
+"""More than sums of a model's bytes are off by, once they have been multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,15 @@ class PipelineProblem:
         if self.gpipe or few:
             return self.microbatches
         return min(stages - stage, self.microbatches)
+
+    def least_bytes(self, stages: int) -> float:
+        """Less than what so many stages need together, at once: one microbatch of each
+        layer, buffers at each cut."""
+        layers = sum(self.state_bytes) + sum(self.activation_bytes)
+        buffers = self.microbatches * (2 if self.trains else 1) * self.border_bytes
+        buffers -= self.saved_border_bytes
+        cuts = (stages - 1) * max(0.0, buffers)
+        return (layers + cuts) * self.scale * (1 - 1e-9) + stages * self.fixed_bytes
 
     def passing_bytes(self, first: int, last: int, in_flight: int) -> float:
         """At most what a stage of layers [first, last) holds of what passes: receive
@@ -118,6 +130,13 @@ class Memory:
         self.steps = _prefix(problem.step_bytes or nothing)
         self.copies = _prefix(problem.copy_bytes or nothing)
         self.moments = _largest_of_runs(problem.moment_bytes)
+        self._moment_range = (
+            min(problem.moment_bytes, default=0),
+            max(problem.moment_bytes, default=0),
+        )
+        self._running: dict[int, list[float]] = {}
+        self._stepping = list(map(add, self.states, self.steps))
+        self._passing: dict[tuple[bool, bool, int], float] = {}
         self._reach: dict[tuple[int, int, int], tuple[int, bool]] = {}
 
     def need_bytes(self, first: int, last: int, in_flight: int) -> float:
@@ -134,7 +153,7 @@ class Memory:
         if first > 0 and last == len(problem.state_bytes):
             tensors += problem.tied_bytes
         if problem.border_bytes:
-            tensors += problem.passing_bytes(first, last, in_flight)
+            tensors += self._passes(first, last, in_flight)
         if problem.scale != 1.0:
             # Not otherwise: whole numbers stay whole, however large.
             tensors *= problem.scale
@@ -152,10 +171,10 @@ class Memory:
         if known is not None:
             return known
         free, end = self.frees[kind], len(self.problem.state_bytes)
-        low, high = first, max(first, end - 1)
-        whole = self.need_bytes(first, end, in_flight) <= free
+        low, high, whole = self._bracket(first, free, in_flight)
+        whole = whole and self.need_bytes(first, end, in_flight) <= free
         if whole and not self.problem.border_bytes:
-            low = high
+            low = high = max(first, end - 1)
         while low < high:
             middle = (low + high + 1) // 2
             if self.need_bytes(first, middle, in_flight) <= free:
@@ -164,6 +183,41 @@ class Memory:
                 high = middle - 1
         self._reach[key] = (low, whole)
         return low, whole
+
+    def _passes(self, first: int, last: int, in_flight: int) -> float:
+        """`PipelineProblem.passing_bytes`, which knows only whether an end is there."""
+        key = (first > 0, last < len(self.problem.state_bytes), in_flight)
+        known = self._passing.get(key)
+        if known is None:
+            known = self.problem.passing_bytes(first, last, in_flight)
+            self._passing[key] = known
+        return known
+
+    def _bracket(self, first: int, free: int, in_flight: int) -> tuple[int, int, bool]:
+        """Between which ends short of the last one the reach lies, and whether the last
+        one may fit: as if each moment were the largest, and as if it were the smallest.
+        One layer more on each side, because quotients are rounded."""
+        problem = self.problem
+        end = len(problem.state_bytes)
+        room: float = free - problem.fixed_bytes
+        if problem.scale != 1.0:
+            room /= problem.scale
+        sums = self._running.get(in_flight)
+        if sums is None:
+            kept = [in_flight * part for part in self.activations]
+            sums = list(map(add, map(add, self.states, kept), self.copies))
+            self._running[in_flight] = sums
+        least, most = self._moment_range
+        all_of_it = room
+        if problem.border_bytes:
+            all_of_it -= self._passes(first, end, in_flight)
+            room -= self._passes(first, end - 1, in_flight)
+        whole = sums[-1] - sums[first] + least <= all_of_it + ROUNDING_BYTES
+        high = bisect_right(sums, sums[first] + room - least, first)
+        low = bisect_right(sums, sums[first] + room - most, first) - 2
+        low = min(low, bisect_right(self._stepping, self._stepping[first] + room) - 2)
+        high = max(first, min(high, end - 1))
+        return max(first, min(low, high)), high, whole
 
 
 def _prefix(values: Sequence[float]) -> list[float]:
@@ -207,12 +261,20 @@ def split_pipeline(
     memory = Memory(problem, frees)
     times = _prefix(problem.seconds)
     most = min(most_stages or len(keys), len(keys), len(problem.seconds))
-    if _hopeless(problem, most):
+    room = sorted(problem.free_bytes, reverse=True)
+    counts = [
+        stages
+        for stages in range(1, most + 1)
+        if problem.least_bytes(stages) <= sum(room[:stages])
+    ]
+    if not counts:
         return None
     tried: list[tuple[float, int, ChainProblem, Split]] = []
     best: Split | None = None
     best_seconds = float("inf")
     for stages in range(least_stages, most + 1):
+        if not any(count <= stages for count in counts):
+            continue
         chain = _chain(problem, classes, speeds, memory, times, stages)
         high = _ceiling(problem, times, speeds, best_seconds)
         low = times[-1] / sum(sorted(problem.speeds, reverse=True)[:stages])
@@ -286,13 +348,6 @@ def _pieces(steps: Sequence[Step], classes: Sequence[Sequence[int]]) -> Split:
         pieces.append(Piece(classes[kind][used[kind]], first, last, seconds))
         used[kind] += 1
     return Split(tuple(pieces), max(piece.load for piece in pieces))
-
-
-def _hopeless(problem: PipelineProblem, most: int) -> bool:
-    """Even all room together is too small for one microbatch of every layer."""
-    least = sum(problem.state_bytes) + sum(problem.activation_bytes)
-    room = sum(sorted(problem.free_bytes, reverse=True)[:most])
-    return least * problem.scale * (1 - 1e-9) > room
 
 
 def _ceiling(

@@ -38,12 +38,11 @@ def fewest_stages(
     """The smallest number of stages, from 2 up, that some cut fits in; 0 if none."""
     problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
     frees = sorted(problem.free_bytes, reverse=True)
-    least = sum(problem.state_bytes) + sum(problem.activation_bytes)
     most = min(most, len(blocks), len(hunt.spec.layers))
     groups = classes_of(list(problem.free_bytes))
     memory = Memory(problem, [problem.free_bytes[group[0]] for group in groups])
     for count in range(2, most + 1):
-        if least * problem.scale > sum(frees[:count]):
+        if problem.least_bytes(count) > sum(frees[:count]):
             continue
         if _cut(problem, memory, groups, count) is not None:
             return count

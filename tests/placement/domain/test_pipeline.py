@@ -111,7 +111,11 @@ def test_brute_force_agrees(problem, cards):
         | {
             "free_bytes": [free for free, _ in cards],
             "speeds": [speed for _, speed in cards],
-            "saved_border_bytes": min(problem.saved_border_bytes, problem.border_bytes),
+            "saved_border_bytes": min(
+                problem.saved_border_bytes,
+                problem.border_bytes,
+                *problem.activation_bytes,
+            ),
         }
     )
     split = split_pipeline(problem)
