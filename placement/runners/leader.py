@@ -7,6 +7,7 @@ is written here and nothing else: no token, no broker, no key, no setting.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import socket
@@ -35,6 +36,7 @@ CODE_DIR = Path(__file__).resolve().parents[2]
 RUN_VARIABLE = "GPUPORTAL_RUN"
 PRIVATE_TMP = "tmp"
 """The folder beside a Job's own one that it has for /tmp in a unit."""
+BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 LISTENER = 3
 """The descriptor of the socket that served models are asked through."""
 
@@ -107,6 +109,10 @@ def environment(
         **{FILES[name]: str(work / name) for name in files},
         **_visible(order),
     }
+    if order.recipe is not None or order.launcher in BY_TORCHRUN:
+        # It would kill ranks 30 s after TERM; when that is due the shim knows.
+        seconds = math.ceil(order.grace_seconds) + 1
+        facts["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(seconds)
     if order.meeting is not None:
         facts |= meetings.environment(order.meeting, web_url)
         if order.launcher == Launcher.PYTHON:

@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from placement.domain.spanning import (
     lost_peers,
     reason_of,
 )
-from placement.runners import meetings
+from placement.runners import leader, meetings
 from placement.runtime import launch
 from tests.placement.nodes import make_order
 
@@ -60,6 +61,18 @@ def test_the_reason_names_the_node_and_rank_that_failed_first():
     assert reason_of(gone).startswith("lab-1 (ranks 2 to 3): the process that kept")
     assert culprit([part(0, "stopped"), part(1, "done")]) is None
     assert launch.ending(-9) == "ended by SIGKILL"
+
+
+def test_torchrun_kills_no_rank_before_the_sites_grace_is_over():
+    def told(**changes):
+        order = make_order(grace_seconds=299.5, **changes)
+        known = leader.environment(order, work=Path("/job"), identity=None)
+        return known.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+
+    script = {"recipe": None, "script_sha256": "0" * 64, "argv": ()}
+    assert told() == told(launcher="torchrun", **script) == "301"
+    assert told(launcher="accelerate", **script) == "301"
+    assert told(**script) is None
 
 
 TABLE = """Root Cause (first observed failure):
