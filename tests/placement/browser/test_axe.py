@@ -6,8 +6,10 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from placement.domain.backfill import GapState
 from placement.domain.lifecycle import JobState
-from placement.models import Job, ResultFile
+from placement.models import Backfill, Job, PlanOutcome, ResultFile
+from reservations.models import User
 from tests.portal.browser.test_axe import fits, looks
 
 
@@ -32,15 +34,40 @@ def test_the_planning_page(
     axe()
 
 
+def in_gaps_and_measured(job: Job) -> None:
+    """Make a Job the last of two stretches in gaps, with an outcome of its plan."""
+    now = timezone.now()
+    row = Backfill.objects.create(
+        owner=job.owner, membership=job.reservation.membership, name=job.name,
+        launch={}, shortest_seconds=600, attempt=2, state=GapState.RUNNING,
+    )  # fmt: skip
+    Job.objects.create(
+        reservation=job.reservation, owner=job.owner, name=job.name, kind=job.kind,
+        recipe=job.recipe, node=job.node, backfill=row, state=JobState.DONE,
+        ended_at=now,
+    )  # fmt: skip
+    Job.objects.filter(pk=job.pk).update(backfill=row)
+    PlanOutcome.objects.create(
+        job=job, strategy="ddp", gpu_class="A100 80 GB", precision="bf16",
+        simulated=False, predicted_step_seconds=0.2, prior_step_seconds=0.2,
+        predicted_units_per_second=1e4, step_seconds=0.22, step_ratio=1.1,
+        units_per_second=9e3, memory_ratio=0.97, high_ratio=0.9, settled_at=now,
+        gpus=[{"label": "node-a:0"}], steps_seen=90,
+    )  # fmt: skip
+
+
 @looks
 def test_jobs_and_a_new_job(
     page: Page, live_asgi, running, alice, sign_in, axe, console, theme, size
 ):
+    in_gaps_and_measured(running)
+    User.objects.update(is_superuser=True)
     sign_in(alice, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     for address in (
         *("/jobs/", "/jobs/?q=nothing", "/jobs/new/"),
         *("/serve/", "/serve/?q=nothing", "/serve/new/"),
+        *(f"/jobs/{running.pk}/", "/jobs/measured/"),
     ):
         page.goto(live_asgi + address)
         axe()
