@@ -154,8 +154,9 @@ def _ask(before: Job, now: datetime) -> list[CarriedCheckpoint]:
         ignore_conflicts=True,
     )
     before.carried.filter(state=State.DROPPED).update(
-        state=State.WANTED, asked_at=now, ordered_at=None, have_bytes=0
-    )
+        state=State.WANTED, asked_at=now, ordered_at=None, have_bytes=0,
+        size_bytes=0, sha256="", reason="",
+    )  # fmt: skip
     return list(before.carried.select_related("node"))
 
 

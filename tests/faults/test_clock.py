@@ -1,22 +1,27 @@
 """Clocks that are set while the site runs: the portal's, a node's, beat's."""
 
+import signal
 import time
 from datetime import timedelta
 
 import pytest
 from celery import Celery
+from django.db import transaction
 from django.utils import timezone
 
 from gpuportal import beat
 from placement import services, signing
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
-from placement.models import Job
+from placement.models import Job, MoveDecision
+from placement.runners.local import LocalRunner
 from placement.runners.orderdesk import OrderDesk
+from placement.services.jobs import launch_in
+from placement.services.moves import move
 from reservations import services as reservations
 from reservations.domain.lifecycle import State
 from reservations.models import LedgerEntry
-from tests.placement.nodes import ended, make_order, until
+from tests.placement.nodes import ended, make_order, script_order, until
 
 HOUR = 3600.0
 
@@ -58,6 +63,32 @@ def test_a_node_whose_clock_is_off_starts_nothing_but_stops_what_runs(
     assert told[-1]["code"] in ("expired", "clock")
     assert give(make_order(kind=OrderKind.STOP, reason="enough"), off)
     assert ended(folder)["reason"] == "enough"
+
+
+SAVES = "trap 'echo saving; sleep 1; echo saved; exit 0' TERM\n"
+STUBBORN = "trap 'echo saving' TERM\n"
+ON = "echo up\nwhile :; do sleep 0.05; done\n"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("script", "jump", "end"),
+    [(SAVES, HOUR, (0, None)), (STUBBORN, -HOUR, (None, signal.SIGKILL))],
+    ids=["saves, an hour forwards", "ignores, an hour back"],
+)
+def test_what_saves_before_a_move_has_its_grace_whatever_the_nodes_clock_does(
+    node, clock, serve, script, jump, end
+):
+    web = serve(script + ON)
+    folder = clock.start(script_order(web, grace_seconds=3.0), web)
+    until(folder.log_bytes)
+    LocalRunner(node).stop(folder, "moves to red:0")
+    until(lambda: b"saving" in folder.log.read_bytes())
+    clock.set(jump)
+    status = ended(folder)
+    assert (status["exit_code"], status["signal"]) == end
+    assert (status["stopped"], status["reason"]) == (True, "moves to red:0")
+    assert (b"saved" in folder.log.read_bytes()) == (end == (0, None))
 
 
 # --- the portal's -----------------------------------------------------------------
@@ -106,6 +137,75 @@ def test_orders_go_out_again_after_the_portals_clock_was_set_back(job, state):
     )
     done = services.tick(now + timedelta(seconds=1))
     assert done["ordered_again"] + done["stops_sent"] == 1
+
+
+@pytest.fixture
+def moving(job):
+    """The Job moves, on the same node; the one that goes on, and the move."""
+    now = timezone.now()
+    services.tick(now)
+    assert hear(job, fact(job, "started", now), now) == "running"
+    with transaction.atomic():
+        gpu_ids = list(job.reservation.allocations.values_list("gpu_id", flat=True))
+        held = reservations.move_rest(
+            reservation_id=job.reservation_id, gpu_ids=gpu_ids, actor=None, now=now,
+            reason="moves",
+        )  # fmt: skip
+        told = {"stop_at": now, "ordered_at": None}
+        move(job, JobState.MOVING, now=now, actor="portal", reason="moves", fields=told)
+        after = launch_in(
+            user=job.owner, reservation_id=held.pk, name="goes on", kind="recipe",
+            recipe="burn-in", now=now,
+        )  # fmt: skip
+        Job.objects.filter(pk=after.pk).update(resume_from=job)
+        row = MoveDecision.objects.create(
+            job=job, seen_at=now, cause="look", state="moving", reason="faster",
+            moved_at=now, next_job=after,
+        )  # fmt: skip
+    assert services.tick(now + timedelta(seconds=1))["stops_sent"] == 1
+    return after, row
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_job_that_moves_is_heard_out_after_the_portals_clock_was_set(
+    job, moving, jump
+):
+    after, row = moving
+    right, now = timezone.now(), timezone.now() + timedelta(seconds=jump)
+    done = services.tick(now)
+    job.refresh_from_db()
+    assert (job.state, done["stops_sent"], done["given_up"]) == ("moving", 1, 0)
+    assert done["ordered"] == 0, "the other has not left"
+    at = now + timedelta(seconds=2)
+    # The node's clock is right.
+    left = fact(job, "exited", right + timedelta(seconds=2), exit_code=0, stopped=True)
+    assert hear(job, left, at) == "stopped"
+    assert services.tick(at)["ordered"] == 1
+    after.refresh_from_db()
+    started = fact(after, "started", right + timedelta(seconds=3))
+    assert hear(after, started, at + timedelta(seconds=1)) == "running"
+    assert services.tick(at + timedelta(seconds=2))["ordered"] == 0
+    services.look_again(at + timedelta(seconds=2))
+    row.refresh_from_db()
+    assert row.state == "moved" and row.realised_cost_seconds >= 0
+    assert Job.objects.live().get() == after
+
+
+@pytest.mark.django_db
+def test_a_job_that_moves_off_a_silent_node_is_given_up_after_the_clock_was_set(
+    job, moving
+):
+    after, _ = moving
+    now = timezone.now() + timedelta(hours=1)
+    states = []
+    for seconds in range(0, 121, 20):
+        services.tick(now + timedelta(seconds=seconds))
+        job.refresh_from_db()
+        states.append(job.state)
+    assert states[:5] == ["moving"] * 5 and states[-1] == "lost"
+    after.refresh_from_db()
+    assert after.state in ("queued", "starting") and "is silent since" in job.reason
 
 
 @pytest.mark.django_db

@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 
+import pytest
 from django.utils import timezone
 
 from placement import services, signing
@@ -142,6 +143,7 @@ def test_a_checkpoint_arrives_through_a_full_portal_and_killed_nodes(
 
 
 @root
+@pytest.mark.pure
 def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     node, serve, small_disk
 ):

@@ -2,21 +2,25 @@
 
 import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from django.test import Client
 
+import gpuportal.celery  # noqa: F401  (orders go to the test's own broker)
 from placement import checkpoint_files, services
 from placement.domain.errors import LaunchInvalid
 from placement.models import CarriedCheckpoint, Job, PlacementPolicy
 from placement.services import carrying, ticking
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
-from tests.placement.services.stage import NOW, after
+from tests.placement.services.stage import NOW, after, fact, record
 
 BODY = b"weights" * 1000
 SIZE = len(BODY)
@@ -43,7 +47,7 @@ def lab(alice, settings, tmp_path, redis_client):
     def launch(**more):
         return services.launch(
             user=alice, reservation_id=booked.pk, name="after", kind="recipe",
-            recipe="burn-in", resume_from=ended.pk, now=NOW, **more,
+            recipe="burn-in", now=NOW, **({"resume_from": ended.pk} | more),
         )  # fmt: skip
 
     def call(method, job, part, node, body=b"", **headers):
@@ -59,9 +63,8 @@ def lab(alice, settings, tmp_path, redis_client):
     return ended, launch, call
 
 
-def about(size=SIZE, sha256=SUM, problem=""):
-    words = f'{{"size_bytes": {size}, "sha256": "{sha256}", "problem": "{problem}"}}'
-    return words.encode()
+def about(size=SIZE, sha256=SUM, **problem):
+    return json.dumps({"size_bytes": size, "sha256": sha256, **problem}).encode()
 
 
 def put(call, job, node, offset, data, sha256=""):
@@ -70,7 +73,7 @@ def put(call, job, node, offset, data, sha256=""):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab):
+def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monkeypatch):
     before, launch, call = lab
     assert call("put", before, "/about", "red", about()).status_code == 404  # unasked
     job = launch()
@@ -80,6 +83,11 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab):
     ticking.tick(after(1))
     row = CarriedCheckpoint.objects.get()
     assert (row.node.name, row.state, row.ordered_at) == ("red", "wanted", after(1))
+    # A node whose clock is off refuses to bring it: told, and asked again.
+    record(fact(before, "refused", code="clock", reason="its clock is 3540 s behind"))
+    ticking.tick(after(2))
+    job.refresh_from_db()
+    assert job.reason.endswith("from red: red: its clock is not the portal's")
 
     for node in ("blue", "green"):  # nobody else brings it
         assert call("put", before, "/about", node, about()).status_code == 404
@@ -98,7 +106,11 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab):
     ticking.tick(after(2))
     job.refresh_from_db()
     assert job.reason.endswith("from red (42 %)")
-    assert put(call, before, "red", 3000, BODY[3000:]).json() == {"size": len(BODY)}
+    # The web is killed when it has all, before it can say so.
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", Mock(side_effect=OSError(5, "killed")))
+        assert put(call, before, "red", 3000, BODY[3000:]).status_code == 507
+    assert call("put", before, "/about", "red", about()).json() == {"size": len(BODY)}
 
     assert call("get", job, "/0?offset=0", "blue").status_code == 404  # not ordered
     ticking.tick(after(3))
@@ -139,9 +151,24 @@ def test_what_is_too_large_or_not_there_is_said_in_words(lab):
         f"the checkpoint of job #{before.pk} lies on red, it has 3.0 GiB, and the site "
         "lets 1.0 GiB travel between nodes: book on the same node to go on from it"
     )
-    Job.objects.filter(pk=job.pk).update(resume_from=None)
-    CarriedCheckpoint.objects.all().delete()
-    again = launch()
+    # That one never began: its checkpoint is there for the next one.
+    unread = launch()
+    job.refresh_from_db()
+    assert (unread.resume_from, job.resume_from) == (before, None)
+    for seconds in (2, 3):
+        ticking.tick(after(seconds))
+    full = about(problem="no room", outcome="later")
+    assert call("put", before, "/about", "red", full).status_code == 503
+    ticking.tick(after(3))
+    unread.refresh_from_db()
+    assert unread.reason.endswith("from red: no room")
+    bad = about(problem="it cannot be read: EIO", outcome="refused")
+    assert call("put", before, "/about", "red", bad).status_code == 413
+    ticking.tick(after(3))
+    unread.refresh_from_db()
+    assert unread.state == "failed" and unread.reason.endswith("cannot be read: EIO")
+    again = launch(resume_from=unread.pk)
+    assert again.resume_from == before
     for seconds in (3, 4):
         ticking.tick(after(seconds))
     none = call("put", before, "/about", "red", about(problem="it left none"))
