@@ -99,13 +99,16 @@ def measured(how, device):
 
 
 def expected(how):
-    """Return what the estimate says of every rank. GPT-2's blocks are the recipe's."""
+    """Return what the estimate says of every rank. OPT's blocks are the recipe's."""
     spec = parse_config(
         {
-            "model_type": "gpt2", "vocab_size": 64, "n_positions": SIZES["seq"],
-            "n_embd": SIZES["hidden"], "n_layer": SIZES["layers"],
-            "n_head": SIZES["heads"], "activation_function": "gelu",
-            "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0,
+            "model_type": "opt", "vocab_size": 64, "hidden_size": SIZES["hidden"],
+            "ffn_dim": 4 * SIZES["hidden"], "num_hidden_layers": SIZES["layers"],
+            "num_attention_heads": SIZES["heads"], "activation_function": "gelu",
+            # Its table has two places more.
+            "max_position_embeddings": SIZES["seq"] - 2,
+            "word_embed_proj_dim": SIZES["hidden"], "do_layer_norm_before": True,
+            "dropout": 0, "attention_dropout": 0, "activation_dropout": 0,
             "tie_word_embeddings": False,
         }
     )  # fmt: skip

@@ -28,10 +28,7 @@ TOLERANCES = {
     "tensor autocast bf16": MIXED, "1f1b autocast fp16": MIXED,
 }  # fmt: skip
 """Largest difference of a loss from that of one process; ROUNDING where not named."""
-MEMORY_TOLERANCES = {
-    "ddp autocast bf16": 0.03, "zero3 autocast bf16": 0.01, "zero2": 0.08,
-    "tensor and sequence": 0.01,
-}  # fmt: skip
+MEMORY_TOLERANCES = {"zero2": 0.08, "tensor and sequence": 0.01}
 """How far a rank's peak may be from the estimate; docs/accuracy.md says why."""
 MEMORY_EXACT = 0.005
 PARAMETER_BYTES = 4 * 55_488
