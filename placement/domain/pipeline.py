@@ -261,20 +261,10 @@ def split_pipeline(
     memory = Memory(problem, frees)
     times = _prefix(problem.seconds)
     most = min(most_stages or len(keys), len(keys), len(problem.seconds))
-    room = sorted(problem.free_bytes, reverse=True)
-    counts = [
-        stages
-        for stages in range(1, most + 1)
-        if problem.least_bytes(stages) <= sum(room[:stages])
-    ]
-    if not counts:
-        return None
     tried: list[tuple[float, int, ChainProblem, Split]] = []
     best: Split | None = None
     best_seconds = float("inf")
-    for stages in range(least_stages, most + 1):
-        if not any(count <= stages for count in counts):
-            continue
+    for stages in range(max(least_stages, _fewest(problem, most)), most + 1):
         chain = _chain(problem, classes, speeds, memory, times, stages)
         high = _ceiling(problem, times, speeds, best_seconds)
         low = times[-1] / sum(sorted(problem.speeds, reverse=True)[:stages])
@@ -348,6 +338,15 @@ def _pieces(steps: Sequence[Step], classes: Sequence[Sequence[int]]) -> Split:
         pieces.append(Piece(classes[kind][used[kind]], first, last, seconds))
         used[kind] += 1
     return Split(tuple(pieces), max(piece.load for piece in pieces))
+
+
+def _fewest(problem: PipelineProblem, most: int) -> int:
+    """Fewer stages than this have too little room together; more than `most`: all."""
+    room = sorted(problem.free_bytes, reverse=True)
+    for stages in range(1, most + 1):
+        if problem.least_bytes(stages) <= sum(room[:stages]):
+            return stages
+    return most + 1
 
 
 def _ceiling(
