@@ -18,8 +18,8 @@ from placement.domain.lifecycle import JobState
 LOST_PEERS = "it lost the connection to ranks of other nodes"
 """A node's reason where that is how its own ranks ended: not what was first."""
 _LOST = re.compile(
-    r"gloo/transport/\S+\] .*(?:closed|reset) by peer|ncclRemoteError"
-    r"|Did the remote server shutdown or crash"
+    r"gloo/transport/\S+\] .*(?:by peer|Broken pipe|Connection refused)"
+    r"|ncclRemoteError|Did the remote server shutdown or crash"
 )
 _OURS = re.compile(r"gpuportal: rank (\d+) ended (?:by (SIG\w+)|with exit code (\d+))")
 _TORCH_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)")

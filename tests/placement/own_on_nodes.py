@@ -15,6 +15,7 @@ from placement.domain.planner import plan as make_plans
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import Job, StoredPlan
+from placement.runners.base import RESULTS, JobFolder
 from reservations.models import Reservation, User
 from telemetry.models import Gpu
 from tests.placement import nodes
@@ -63,10 +64,9 @@ def plan_of_two(user: User) -> StoredPlan:
     return services.keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
 
 
-def own_script_stops_goes_on_and_fails(
-    lab: TwoNodes, alice: User, booking: Reservation
-) -> None:
+def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> None:
     """Launch it, stop it, go on with what both nodes kept, and have a rank fail."""
+    alice = booking.user
     plan = plan_of_two(alice)
 
     def launched(**more: object) -> Job:
@@ -117,7 +117,7 @@ def stored(user: User, job: Job, part: int) -> str:
 def left_of(lab: TwoNodes, job: Job) -> list[int]:
     """What still runs of a Job of this lab, known by its environment."""
     own = [
-        f"GPUPORTAL_RESULTS={folder}/work/results"
+        f"GPUPORTAL_RESULTS={JobFolder.at(folder).work / RESULTS}"
         for folder in lab.folder.glob(f"*/node/jobs/{job.pk}-*")
     ]
     assert len(own) == 2

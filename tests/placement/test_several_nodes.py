@@ -104,8 +104,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     settings.MEDIA_ROOT = tmp_path / "media"
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     alice = make_membership(make_user("alice"), "lab").user
-    both = booked(alice, list(Gpu.objects.all()))
-    own_script_stops_goes_on_and_fails(lab, alice, both)
+    own_script_stops_goes_on_and_fails(lab, both := booked(alice, Gpu.objects.all()))
     plan = staged_plan(alice)
     staged = {"plan_id": plan.pk, "recipe_settings": SETTINGS | {"batch": 1}}
 
