@@ -176,7 +176,7 @@ def test_a_job_that_ends_on_term_needs_no_kill(node, serve):
 def test_strays_in_sessions_of_their_own_are_killed(node, serve, marker, how, tmp_path):
     # A child, a grandchild in another session, and one that ignores signals.
     web = serve(
-        f"sleep 300 {marker} 2>/dev/null & \n"
+        f"sh -c 'sleep 300; : {marker}' &\n"
         f"setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.1; done' {marker} &\n"
         f"(setsid setsid sh -c 'sleep 300; : {marker}' &)\n"
         f'until [ -e "$2" ]; do sleep 0.05; done\n{how}\n'
