@@ -86,9 +86,8 @@ class PipelineProblem:
             sent = border if self.trains else 0.0
             total += self.microbatches * border + sent
             total -= in_flight * self.saved_border_bytes
-        if last < len(self.state_bytes):
-            back = self.microbatches if self.trains else 0
-            total += (back + in_flight + 1) * border
+        if last < len(self.state_bytes) and self.trains:
+            total += (self.microbatches + in_flight + 1) * border
         return total
 
 

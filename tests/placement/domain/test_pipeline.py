@@ -49,7 +49,7 @@ def need(problem, first, last, in_flight):
     tied = problem.tied_bytes if first > 0 and last == end else 0
     border, count, back = problem.border_bytes, problem.microbatches, problem.trains
     received = count * border + back * border - in_flight * problem.saved_border_bytes
-    sent = (back * count + in_flight + 1) * border
+    sent = back * (count + in_flight + 1) * border
     passing = (received if first > 0 else 0) + (sent if last < end else 0)
     return states + max(kept + moment, step) + tied + passing
 
