@@ -83,6 +83,7 @@ function show(fresh) {
   showMoves(job);
   drawProgress();
   if (moved || job.ended_at) parts.moved();
+  if (moved) at("job-gap")?.dispatchEvent(new CustomEvent("gap-again"));
   if (job.ended_at && gpus) { gpus.close(); gpus = null; }
   if (moved) setText(at("announcer"), `Job ${job.state}. ${job.reason}`);
 }

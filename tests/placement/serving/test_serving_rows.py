@@ -77,6 +77,41 @@ def nobody_is_served_by_root(web, upload):
     Node.objects.update(isolation="none")
 
 
+WRONG = {"name": "two words", "place": "book", "hours": "400", "most_batch": "0",
+         "deadline_ms": "50", "admits": "account"}  # fmt: skip
+
+
+def a_wrong_form_keeps_what_has_arrived(web, upload, alice):
+    page = web.post("/serve/new/", WRONG | {"upload": upload})
+    assert page.status_code == 422
+    assert page.context["form"].errors == {
+        "hours": ["must be a number of hours from 0.25 to 336"],
+        "most_batch": ["must be a whole number from 1 to 256"],
+    }
+    chosen = f'<option value="{alice.model_files.get().pk}" selected>mlp.onnx</option>'
+    assert chosen in page.content.decode(), "it need not be sent again"
+    assert b'value="two words"' in page.content and not Job.objects.exists()
+
+
+def what_a_job_left_is_offered(web, job, stranger):
+    left = ResultFile.objects.create(
+        job=job, attempt=1, path="export/mlp.onnx", size_bytes=len(mlp_bytes()),
+        complete_at=timezone.now(),
+    )  # fmt: skip
+    results.path_of(left).parent.mkdir(parents=True)
+    results.path_of(left).write_bytes(mlp_bytes())
+    offered = (
+        f'<option value="result:{left.pk}">export/mlp.onnx, result of job {job.pk}'
+    )
+    assert offered.encode() in web.get("/serve/new/").content
+    asked = WRONG | {"file": f"result:{left.pk}"}
+    page = web.post("/serve/new/", asked)
+    file = job.owner.model_files.get()
+    assert f'value="{file.pk}" selected'.encode() in page.content, "the same bytes"
+    page = signed_in(stranger).post("/serve/new/", asked)
+    assert "file" in page.context["form"].errors
+
+
 def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     alice, carol, redis_client, client
 ):
@@ -92,18 +127,7 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     assert b"Nothing is served yet" in page.content
     assert [one.label for one in page.context["portal"].nav if one.current] == ["Jobs"]
     upload = SimpleUploadedFile("mlp.onnx", mlp_bytes())
-    wrong = {"upload": upload, "name": "two words", "place": "book", "hours": "400",
-             "most_batch": "0", "deadline_ms": "50", "admits": "account"}  # fmt: skip
-    page = web.post("/serve/new/", wrong)
-    assert page.status_code == 422
-    assert page.context["form"].errors == {
-        "hours": ["must be a number of hours from 0.25 to 336"],
-        "most_batch": ["must be a whole number from 1 to 256"],
-    }
-    file = alice.model_files.get()
-    chosen = f'<option value="{file.pk}" selected>mlp.onnx</option>'.encode()
-    assert chosen in page.content, "what has arrived need not be sent again"
-    assert b'value="two words"' in page.content and not Job.objects.exists()
+    a_wrong_form_keeps_what_has_arrived(web, upload, alice)
 
     nobody_is_served_by_root(web, upload)
     upload.seek(0)
@@ -130,21 +154,7 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     assert told["models"][0]["deadline_ms"] == 50
     assert web.get("/api/v1/serve").json()["count"] == 1
 
-    left = ResultFile.objects.create(
-        job=job, attempt=1, path="export/mlp.onnx", size_bytes=len(mlp_bytes()),
-        complete_at=timezone.now(),
-    )  # fmt: skip
-    results.path_of(left).parent.mkdir(parents=True)
-    results.path_of(left).write_bytes(mlp_bytes())
-    offered = (
-        f'<option value="result:{left.pk}">export/mlp.onnx, result of job {job.pk}'
-    )
-    assert offered.encode() in web.get("/serve/new/").content
-    del wrong["upload"]
-    page = web.post("/serve/new/", wrong | {"file": f"result:{left.pk}"})
-    assert chosen in page.content, "the same bytes are the same file"
-    page = signed_in(carol).post("/serve/new/", wrong | {"file": f"result:{left.pk}"})
-    assert "file" in page.context["form"].errors
+    what_a_job_left_is_offered(web, job, carol)
 
     # Only the node that the Job is on may have its models.
     row = endpoint.models.get()
