@@ -150,7 +150,7 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     web = serve(
         "[ -f checkpoint/step ] && exec cksum checkpoint/step\n"
         "mkdir checkpoint; head -c 300000 /dev/urandom > checkpoint/step\n"
-        "cksum checkpoint/step; read nothing < /dev/zero\n"
+        "cksum checkpoint/step; while :; do sleep 0.05; done\n"
     )
     here = replace(node, node_dir=small_disk / "node", web_url=web.url)
     told: list[dict] = []
