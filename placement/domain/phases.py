@@ -6,8 +6,8 @@ moment. Sharding changes the base (ranks.py) and adds gathered layers (gathers.p
 stage of torch's pipelines is walked piece by piece (turns.py).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from placement.domain.costs import LayerCost
 from placement.domain.gathers import ENDS, Gathers, gathers_of
@@ -45,11 +45,12 @@ class _Moment:
     passing: float = 0.0
     """What passes between stages."""
 
-    @property
-    def total(self) -> float:
-        """All of it."""
+    total: float = field(init=False)
+    """All of it."""
+
+    def __post_init__(self) -> None:
         running = self.activations + self.transients + self.logits
-        return running + self.gradients + self.passing
+        self.total = running + self.gradients + self.passing
 
     def parts(self, rank: Rank, bucket: float) -> dict[str, float]:
         """By component, with the base."""
@@ -146,6 +147,14 @@ def _earlier(stage: Sequence[LayerCost], sharding: Sharding) -> float:
     return float(others * kept)
 
 
+def _fuller(best: _Moment, found: Iterable[_Moment]) -> _Moment:
+    """The one with more alive, the earlier one if they have as much."""
+    for moment in found:
+        if moment.total > best.total:
+            best = moment
+    return best
+
+
 def _forward(
     stage: Sequence[LayerCost],
     rank: Rank,
@@ -167,7 +176,7 @@ def _forward(
             if not moving.empty:
                 coming = moving.fetching[index] + copies
                 moments.append(_Moment(kept, coming, held, 0.0, passing))
-            best = max(best, *moments, key=lambda one: one.total)
+            best = _fuller(best, moments)
             copies += cost.weight_copy_bytes
             kept += cost.kept_bytes
     parts = best.parts(rank, rank.bucket if rank.bucket_stays else 0.0)
@@ -191,13 +200,13 @@ def _backward(
         for index in reversed(layers):
             kept -= stage[index].kept_bytes
             alive = _alive_gradients(rank, beside, made)
-            for moment in _moments(stage, index, rank, moving, kept, alive, beside):
-                best = max(best, moment, key=lambda one: one.total)
+            found = _moments(stage, index, rank, moving, kept, alive, beside)
+            best = _fuller(best, found)
             made += _staying_gradients(stage[index], moving, rank)
         if rank.reduce_end:
             alive = _alive_gradients(rank, beside, made)
             end = _Moment(beside.activations, rank.reduce_end, alive)
-            best = max(best, end, key=lambda one: one.total)
+            best = _fuller(best, [end])
     return best.parts(rank, rank.bucket)
 
 
