@@ -289,6 +289,9 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         restart=job.restart,
         retries=job.retries,
         now=now,
+        array=job.array,
+        array_index=job.array_index,
+        parameters=job.parameters,
     )
     if _resumes(job):
         Job.objects.filter(pk=again.pk).update(resume_from=job)

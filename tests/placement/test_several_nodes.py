@@ -29,8 +29,6 @@ from tests.placement.two_nodes import (
     CODE,
     TwoNodes,
     losses_in,
-    processes_of,
-    ranks_of,
     staged_plan,
 )
 
@@ -115,11 +113,11 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert [(p.node.name, p.first_rank, len(p.gpu_ids)) for p in (blue, red)] == [
         ("blue", 0, 1), ("red", 1, 2),
     ]  # fmt: skip
-    assert len(ranks_of(first)) == 3
+    assert len(lab.ranks_of(first)) == 3
     services.stop(job_id=first.pk, user=alice, now=timezone.now())
     lab.until_state(first, "stopped")
     assert set(first.parts.values_list("state", flat=True)) == {"stopped"}
-    assert first.exit_code == 0 and not processes_of(first)
+    assert first.exit_code == 0 and not lab.processes_of(first)
     seen = lab.losses(first)
     assert len(seen) >= 3 and max(seen) < STEPS - 1
     # Each node's log is its own, and is kept.
@@ -132,10 +130,10 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     second = launched(alice, both, "goes on", resume_from=first.pk, **staged)
     lab.until(lambda: "saved to" in lab.log(second), "a checkpoint")
     assert f"going on after step {max(seen)}, saved by 3 proc" in lab.log(second)
-    os.kill(ranks_of(second)[2], signal.SIGKILL)
+    os.kill(lab.ranks_of(second)[2], signal.SIGKILL)
     lab.until_state(second, "failed")
     assert second.reason == "red: rank 2 ended by SIGKILL"
-    assert not processes_of(second)
+    assert not lab.processes_of(second)
     states = dict(second.parts.values_list("node__name", "state"))
     assert states["red"] == "failed" and states["blue"] in ("failed", "stopped")
     seen |= lab.losses(second)

@@ -150,6 +150,24 @@ class TwoNodes:
         path = self.node_dir(job.node.name) / "jobs" / f"{job.pk}-1" / "log"
         return path.read_text() if path.is_file() else ""
 
+    def processes_of(self, job: Job) -> list[int]:
+        """What of a Job still runs, known by its folders: numbers are others' too."""
+        folders = [f"{self.node_dir(name)}/jobs/{job.pk}-" for name in NAMES]
+        starts = tuple(f"GPUPORTAL_RESULTS={folder}".encode() for folder in folders)
+        own = [one.pid for one in nodes.processes.table().values() if not one.dead]
+        return [
+            pid for pid in own if any(e.startswith(starts) for e in entries_of(pid))
+        ]
+
+    def ranks_of(self, job: Job) -> dict[int, int]:
+        """The processes that train, by rank."""
+        found = {}
+        for pid in self.processes_of(job):
+            known = dict(entry.partition(b"=")[::2] for entry in entries_of(pid))
+            if b"RANK" in known:
+                found[int(known[b"RANK"])] = pid
+        return found
+
     def close(self) -> None:
         """Stop the workers and all Jobs."""
         for name, process in self.processes.items():
@@ -163,25 +181,12 @@ class TwoNodes:
         self.redis.close()
 
 
-def processes_of(job: Job) -> list[int]:
-    """Whatever of a Job still runs on this machine, known by its environment."""
-    entry = f"GPUPORTAL_JOB={job.pk}"
-    return [
-        item.pid
-        for item in nodes.processes.table().values()
-        if not item.dead and nodes.processes.environ_holds(item.pid, entry)
-    ]
-
-
-def ranks_of(job: Job) -> dict[int, int]:
-    """The processes that train, by rank."""
-    found = {}
-    for pid in processes_of(job):
-        raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        known = dict(entry.partition(b"=")[::2] for entry in raw)
-        if b"RANK" in known:
-            found[int(known[b"RANK"])] = pid
-    return found
+def entries_of(pid: int) -> list[bytes]:
+    """A process's environment; nothing where it has gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def losses_in(text: str) -> dict[int, float]:

@@ -9,7 +9,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.look import Act, Restart
 from placement.domain.plan import Plan
 from placement.domain.refusals import MoveGone
-from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.models import Job, JobArray, MoveDecision, PlacementPolicy
 from placement.services import weighing
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
@@ -67,6 +67,12 @@ def test_only_the_owner_and_the_operator_decide(slow, bob, carol, omar):
 
 
 def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alice):
+    sweep = JobArray.objects.create(
+        owner=alice, reservation=slow.reservation, name="s", sweep={"lr": [1, 2]},
+        created_at=slow.created_at,
+    )  # fmt: skip
+    of_sweep = {"array": sweep, "array_index": 1, "parameters": {"lr": 2}}
+    Job.objects.filter(pk=slow.pk).update(**of_sweep)
     look()
     agree(slow)
     assert services.look_again(after(5))["carried_out"] == 1
@@ -82,6 +88,7 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     again = row.next_job
     assert (row.state, again.state, again.reservation) == (M.MOVING, "queued", new)
     assert (again.may_move, again.restart) == (True, Restart.FRESH)
+    assert {name: getattr(again, name) for name in of_sweep} == of_sweep
     assert AuditEntry.objects.filter(verb="reservation.moved-on").count() == 1
     assert new.late_returns.count() == old.late_returns.count() == 0
 
