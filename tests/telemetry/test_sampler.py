@@ -35,7 +35,7 @@ def test_a_roster_comes_first_and_then_a_sample_each_second(
 ) -> None:
     child = start(*simulated(tmp_path))
     child.beat_until(lambda beat: beat["seq"] == 4)
-    wait_for(lambda: len(stream(redis_client)) >= 5)
+    wait_for(lambda: len(samples(redis_client)) >= 4)
     roster, told = stream(redis_client)[0], samples(redis_client)
     assert isinstance(roster, NodeInfo)
     assert troubles(redis_client) == [("ok", "")]
