@@ -26,7 +26,7 @@ from placement.domain.candidates.hunt import Search
 from placement.domain.candidates.hybrid import hybrid
 from placement.domain.candidates.schedules import gpipe_note, interleaved
 from placement.domain.candidates.staged import pipeline
-from placement.domain.candidates.telling import refusal
+from placement.domain.candidates.telling import Unfit, refusal
 from placement.domain.candidates.tensor import tensor
 from placement.domain.candidates.uneven import zero1_uneven
 from placement.domain.candidates.whole import data_parallel, single
@@ -188,10 +188,14 @@ def plan_among(
         if wanted and strategy not in wanted:
             continue
         found = _try(comfortable, strategy, rival)
-        if isinstance(found, Refusal) and found.code == "too_small":
+        if isinstance(found, Unfit) or (
+            isinstance(found, Refusal) and found.code == "too_small"
+        ):
             by_least = _try(tight, strategy, rival)
-            if not isinstance(by_least, Refusal):
+            if isinstance(by_least, list):
                 found = by_least
+        if isinstance(found, Unfit):
+            found = found.tell()
         if strategy == "pipeline":
             rival = found if isinstance(found, Refusal) else found[-1]
         if isinstance(found, Refusal):
@@ -205,9 +209,9 @@ def plan_among(
 
 def _try(
     hunt: Search, strategy: str, rival: Plan | Refusal | None
-) -> list[Plan] | Refusal:
+) -> list[Plan] | Refusal | Unfit:
     """One strategy among some Gpus."""
-    tried: dict[str, Callable[[], list[Plan] | Refusal]] = {
+    tried: dict[str, Callable[[], list[Plan] | Refusal | Unfit]] = {
         "single": lambda: single(hunt),
         "ddp": lambda: data_parallel(hunt, "ddp"),
         "zero1": lambda: data_parallel(hunt, "zero1"),

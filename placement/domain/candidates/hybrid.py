@@ -29,7 +29,7 @@ from placement.domain.candidates.stages import (
     least_seconds,
     staged_time,
 )
-from placement.domain.candidates.telling import refusal, too_small
+from placement.domain.candidates.telling import Unfit, refusal, too_small
 from placement.domain.candidates.tensor import tensor_degrees
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
@@ -66,7 +66,7 @@ class Degrees:
         return 1 if self.tensor > 1 and self.data > 1 else 2
 
 
-def hybrid(hunt: Search) -> list[Plan] | Refusal:
+def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
     """The degrees with the shortest step."""
     if hunt.most_gpus < 3:
         return refusal("hybrid", "It needs at least four GPUs.")
@@ -87,7 +87,7 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal:
         if cuts and not hunt.greedy:
             break
     if not cuts:
-        return _refuse(hunt, shapes)
+        return Unfit(lambda: _refuse(hunt, shapes))
     return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
 
 
@@ -292,8 +292,6 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
 
 def _refuse(hunt: Search, shapes: Sequence[Degrees]) -> Refusal:
     """What the widest cut of the model lacks with every remedy."""
-    if hunt.tight:
-        return too_small("hybrid", None, 0, "")
     widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
     setting, pieces = _harshest(hunt, hunt.asked, widest)
     blocks = next(iter(_blocks(widest)))

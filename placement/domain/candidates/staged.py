@@ -20,7 +20,7 @@ from placement.domain.candidates.stages import (
     in_pieces,
     least_seconds,
 )
-from placement.domain.candidates.telling import refusal, too_small
+from placement.domain.candidates.telling import Unfit, refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, stages
@@ -34,7 +34,9 @@ MOST_STATES = 6000
 """Counts taken of each class that a search may have; see lattice.py."""
 
 
-def pipeline(hunt: Search, strategy: Strategy = "pipeline") -> list[Plan] | Refusal:
+def pipeline(
+    hunt: Search, strategy: Strategy = "pipeline"
+) -> list[Plan] | Refusal | Unfit:
     """Stages of unequal length over Gpus of unequal room and speed: 1F1B, or GPipe."""
     unfit = not_staged(hunt, strategy)
     if unfit is not None:
@@ -42,7 +44,7 @@ def pipeline(hunt: Search, strategy: Strategy = "pipeline") -> list[Plan] | Refu
     offers = few_classes(hunt.offers)
     cuts = pipeline_cuts(hunt, offers, hunt.asked, strategy)
     if not cuts:
-        return _refuse(hunt, offers, strategy)
+        return Unfit(lambda: _refuse(hunt, offers, strategy))
     return [_plan(hunt, strategy, cut) for cut in cuts]
 
 
@@ -209,8 +211,6 @@ def _why(cut: Cut, strategy: str) -> list[str]:
 
 def _refuse(hunt: Search, offers: Sequence[GpuOffer], strategy: Strategy) -> Refusal:
     """The least overloaded cut, with every remedy: which Gpu lacks how much."""
-    if hunt.tight:
-        return too_small(strategy, None, 0, "")
     blocks = [Block(((offer,),)) for offer in offers]
     gpipe = strategy == "gpipe"
     setting, pieces = _harshest(hunt, hunt.asked)

@@ -1,7 +1,8 @@
 """What a Plan says of itself: what binds it, what to know, how it is started; and a
 Refusal why."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from placement.domain.estimate import Estimate
@@ -154,6 +155,14 @@ def refusal(
         missing_bytes=missing_bytes,
         cheapest_change=cheapest_change,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """No room for a strategy. `tell` finds what lacks, which takes as long as a search:
+    it is asked only where nothing else helps."""
+
+    tell: Callable[[], Refusal]
 
 
 def too_small(

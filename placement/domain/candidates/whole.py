@@ -15,7 +15,7 @@ from placement.domain.candidates.hunt import (
     Seat,
     worth_ratio,
 )
-from placement.domain.candidates.telling import refusal, too_small
+from placement.domain.candidates.telling import Unfit, refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import Shortage, fastest, least_utilized, room_for
 from placement.domain.plan import Plan, Refusal
@@ -57,7 +57,7 @@ class Found:
     time: StepTime
 
 
-def single(hunt: Search) -> list[Plan] | Refusal:
+def single(hunt: Search) -> list[Plan] | Unfit:
     """One Gpu: the least utilized that fits; the one of the wish where there is one."""
     freedom = hunt.freedom(parameters=True)
 
@@ -66,7 +66,7 @@ def single(hunt: Search) -> list[Plan] | Refusal:
 
     setting, nearest = search(hunt.asked, 1, freedom, fit)
     if setting is None:
-        return refuse(hunt, "single", 1, nearest, freedom, fit)
+        return Unfit(lambda: refuse(hunt, "single", 1, nearest, freedom, fit))
     if hunt.greedy:
         options = as_mild(hunt.asked, setting, 1, freedom, fit)
         setting = min(options, key=lambda one: _price(hunt, one))
@@ -119,7 +119,7 @@ def _one(hunt: Search, setting: Setting, need_bytes: int) -> GpuOffer:
     return chosen
 
 
-def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
+def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal | Unfit:
     """DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, the best one or two N."""
     unfit = not_applicable(hunt, strategy)
     if unfit is not None:
@@ -137,14 +137,16 @@ def data_parallel(hunt: Search, strategy: Strategy) -> list[Plan] | Refusal:
     if not found:
         count, fit = nearest or (2, Fit(False))
         sharding = Sharding(strategy=strategy, data_degree=count)
-        return refuse(
-            hunt,
-            strategy,
-            count,
-            fit,
-            _freedom(hunt, sharding),
-            lambda setting: fits_equally(hunt, sharding, setting),
-            lambda setting: fits_equally(hunt, sharding, setting, exact=True),
+        return Unfit(
+            lambda: refuse(
+                hunt,
+                strategy,
+                count,
+                fit,
+                _freedom(hunt, sharding),
+                lambda setting: fits_equally(hunt, sharding, setting),
+                lambda setting: fits_equally(hunt, sharding, setting, exact=True),
+            )
         )
     shown = _worth_showing(found, worth_ratio(hunt))
     return [_data_plan(hunt, strategy, one, found) for one in shown]
@@ -346,15 +348,13 @@ def refuse(
         return search(workload, count, freedom, fit)[0] is not None
 
     change = ""
-    if not hunt.tight:
-        for words, limits in allowed_again(hunt.limits):
-            wider = replace(freedom, limits=limits)
-            if search(hunt.asked, count, wider, fit)[0] is not None:
-                change = words
-                break
-        asks = smaller_asks(hunt.asked, hunt.fixed_length)
-        change = change or first_or_none(asks, fits_with_remedies)
-    change = change or room(nearest)
+    for words, limits in allowed_again(hunt.limits):
+        wider = replace(freedom, limits=limits)
+        if search(hunt.asked, count, wider, fit)[0] is not None:
+            change = words
+            break
+    asks = smaller_asks(hunt.asked, hunt.fixed_length)
+    change = change or first_or_none(asks, fits_with_remedies) or room(nearest)
     return too_small(strategy, nearest.gpu, nearest.missing_bytes, change)
 
 
