@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run everything; return the worst exit status."""
     _bring(("chromium", "chromium-browser"), "chromium")
     if CI:
+        # Of one version: the shell uses the browser's files.
+        _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
         _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
         if _postgres_bin() is None:
             _apt("postgresql")

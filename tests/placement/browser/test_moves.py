@@ -64,8 +64,6 @@ def test_what_may_happen_to_a_job_is_said_on_its_page(
     page.locator("#may-move").check()
     noted = page.locator(".toast", has_text="Noted.").last
     expect(noted).to_be_visible()
-    # Half faded in it has not its colours yet.
-    noted.evaluate("one => Promise.all(one.getAnimations().map(all => all.finished))")
     axe()
     fits(page)
     page.locator("#move-decline").click()

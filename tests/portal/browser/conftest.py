@@ -18,6 +18,7 @@ from telemetry.domain.state import GpuState
 from telemetry.models import Gpu
 from telemetry.snapshots import load_cluster
 from tests.factories import make_gpus, make_node, make_pool
+from tests.pages import faded_in
 
 AXE = Path(settings.BASE_DIR) / "node_modules" / "axe-core" / "axe.min.js"
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -135,13 +136,10 @@ def axe(page: Page) -> Callable[[], None]:
     """Fail with axe-core's findings on the page as it is."""
 
     def check() -> None:
+        faded_in(page)
         page.evaluate(AXE.read_text() + "\n;0")
         found = page.evaluate(
             """async (values) => {
-              // What fades in has its own contrast only when it is there.
-              const ends = (one) => one.effect.getComputedTiming().endTime < Infinity;
-              const fading = document.getAnimations().filter(ends);
-              await Promise.allSettled(fading.map((one) => one.finished));
               const runOnly = { type: "tag", values };
               const result = await axe.run(document, { runOnly });
               const words = (node) => `${node.html} ${node.failureSummary}`;

@@ -22,6 +22,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
+from tests.pages import faded_in
 
 AXE = Path(settings.BASE_DIR) / "node_modules/axe-core/axe.min.js"
 
@@ -141,6 +142,7 @@ def axe_findings(page: Page) -> list[str]:
     """Run axe-core over the page; evaluate() is not bound by the page's policy."""
     if not AXE.is_file():
         pytest.fail("axe-core is missing: run make setup")
+    faded_in(page)
     page.evaluate(AXE.read_text())
     found = page.evaluate("async () => (await axe.run(document)).violations")
     return [
