@@ -1,6 +1,7 @@
 """Serving under deadlines: open-loop load below and beyond what one server can do.
 
     python -m bench.serving [--seconds 2] [--rounds 3] [--rows 1 8] [--deadline-ms 100]
+        [--hidden 32768]
 
 One station (the code of a Job of kind ``serve``: scheduler, ONNX Runtime on one
 thread) with a made-up network of two layers. First what it can do at most is measured:
@@ -11,6 +12,8 @@ are the part of all requests that was answered inside the deadline, and the good
 such answers a second.
 
 Load and server share one process, so the figures are of the scheduler and not of HTTP.
+With `--hidden 8192` a run takes a millisecond: then the one event loop that takes the
+requests is full before the runtime is, and goodput falls (docs/measurements.md).
 Other programs on the machine make runs longer; so the same is done once more in virtual
 time, where a run takes what the scheduler measured, give or take a tenth, and one in a
 hundred three times as much.
@@ -40,7 +43,7 @@ from tests.placement.serving.networks import mlp_bytes
 from tests.placement.serving.virtual import open_loop, uneven
 
 WIDTH = 1024
-HIDDEN = 8192
+HIDDEN = 32768
 LOADS = (50, 75, 90, 100, 110, 125, 150)
 VIRTUAL_SECONDS = (0.010, 0.004)
 """Of a run of one row, and of each further one."""
@@ -207,7 +210,7 @@ async def main(arguments: argparse.Namespace) -> int:
         virtual(arguments, rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mlp.onnx"
-        path.write_bytes(mlp_bytes(inputs=WIDTH, outputs=16, hidden=HIDDEN))
+        path.write_bytes(mlp_bytes(inputs=WIDTH, outputs=16, hidden=arguments.hidden))
         flat = [await measured(arguments, path, rows) for rows in arguments.rows]
     return int(min(flat) < arguments.flat_ratio)
 
@@ -218,6 +221,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--deadline-ms", type=float, default=100.0)
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="the network's size")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flat-ratio", type=float, default=0.85)
     sys.exit(asyncio.run(main(parser.parse_args())))
