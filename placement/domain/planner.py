@@ -293,8 +293,7 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
         )
     elif len(nodes) > 1:
         notes.append(
-            f"Plans over several nodes count {slowest / 1e9:.3g} GB/s between them. "
-            "The portal itself starts jobs on one node only."
+            f"Plans over several nodes count {slowest / 1e9:.3g} GB/s between them."
         )
     if spec.activations_are_a_guess:
         notes.append(

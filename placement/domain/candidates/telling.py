@@ -63,8 +63,8 @@ def notes_of(
     nodes = list(dict.fromkeys(offer.node for offer in offers))
     if len(nodes) > 1:
         notes.append(
-            f"It spans {', '.join(nodes)}. The portal starts jobs on one node only: "
-            "start torchrun on each of them yourself."
+            f"It spans {', '.join(nodes)}: a job starts a launcher on each of them, "
+            "which meet at the first."
         )
     if setting.weights != "full" and setting.workload.trains:
         notes.append("Only the trainable parameters are stepped in full precision.")

@@ -117,7 +117,7 @@ def test_plans_span_nodes_only_where_the_networks_speed_is_known():
     wide = [one for one in joined.plans if one.spans_nodes]
     assert wide
     assert wide[0].nodes == ("lab-a", "lab-b")
-    assert any("starts jobs on one node only" in note for note in wide[0].notes)
+    assert any("It spans lab-a, lab-b: a job" in note for note in wide[0].notes)
     assert any("12.5 GB/s" in note for note in joined.notes)
 
 
