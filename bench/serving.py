@@ -33,11 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from placement.domain.serving import Placed, Scheduler
+from placement.domain.serving import Scheduler
 from placement.domain.serving_times import Timing
+from placement.domain.serving_walk import Placed
 from placement.serving.engine import Engine, monotonic
 from placement.serving.parts import Kept, TurnedAway
-from placement.serving.station import Station
+from placement.serving.station import SWITCH_SECONDS, Station
 from placement.serving.tensors import Asked
 from tests.placement.serving.networks import mlp_bytes
 from tests.placement.serving.virtual import open_loop, uneven
@@ -206,6 +207,7 @@ def virtual(arguments: argparse.Namespace, rows: int) -> None:
 
 async def main(arguments: argparse.Namespace) -> int:
     """Measure, print; 1 where goodput with admission falls past saturation."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     for rows in arguments.rows:
         virtual(arguments, rows)
     with tempfile.TemporaryDirectory() as folder:

@@ -12,38 +12,29 @@ only of neighbours in the order of deadlines. While runs take as long as predict
 nobody who was let in is ever late: a newcomer is let in only if that stays true, and
 what runs next is the first step of such a walk.
 
-Times are seconds of one monotonic clock that the caller reads. A walk costs O(n log m)
-for n waiting requests of m models (n <= MOST_WAITING).
+Times are seconds of one monotonic clock that the caller reads. Walking over all costs
+O(n log n) for n waiting requests (n <= MOST_WAITING) and is done once a run; a request
+that comes, let in or not, costs what it changes (``serving_walk.py``).
 """
 
-from bisect import insort
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
+from itertools import takewhile
 
-from placement.domain.serving_times import ServingError, Timing
+from placement.domain.serving_times import ServingError
+from placement.domain.serving_walk import (
+    ROUNDING_SECONDS,
+    Placed,
+    Queue,
+    Request,
+    Step,
+    Walk,
+)
 
 MOST_WAITING = 256
-ROUNDING_SECONDS = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One inference that somebody waits for."""
-
-    id: int
-    model: str
-    rows: int
-    arrived_at: float
-    deadline_at: float
-    like: str = ""
-    """Requests of one model with the same word may share a batch; "": none may."""
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """Earliest deadline first, then as they came."""
-        return (self.deadline_at, self.id)
+OVERRUN_PARTS = 10
+"""A run that takes longer than predicted is taken to last so many parts of it at a
+time, so that not every request that comes meanwhile finds another end."""
 
 
 class Act(StrEnum):
@@ -88,43 +79,27 @@ class Admission:
     done_at: float
 
 
-@dataclass(slots=True)
-class Placed:
-    """A model as the scheduler knows it."""
-
-    name: str
-    memory_bytes: int
-    timing: Timing
-    most_rows: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    model: str
-    batch: tuple[Request, ...]
-    begin: float
-    """Of the run itself; a load comes before."""
-    end: float
-
-
-@dataclass
 class Scheduler:
-    """Decides for one Gpu. ``room_bytes``: what loaded models may take together.
+    """Decides for one Gpu.
 
-    ``admits`` False is first come, first served, nobody turned away and nothing
-    dropped: what the rest is measured against.
+    Args:
+        room_bytes: what loaded models may take together.
+        admits: False is first come, first served, nobody turned away and nothing
+            dropped: what the rest is measured against.
     """
 
-    room_bytes: int
-    admits: bool = True
-    placed: dict[str, Placed] = field(default_factory=dict)
-    loaded: list[str] = field(default_factory=list)
-    """The least recently used first."""
-    late: list[Request] = field(default_factory=list)
-    """Let in and dropped since; the caller takes them out and says so."""
-    _groups: dict[tuple[str, str], list[Request]] = field(default_factory=dict)
-    _running: Action | None = None
-    _free_at: float = 0.0
+    def __init__(self, *, room_bytes: int, admits: bool = True) -> None:
+        self.room_bytes, self.admits = room_bytes, admits
+        self.placed: dict[str, Placed] = {}
+        self.loaded: list[str] = []
+        """The least recently used first."""
+        self.late: list[Request] = []
+        """Let in and dropped since; the caller takes them out and says so."""
+        self._queue = Queue(by_deadline=admits)
+        self._walks: list[Walk] = []
+        """As full as may be, and only of neighbours; empty: to be made anew."""
+        self._running: Action | None = None
+        self._free_at = 0.0
 
     # --- models --------------------------------------------------------------------
 
@@ -135,14 +110,19 @@ class Scheduler:
         self.placed[model.name] = model
         if loaded and model.name not in self.loaded:
             self.loaded.append(model.name)
+        self._walks = []
 
     def remove(self, name: str) -> list[Request]:
         """Forget a model; return who waited for it."""
         self.placed.pop(name, None)
+        self.unloaded(name)
+        return self._queue.drop_model(name)
+
+    def unloaded(self, name: str) -> None:
+        """A model is not on the Gpu any more."""
         if name in self.loaded:
             self.loaded.remove(name)
-        gone = [key for key in self._groups if key[0] == name]
-        return [request for key in gone for request in self._groups.pop(key)]
+        self._walks = []
 
     def make_room(self, memory_bytes: int) -> list[str]:
         """Which models must leave before so much more fits, the oldest first."""
@@ -160,7 +140,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return sum(len(group) for group in self._groups.values())
+        return len(self._queue)
 
     def busy(self, until: float) -> None:
         """The Gpu does something else, probably until then."""
@@ -175,32 +155,39 @@ class Scheduler:
         model = self.placed.get(request.model)
         if model is None or not 1 <= request.rows <= model.most_rows:
             raise ServingError(f"{request.model} takes no {request.rows} rows")
-        if self.waiting >= MOST_WAITING and self.admits:
-            return Admission(Verdict.FULL, self._done_at(request, now))
-        self._add(request)
         if not self.admits:
+            self._queue.add(request)
             return Admission(Verdict.IN, now)
+        walks = self._walked(now, request)
+        if self.waiting >= MOST_WAITING:
+            return Admission(Verdict.FULL, self._done_at(request, walks[0]))
         # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
         # nobody who is let in could disprove, would keep everybody out.
-        alone = self.waiting == 1 and self._running is None and self._free_at <= now
-        slower = 0.0 if alone else self._slower(request)
-        for greedy in (True, False):
-            steps = self._walk(now, greedy=greedy)
-            end = _end_of(steps, request)
-            if self._holds(steps) and self._in_time(request, end + slower):
-                return Admission(Verdict.IN, end)
-        self._drop(request)
-        return Admission(Verdict.TOO_LATE, self._done_at(request, now))
+        alone = not self.waiting and self._running is None and self._free_at <= now
+        self._queue.add(request)
+        changed = [walk.insert(request) for walk in walks]
+        for walk in walks:
+            step = walk.step_of(request)
+            rows = sum(one.rows for one in step.batch)
+            slower = 0.0 if alone else self._slower(request.model, rows)
+            if not walk.late and request.in_time(step.end + slower):
+                return Admission(Verdict.IN, step.end)
+        self._queue.drop(request)
+        for walk, before in zip(walks, changed, strict=True):
+            walk.take_back(before)
+        return Admission(Verdict.TOO_LATE, self._done_at(request, walks[0]))
 
-    def _slower(self, request: Request) -> float:
+    def _slower(self, model: str, rows: int) -> float:
         """By how much a slow run is slower than a usual one."""
-        timing = self.placed[request.model].timing
-        rows = request.rows
+        timing = self.placed[model].timing
         return timing.predicted_seconds(rows) - timing.typical_seconds(rows)
 
     def withdraw(self, request: Request) -> bool:
         """Nobody waits for it any more; False: it runs or ran."""
-        return self._drop(request)
+        if not self._queue.drop(request):
+            return False
+        self._walks = []
+        return True
 
     # --- what runs -----------------------------------------------------------------
 
@@ -211,13 +198,13 @@ class Scheduler:
         """
         if self._running is not None or now < self._free_at - ROUNDING_SECONDS:
             return None
-        if self.admits:
-            self._drop_late(now)
-        steps = self._walk(now, greedy=True, most=None if self.admits else 1)
-        if self.admits and not self._holds(steps):
-            strict = self._walk(now, greedy=False)
-            steps = strict if self._holds(strict) else steps
-        return self._action(steps[0], now) if steps else None
+        if not self.admits:
+            walk = self._new_walk(now, greedy=True, most=1)
+        else:
+            walk = self._chosen(now)
+            if walk.late and self._drop_late(now):
+                walk = self._chosen(now)
+        return self._action(walk.steps[0], now) if walk.steps else None
 
     def begin(self, action: Action, now: float) -> bool:
         """Start an action; False: it is too late, and it is dropped.
@@ -225,14 +212,16 @@ class Scheduler:
         Of a dropped run the requests go to ``late``; of a dropped load they are
         looked at again.
         """
-        if action.act is Act.INFER:
-            for request in action.requests:
-                self._drop(request)
+        for request in action.requests:
+            self._queue.drop(request)
         if self.admits and now > action.latest + ROUNDING_SECONDS:
+            self._walks = []
             self.late += action.requests
             return False
         self._running = action
         self._free_at = now + action.predicted_seconds
+        going_on = takewhile(lambda walk: walk.begun(action.requests), self._walks)
+        self._walks = list(going_on) if action.act is Act.INFER else []
         if action.act is Act.UNLOAD:
             self.loaded.remove(action.model)
         else:
@@ -242,80 +231,59 @@ class Scheduler:
     def finish(self, action: Action, now: float, *, seconds: float) -> None:
         """An action is over; it took so long."""
         self._running, self._free_at = None, now
+        self._walks = []
         model = self.placed.get(action.model)
         if model is not None and action.act is Act.INFER:
             model.timing.ran(action.rows, seconds, now)
         elif model is not None and action.act is Act.LOAD:
             model.timing.load_seconds = seconds
 
-    # --- the walk ------------------------------------------------------------------
+    def forget_old(self, now: float) -> None:
+        """Predict from the runs of late only."""
+        self._walks = []
+        for placed in self.placed.values():
+            placed.timing.forget(now)
 
-    def _walk(
-        self, now: float, *, greedy: bool, most: int | None = None
-    ) -> list[_Step]:
-        """The steps that all who wait would be served in; ``most``: only the first."""
-        at, loaded = max(now, self._free_at), list(self.loaded)
-        key = self._order
-        ends = {group: 0 for group in self._groups}
-        heads = [(key(rows[0]), group) for group, rows in self._groups.items() if rows]
-        heapify(heads)
-        steps: list[_Step] = []
-        while heads and (most is None or len(steps) < most):
-            _, group = heappop(heads)
-            rows, first = self._groups[group], ends[group]
-            bound = heads[0][0] if heads and not greedy else None
-            model = self.placed[group[0]]
-            begin = at + (0.0 if model.name in loaded else model.timing.load_seconds)
-            last = self._filled(rows, first, begin, bound)
-            batch = tuple(rows[first:last])
-            seconds = model.timing.typical_seconds(sum(one.rows for one in batch))
-            steps.append(_Step(model.name, batch, begin, begin + seconds))
-            at, ends[group] = begin + seconds, last
-            self._use(loaded, model)
-            if last < len(rows):
-                heappush(heads, (key(rows[last]), group))
-        return steps
+    # --- the walks -----------------------------------------------------------------
 
-    def _filled(
-        self,
-        rows: Sequence[Request],
-        first: int,
-        begin: float,
-        bound: tuple[float, int] | None,
-    ) -> int:
-        """Where the batch that starts with ``rows[first]`` ends."""
-        head = rows[first]
-        model = self.placed[head.model]
-        total, last = head.rows, first + 1
-        while head.like and last < len(rows):
-            more = rows[last]
-            if total + more.rows > model.most_rows:
-                break
-            if bound is not None and self._order(more) > bound:
-                break
-            end = begin + model.timing.typical_seconds(total + more.rows)
-            if self.admits and not self._in_time(head, end):
-                break
-            total, last = total + more.rows, last + 1
-        return last
+    def _walked(self, now: float, newcomer: Request | None = None) -> list[Walk]:
+        """The ways to make batches of all who wait; one where both are the same."""
+        at = self._free_from(now)
+        if not self._walks or abs(self._walks[0].began_at - at) > ROUNDING_SECONDS:
+            self._walks = [self._new_walk(at, greedy=True)]
+        if len(self._walks) == 1 and self._queue.mixes(newcomer):
+            self._walks.append(self._new_walk(at, greedy=False))
+        return self._walks
 
-    def _use(self, loaded: list[str], model: Placed) -> None:
-        """Follow what loading and running do to the order of use."""
-        if model.name in loaded:
-            loaded.remove(model.name)
-        else:
-            used = sum(self.placed[name].memory_bytes for name in loaded)
-            while used + model.memory_bytes > self.room_bytes:
-                used -= self.placed[loaded.pop(0)].memory_bytes
-        loaded.append(model.name)
+    def _new_walk(self, at: float, *, greedy: bool, most: int | None = None) -> Walk:
+        walk = Walk(
+            self._queue,
+            self.placed,
+            room_bytes=self.room_bytes,
+            loaded=self.loaded,
+            at=at,
+            greedy=greedy,
+            late_batches=not self.admits,
+        )
+        walk.go_on(self._queue.groups, most=most)
+        return walk
 
-    def _holds(self, steps: Sequence[_Step]) -> bool:
-        return all(self._in_time(one, step.end) for step in steps for one in step.batch)
+    def _chosen(self, now: float) -> Walk:
+        """The first way in which nobody is late, else the first."""
+        walks = self._walked(now)
+        return next((walk for walk in walks if not walk.late), walks[0])
 
-    def _in_time(self, request: Request, end: float) -> bool:
-        return end <= request.deadline_at + ROUNDING_SECONDS
+    def _free_from(self, now: float) -> float:
+        """When the next run can begin."""
+        over = now - self._free_at
+        if over <= 0 or self._running is None:
+            return max(now, self._free_at)
+        part = self._running.predicted_seconds / OVERRUN_PARTS
+        if part < ROUNDING_SECONDS:
+            return now
+        return self._free_at + part * -(-over // part)
 
-    def _action(self, step: _Step, now: float) -> Action:
+    def _action(self, step: Step, now: float) -> Action:
         model = self.placed[step.model]
         deadline = min(one.deadline_at for one in step.batch)
         run_seconds = step.end - step.begin
@@ -329,51 +297,29 @@ class Scheduler:
             return Action(Act.UNLOAD, leaving[0], now, latest, 0.0)
         return Action(Act.LOAD, model.name, now, latest, load_seconds)
 
-    # --- the queue -----------------------------------------------------------------
-
-    def _order(self, request: Request) -> tuple[float, int]:
-        return request.order if self.admits else (request.arrived_at, request.id)
-
-    def _group(self, request: Request) -> tuple[str, str]:
-        return (request.model, request.like or f"\0{request.id}")
-
-    def _add(self, request: Request) -> None:
-        group = self._groups.setdefault(self._group(request), [])
-        insort(group, request, key=self._order)
-
-    def _drop(self, request: Request) -> bool:
-        key = self._group(request)
-        group = self._groups.get(key, [])
-        if request not in group:
-            return False
-        group.remove(request)
-        if not group:
-            del self._groups[key]
-        return True
-
-    def _drop_late(self, now: float) -> None:
-        """Take out who would be late even if they were next."""
-        for request in [one for group in self._groups.values() for one in group]:
-            if not self._in_time(request, self._alone_at(request, now)):
-                self._drop(request)
-                self.late.append(request)
+    def _drop_late(self, now: float) -> bool:
+        """Take out who would be late even if they were next; whether there were any."""
+        found = [
+            request
+            for request in self._queue.all()
+            if not request.in_time(self._alone_at(request, now))
+        ]
+        for request in found:
+            self.withdraw(request)
+        self.late += found
+        return bool(found)
 
     def _alone_at(self, request: Request, at: float) -> float:
         model = self.placed[request.model]
         load = 0.0 if model.name in self.loaded else model.timing.load_seconds
         return at + load + model.timing.typical_seconds(request.rows)
 
-    def _done_at(self, request: Request, now: float) -> float:
+    def _done_at(self, request: Request, walk: Walk) -> float:
         """When a request would be done after everybody who waits."""
-        steps = self._walk(now, greedy=True)
-        at = steps[-1].end if steps else max(now, self._free_at)
-        return self._alone_at(request, at) + self._slower(request)
+        slower = self._slower(request.model, request.rows)
+        return self._alone_at(request, walk.at) + slower
 
     def _touch(self, name: str) -> None:
         if name in self.loaded:
             self.loaded.remove(name)
         self.loaded.append(name)
-
-
-def _end_of(steps: Sequence[_Step], request: Request) -> float:
-    return next(step.end for step in steps if request in step.batch)

@@ -17,6 +17,12 @@ FEWEST = 5
 PREDICTED_QUANTILE = 0.95
 
 
+HEARD = 100
+HEARD_SECONDS = 5.0
+FRESH_SECONDS = 0.05
+"""So long a figure of what was heard stands."""
+
+
 class ServingError(Exception):
     """What the caller asked for cannot be; never a person's request."""
 
@@ -47,33 +53,29 @@ class Timing:
             raise ServingError("a profile needs a run of at least one batch size")
         self.profile = {size: tuple(profile[size]) for size in sorted(profile)}
         self.load_seconds = load_seconds
+        self.most_rows = max(self.profile)
+        """The largest batch that was measured."""
         self._recent: dict[int, deque[tuple[float, float]]] = {
             size: deque(maxlen=RECENT) for size in self.profile
         }
-        self._known: dict[int, tuple[float, float]] = {}
-
-    @property
-    def most_rows(self) -> int:
-        """The largest batch that was measured."""
-        return max(self.profile)
+        self._size_of = [
+            next(size for size in self.profile if size >= rows)
+            for rows in range(self.most_rows + 1)
+        ]
+        self._own = {size: _figures(runs) for size, runs in self.profile.items()}
+        self._known = dict(self._own)
 
     def size_of(self, rows: int) -> int:
         """The measured batch size that stands for so many rows."""
-        return next((size for size in self.profile if size >= rows), self.most_rows)
+        return self._size_of[min(rows, self.most_rows)]
 
     def typical_seconds(self, rows: int) -> float:
         """What a run takes in the mean."""
-        return self._figures(rows)[0]
+        return self._known[self.size_of(rows)][0]
 
     def predicted_seconds(self, rows: int) -> float:
         """What a run takes, 19 times of 20 not more; never under the mean."""
-        return self._figures(rows)[1]
-
-    def _figures(self, rows: int) -> tuple[float, float]:
-        size = self.size_of(rows)
-        if size not in self._known:
-            self._known[size] = _figures(self.profile[size])
-        return self._known[size]
+        return self._known[self.size_of(rows)][1]
 
     def ran(self, rows: int, seconds: float, now: float) -> None:
         """Remember a run."""
@@ -90,9 +92,45 @@ class Timing:
             runs = [seconds for _, seconds in recent]
             if len(runs) < FEWEST:
                 runs += self.profile[one]
-            self._known[one] = _figures(runs)
+            self._own[one] = _figures(runs)
+        self._known = self._bounded()
+
+    def _bounded(self) -> dict[int, tuple[float, float]]:
+        """No run takes longer than one of more rows that ran of late.
+
+        Small batches are rare where many wait; what they took in a bad moment would
+        stand for long.
+        """
+        known = {}
+        mean = most = float("inf")
+        for size in reversed(self.profile):
+            own = self._own[size]
+            known[size] = min(own[0], mean), min(own[1], most)
+            if len(self._recent[size]) >= FEWEST:
+                mean, most = known[size]
+        return known
 
 
 def _figures(runs: Sequence[float]) -> tuple[float, float]:
     mean = sum(runs) / len(runs)
     return mean, max(mean, quantile(runs, PREDICTED_QUANTILE))
+
+
+class Lag:
+    """How long answers take from the end of their run to who waits for them."""
+
+    def __init__(self) -> None:
+        self._heard: deque[tuple[float, float]] = deque(maxlen=HEARD)
+        self._known, self._known_at = 0.0, float("-inf")
+
+    def heard(self, seconds: float, now: float) -> None:
+        """One answer took so long."""
+        self._heard.append((now, seconds))
+
+    def seconds(self, now: float) -> float:
+        """What 19 of 20 answers of late did not exceed; 0.0: there were none."""
+        if now - self._known_at > FRESH_SECONDS:
+            late = [one for at, one in self._heard if at > now - HEARD_SECONDS]
+            self._known = quantile(late, PREDICTED_QUANTILE) if late else 0.0
+            self._known_at = now
+        return self._known

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from placement.domain.serving import Request
-from placement.serving.counts import Counts
+from placement.domain.serving import Admission, Verdict
+from placement.domain.serving_walk import Placed, Request
+from placement.serving.counts import Counts, profile_json
 from placement.serving.engine import Engine, EngineError, Loaded
 from placement.serving.tensors import Asked
 
@@ -41,6 +42,25 @@ class Kept:
         """Whether requests for it are taken."""
         return self.state == "ready"
 
+    def to_json(
+        self, placed: Placed | None, *, loaded: bool, now: float
+    ) -> dict[str, Any]:
+        """How it is and what it did, for its page; ``placed``: once it was measured."""
+        batches = bool(self.model and self.model.batches)
+        return {
+            "name": self.name,
+            "state": self.state,
+            "loaded": loaded,
+            "note": self.note,
+            "memory_bytes": self.memory_bytes,
+            "deadline_ms": self.deadline_ms,
+            "batches": batches,
+            "most_batch": placed.most_rows if placed else self.most_batch,
+            "load_seconds": round(placed.timing.load_seconds, 4) if placed else None,
+            "profile": profile_json(placed.timing) if placed else [],
+            **self.counts.to_json(now),
+        }
+
 
 @dataclass(slots=True)
 class Waiting:
@@ -49,8 +69,18 @@ class Waiting:
     request: Request
     asked: Asked
     kept: Kept
-    predicted_seconds: float
-    answer: "asyncio.Future[Answered]"
+    answer: "asyncio.Future[Ran]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One request's part of a run."""
+
+    results: dict[str, Any]
+    run_seconds: float
+    ended_at: float
+    batch: int
+    """Rows of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +131,32 @@ def _parts(
         {name: pieces[index] for name, pieces in split.items()}
         for index in range(len(rows))
     ]
+
+
+def turned_away(
+    kept: Kept,
+    admission: Admission,
+    within_ms: float,
+    predicted_ms: float,
+    way_ms: float,
+) -> TurnedAway:
+    """Count who is not let in, and say why."""
+    full = admission.verdict is Verdict.FULL
+    kept.counts.full += full
+    kept.counts.refused += not full
+    return TurnedAway(
+        "full" if full else "deadline",
+        f"it would take {predicted_ms:.1f} ms: "
+        f"{'too many wait' if full else _left(within_ms)}",
+        predicted_ms=predicted_ms + way_ms,
+    )
+
+
+def _left(within_ms: float) -> str:
+    """What is left of a deadline, in words."""
+    if within_ms > 0:
+        return f"{within_ms:.1f} ms are left for it"
+    return f"the way here and back takes {-within_ms:.1f} ms more than its deadline"
 
 
 def resident_bytes() -> int:

@@ -22,7 +22,7 @@ import uvicorn
 
 from placement.serving.app import ServeApp
 from placement.serving.engine import Engine
-from placement.serving.station import Station
+from placement.serving.station import SWITCH_SECONDS, Station
 
 LISTENER = 3
 TELL_SECONDS = 30.0
@@ -112,6 +112,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m placement.serving.server SETTINGS\n")
         return 2
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    sys.setswitchinterval(SWITCH_SECONDS)
     listener = socket.socket(fileno=LISTENER)
     asyncio.run(serve(json.loads(arguments[0]), listener))
     return 0

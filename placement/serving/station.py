@@ -1,33 +1,43 @@
 """One Gpu's worth of served models: carries out what the scheduler decides.
 
-Everything happens in one event loop; ONNX Runtime runs in one thread beside it, so one
-inference (or load) at a time. What people ask for explicitly (take a model, let it go)
-goes before what the scheduler would do next.
+Requests come and are answered in an event loop. One thread beside it, the runtime's,
+asks the scheduler what is next, does it and goes on by itself: one inference (or load)
+at a time, and the Gpu never waits for a loop that is busy with those it turns away.
+What people ask for explicitly (take a model, let it go) goes before what the scheduler
+would do next.
+
+Both sides take ``_changed`` around the scheduler. Futures are the loop's alone.
 """
 
 import asyncio
 import contextlib
 import itertools
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from placement.domain.serving import Act, Action, Placed, Request, Scheduler, Verdict
-from placement.domain.serving_times import ServingError, Timing, quantile
-from placement.serving.counts import profile_json
+from placement.domain.serving import Act, Action, Admission, Scheduler, Verdict
+from placement.domain.serving_times import Lag, ServingError, Timing
+from placement.domain.serving_walk import Placed, Request
 from placement.serving.engine import Engine, EngineError, Loaded, monotonic
 from placement.serving.parts import (
     Answered,
     Kept,
+    Ran,
     TurnedAway,
     Waiting,
     resident_bytes,
     shared_run,
+    turned_away,
 )
 from placement.serving.tensors import Asked
 
-HANDINGS = 15
+SWITCH_SECONDS = 0.0002
+"""What a process that serves sets as Python's switch interval: at the end of a run the
+runtime's thread waits no longer for a loop that computes (Python's own is 5 ms)."""
+IDLE_SECONDS = 0.5
 FIRST_LOAD_SECONDS = 3.0
 """How long taking a new model is taken to last: nobody can know."""
 
@@ -50,9 +60,10 @@ class Station:
         self.busy_seconds = 0.0
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Waiting] = {}
-        self._todo: deque[Callable[[], Awaitable[None]]] = deque()
-        self._wake = asyncio.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="runtime")
+        self._todo: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._lag = Lag()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
 
     # --- models --------------------------------------------------------------------
@@ -64,57 +75,50 @@ class Station:
         if kept.name in self.kept:
             raise ServingError(f"there is a model {kept.name} already")
         self.kept[kept.name] = kept
-        self._todo.append(lambda: self._first_load(kept))
-        self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
-        self._wake.set()
+        with self._changed:
+            self._todo.append(lambda: self._first_load(kept))
+            self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
+            self._changed.notify()
 
     def let_go(self, name: str) -> bool:
         """Let a model go; who waits for it is told. False: there is none."""
         kept = self.kept.pop(name, None)
         if kept is None:
             return False
-        for request in self.scheduler.remove(name):
-            self._turn(request, "gone", f"{name} is not served any more")
-        self._todo.append(lambda: self._forget(kept))
-        self._wake.set()
+        with self._changed:
+            gone = self.scheduler.remove(name)
+            self._todo.append(lambda: self._release(kept.model))
+            self._changed.notify()
+        self._turn_all(gone, "gone", f"{name} is not served any more")
         return True
 
-    async def _first_load(self, kept: Kept) -> None:
-        """Load and measure a model in the runtime's thread, then place it."""
+    def _first_load(self, kept: Kept) -> None:
+        """Load and measure a model, then place it."""
         if self.kept.get(kept.name) is not kept:
             return
-        leaving = self.scheduler.make_room(kept.memory_bytes)
+        with self._changed:
+            leaving = self.scheduler.make_room(kept.memory_bytes)
         try:
-            handing = await self._handing_seconds()
-            timing = await self._in_thread(
-                lambda: self._measured(kept, leaving, handing)
-            )
+            timing = self._measured(kept, leaving)
         except EngineError as error:
             kept.state, kept.note = "failed", str(error)
             return
         finally:
-            for name in leaving:
-                self.scheduler.loaded.remove(name)
+            with self._changed:
+                for name in leaving:
+                    self.scheduler.unloaded(name)
         assert kept.model is not None
-        if self.kept.get(kept.name) is not kept:
-            self.engine.unload(kept.model)
-            return
-        most = max(timing.profile) if kept.model.batches else 1
-        placed = Placed(kept.name, kept.memory_bytes, timing, most_rows=most)
-        self.scheduler.place(placed, loaded=True)
-        kept.state, kept.note = "ready", kept.model.note
+        with self._changed:
+            if self.kept.get(kept.name) is kept:
+                most = max(timing.profile) if kept.model.batches else 1
+                placed = Placed(kept.name, kept.memory_bytes, timing, most_rows=most)
+                self.scheduler.place(placed, loaded=True)
+                kept.state, kept.note = "ready", kept.model.note
+                return
+        self.engine.unload(kept.model)
 
-    async def _handing_seconds(self) -> float:
-        """What handing a run to the thread and back takes, by doing nothing there."""
-        found = []
-        for _ in range(HANDINGS):
-            begun = self.clock()
-            await self._in_thread(int)
-            found.append(self.clock() - begun)
-        return quantile(found, 0.5)
-
-    def _measured(self, kept: Kept, leaving: list[str], handing: float) -> Timing:
-        """In the runtime's thread. Raises EngineError."""
+    def _measured(self, kept: Kept, leaving: list[str]) -> Timing:
+        """Load a model once those are gone, and time it. Raises EngineError."""
         for name in leaving:
             self._unload(name)
         begun = self.clock()
@@ -122,11 +126,7 @@ class Station:
         load_seconds = self.clock() - begun
         profile = self.engine.measure(model, kept.most_batch, self.clock)
         kept.model = model
-        return Timing(_steps_around(profile, handing), load_seconds=load_seconds)
-
-    async def _forget(self, kept: Kept) -> None:
-        if kept.model is not None:
-            await self._in_thread(lambda: self._release(kept.model))
+        return Timing(profile, load_seconds=load_seconds)
 
     def _release(self, model: Loaded | None) -> None:
         if model is not None:
@@ -152,116 +152,190 @@ class Station:
         """
         now = self.clock()
         within_ms = (asked.deadline_ms or kept.deadline_ms) - way_ms
-        request = self._request(kept, asked, now, within_ms)
-        try:
-            admission = self.scheduler.offer(request, now)
-        except ServingError as error:
-            raise TurnedAway("gone", str(error), predicted_ms=None) from None
-        predicted_ms = (admission.done_at - now) * 1000
+        lag = self._lag.seconds(now)
+        request = self._request(kept, asked, now, within_ms / 1000 - lag)
+        answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(request, asked, kept, answer)
+        admission = self._offer(waiting, now)
+        predicted_ms = (admission.done_at - now + lag) * 1000
         if admission.verdict is not Verdict.IN:
-            full = admission.verdict is Verdict.FULL
-            kept.counts.full += full
-            kept.counts.refused += not full
-            why = "too many wait" if full else _left(within_ms)
-            raise TurnedAway(
-                "full" if full else "deadline",
-                f"it would take {predicted_ms:.1f} ms: {why}",
-                predicted_ms=predicted_ms + way_ms,
-            )
-        future = asyncio.get_running_loop().create_future()
-        seconds = admission.done_at - now
-        self._waiting[request.id] = Waiting(request, asked, kept, seconds, future)
-        self._wake.set()
+            raise turned_away(kept, admission, within_ms, predicted_ms, way_ms)
         try:
-            return await future
+            ran = await waiting.answer
         finally:
-            self._waiting.pop(request.id, None)
-            self.scheduler.withdraw(request)
+            if self._waiting.pop(request.id, None) is not None:
+                with self._changed:
+                    self.scheduler.withdraw(request)
+        now = self.clock()
+        self._lag.heard(now - ran.ended_at, now)
+        actual_ms = (now - request.arrived_at) * 1000
+        in_time = actual_ms <= within_ms
+        kept.counts.done(
+            now,
+            predicted_seconds=predicted_ms / 1000,
+            seconds=actual_ms / 1000,
+            in_time=in_time,
+        )
+        return Answered(
+            results=ran.results,
+            predicted_ms=predicted_ms,
+            actual_ms=actual_ms,
+            run_ms=ran.run_seconds * 1000,
+            batch=ran.batch,
+            in_time=in_time,
+        )
 
-    def _request(
-        self, kept: Kept, asked: Asked, now: float, within_ms: float
-    ) -> Request:
+    def _offer(self, waiting: Waiting, now: float) -> Admission:
+        """Ask the scheduler, which remembers who is let in. Raises TurnedAway."""
+        request = waiting.request
+        with self._changed:
+            try:
+                admission = self.scheduler.offer(request, now)
+            except ServingError as error:
+                raise TurnedAway("gone", str(error), predicted_ms=None) from None
+            if admission.verdict is Verdict.IN:
+                self._waiting[request.id] = waiting
+                self._changed.notify()
+        return admission
+
+    def _request(self, kept: Kept, asked: Asked, now: float, left: float) -> Request:
         model = kept.model
         rows, like = 1, ""
         if model is not None and model.batches:
             shapes = [value.shape for _, value in sorted(asked.inputs.items())]
             rows, like = shapes[0][0], f"{[shape[1:] for shape in shapes]}"
-        return Request(
-            next(self._numbers), kept.name, rows, now, now + within_ms / 1000, like
-        )
+        return Request(next(self._numbers), kept.name, rows, now, now + left, like)
 
-    def _turn(self, request: Request, code: str, why: str) -> None:
-        waiting = self._waiting.pop(request.id, None)
-        if waiting is not None and not waiting.answer.done():
+    # --- the event loop's side ------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what is to be done until ``stop``."""
+        self._loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="runtime") as pool:
+            try:
+                await self._loop.run_in_executor(pool, self._drive)
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """End after what runs now; who waits is told."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        requests = [waiting.request for waiting in self._waiting.values()]
+        self._turn_all(requests, "gone", "the endpoint stops")
+
+    def _turn_all(self, requests: list[Request], code: str, why: str) -> None:
+        for request in requests:
+            waiting = self._waiting.pop(request.id, None)
+            if waiting is None or waiting.answer.done():
+                continue
             waiting.kept.counts.dropped += code == "late"
             error = TurnedAway(code, why, predicted_ms=None)
             waiting.answer.set_exception(error)
 
-    # --- the loop ------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Do what is to be done until ``stop``."""
-        while not self._stopping:
-            if self._todo:
-                await self._todo.popleft()()
-                self.scheduler.busy(self.clock())
+    def _answer(self, waiting: list[Waiting], results: list[Ran | EngineError]) -> None:
+        for one, result in zip(waiting, results, strict=True):
+            self._waiting.pop(one.request.id, None)
+            if isinstance(result, EngineError):
+                one.kept.counts.failed += 1
+            if one.answer.done():
                 continue
-            action = self.scheduler.next(self.clock())
-            self._tell_late()
-            if action is None:
-                self._wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        await self._wake.wait()
-                self._forget_old()
-                continue
-            if self.scheduler.begin(action, self.clock()):
-                await self._do(action)
-            self._tell_late()
+            if isinstance(result, EngineError):
+                one.answer.set_exception(result)
+            else:
+                one.answer.set_result(result)
+        if waiting:
+            rows = sum(one.request.rows for one in waiting)
+            waiting[0].kept.counts.ran(rows)
 
-    def stop(self) -> None:
-        """End the loop after what runs now; who waits is told."""
-        self._stopping = True
-        self._wake.set()
-        for waiting in list(self._waiting.values()):
-            self._turn(waiting.request, "gone", "the endpoint stops")
+    # --- the runtime's thread -------------------------------------------------------
 
-    def _tell_late(self) -> None:
-        while self.scheduler.late:
-            request = self.scheduler.late.pop()
-            self._turn(request, "late", "it could not be in time any more")
+    def _post(self, work: Callable[..., None], *values: Any) -> None:
+        """Have the event loop do it; when that is gone nobody waits any more."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *values)
 
-    def _forget_old(self) -> None:
-        now = self.clock()
-        for placed in self.scheduler.placed.values():
-            placed.timing.forget(now)
+    def _drive(self) -> None:
+        """One thing after the other until ``stop``.
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        begun = self.clock()
-        loop = asyncio.get_running_loop()
+        A run begins for the scheduler when the one before it ended: what lies between
+        the two counts as part of it.
+        """
+        begun = forgot_at = self.clock()
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                todo = self._todo.popleft() if self._todo else None
+                action = None if todo else self._begin_next(begun)
+                if todo is None and action is None:
+                    self._changed.wait(IDLE_SECONDS)
+                    begun = self.clock()
+                    if begun - forgot_at > IDLE_SECONDS:
+                        self.scheduler.forget_old(begun)
+                        forgot_at = begun
+                    continue
+            begun = self._done_at(todo, action, begun)
+
+    def _done_at(
+        self, todo: Callable[[], None] | None, action: Action | None, begun: float
+    ) -> float:
+        """Do one of the two; when it was done."""
+        if action is not None:
+            ended = self._do(action, begun)
+        else:
+            assert todo is not None
+            todo()
+            ended = self.clock()
+            with self._changed:
+                self.scheduler.busy(ended)
+        self.busy_seconds += ended - begun
+        return ended
+
+    def _begin_next(self, now: float) -> Action | None:
+        """Begin what is next; tell those who cannot be in time any more."""
+        scheduler = self.scheduler
+        action = scheduler.next(now)
+        while action is not None and not scheduler.begin(action, now):
+            action = scheduler.next(now)
+        if scheduler.late:
+            why = "it could not be in time any more"
+            self._post(self._turn_all, scheduler.late, "late", why)
+            scheduler.late = []
+        return action
+
+    def _do(self, action: Action, begun: float) -> float:
+        """Carry out an action; when it was over."""
+        asked = (self._waiting.get(one.id) for one in action.requests)
+        waiting = [one for one in asked if one is not None]
+        found: list[dict[str, Any] | EngineError] = []
+        failed = None
         try:
-            return await loop.run_in_executor(self._pool, work)
-        finally:
-            self.busy_seconds += self.clock() - begun
-
-    async def _do(self, action: Action) -> None:
-        begun = self.clock()
-        waiting = [
-            self._waiting[one.id] for one in action.requests if one.id in self._waiting
-        ]
-        try:
-            result = await self._in_thread(lambda: self._work(action, waiting))
+            found = self._work(action, waiting)
         except EngineError as error:
-            self._not_loaded(action.model, str(error))
-            return
-        finally:
-            now = self.clock()
-            self.scheduler.finish(action, now, seconds=now - begun)
-        if action.act is Act.INFER:
-            self._answer(waiting, result, now=now, begun=begun)
+            failed = str(error)
+        ended = self.clock()
+        with self._changed:
+            self.scheduler.finish(action, ended, seconds=ended - begun)
+        if failed is not None:
+            self._not_loaded(action.model, failed)
+        elif action.act is Act.INFER:
+            rows = sum(one.request.rows for one in waiting)
+            results = [
+                one
+                if isinstance(one, EngineError)
+                else Ran(one, run_seconds=ended - begun, ended_at=ended, batch=rows)
+                for one in found
+            ]
+            self._post(self._answer, waiting, results)
+        return ended
 
-    def _work(self, action: Action, waiting: list[Waiting]) -> Any:
-        """One action, in the runtime's thread. Raises EngineError."""
+    def _work(
+        self, action: Action, waiting: list[Waiting]
+    ) -> list[dict[str, Any] | EngineError]:
+        """What an action is, carried out. Raises EngineError."""
         if action.act is Act.INFER:
             model = waiting[0].kept.model if waiting else None
             return shared_run(self.engine, model, waiting)
@@ -281,45 +355,9 @@ class Station:
         kept = self.kept.get(name)
         if kept is not None:
             kept.state, kept.note = "failed", why
-        for request in self.scheduler.remove(name):
-            self._turn(request, "gone", f"it cannot be loaded: {why}")
-
-    def _answer(
-        self,
-        waiting: list[Waiting],
-        results: list[dict[str, Any] | EngineError],
-        *,
-        now: float,
-        begun: float,
-    ) -> None:
-        rows = sum(one.request.rows for one in waiting)
-        for one, result in zip(waiting, results, strict=False):
-            if isinstance(result, EngineError):
-                one.kept.counts.failed += 1
-                if not one.answer.done():
-                    one.answer.set_exception(result)
-                continue
-            seconds = now - one.request.arrived_at
-            in_time = now <= one.request.deadline_at
-            one.kept.counts.done(
-                now,
-                predicted_seconds=one.predicted_seconds,
-                seconds=seconds,
-                in_time=in_time,
-            )
-            if not one.answer.done():
-                one.answer.set_result(
-                    Answered(
-                        results=result,
-                        predicted_ms=one.predicted_seconds * 1000,
-                        actual_ms=seconds * 1000,
-                        run_ms=(now - begun) * 1000,
-                        batch=rows,
-                        in_time=in_time,
-                    )
-                )
-        if waiting:
-            waiting[0].kept.counts.ran(rows)
+        with self._changed:
+            gone = self.scheduler.remove(name)
+        self._post(self._turn_all, gone, "gone", f"it cannot be loaded: {why}")
 
     # --- telling -------------------------------------------------------------------
 
@@ -341,36 +379,12 @@ class Station:
             "room_bytes": self.scheduler.room_bytes,
             "loaded_bytes": used,
             "process_bytes": resident_bytes(),
-            "models": [self._model_json(kept, now) for kept in self.kept.values()],
+            "models": [
+                kept.to_json(
+                    self.scheduler.placed.get(kept.name),
+                    loaded=kept.name in self.scheduler.loaded,
+                    now=now,
+                )
+                for kept in self.kept.values()
+            ],
         }
-
-    def _model_json(self, kept: Kept, now: float) -> dict[str, Any]:
-        placed = self.scheduler.placed.get(kept.name)
-        model = kept.model
-        return {
-            "name": kept.name,
-            "state": kept.state,
-            "loaded": kept.name in self.scheduler.loaded,
-            "note": kept.note,
-            "memory_bytes": kept.memory_bytes,
-            "deadline_ms": kept.deadline_ms,
-            "batches": bool(model and model.batches),
-            "most_batch": placed.most_rows if placed else kept.most_batch,
-            "load_seconds": round(placed.timing.load_seconds, 4) if placed else None,
-            "profile": profile_json(placed.timing) if placed else [],
-            **kept.counts.to_json(now),
-        }
-
-
-def _left(within_ms: float) -> str:
-    """What is left of a deadline, in words."""
-    if within_ms > 0:
-        return f"{within_ms:.1f} ms are left for it"
-    return f"the way here and back takes {-within_ms:.1f} ms more than its deadline"
-
-
-def _steps_around(
-    profile: dict[int, list[float]], seconds: float
-) -> dict[int, list[float]]:
-    """Add what it takes to hand a run to its thread and to hear of its end."""
-    return {size: [one + seconds for one in runs] for size, runs in profile.items()}

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from placement.domain.serving import (
     MOST_WAITING,
     Act,
-    Placed,
-    Request,
     Scheduler,
     Verdict,
 )
 from placement.domain.serving_times import FEWEST, ServingError, Timing, quantile
+from placement.domain.serving_walk import Placed, Request
 from tests.placement.serving.virtual import open_loop, uneven
 
 GIB = 2**30

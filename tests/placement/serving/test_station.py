@@ -1,6 +1,7 @@
 """A station with ONNX Runtime itself: turns in a small room, shared runs, mistakes."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -113,3 +114,37 @@ async def test_rows_that_mix_are_never_put_together_and_mistakes_stay_alone(tmp_
         broken = await take(made, tmp_path, "broken", b"no model", mib=1)
         assert broken.state == "failed"
         assert broken.note
+
+
+async def test_runs_go_on_while_the_event_loop_is_busy(tmp_path):
+    async with station() as made:
+        kept = await take(made, tmp_path, "mlp", mlp_bytes(), most_batch=1)
+        asks = [
+            asyncio.create_task(made.infer(kept, ask([[1.0] * 4]), way_ms=0.0))
+            for _ in range(20)
+        ]
+        await asyncio.sleep(0)
+        assert made.scheduler.waiting > 0
+        until = time.perf_counter() + 5
+        while made.scheduler.waiting and time.perf_counter() < until:
+            time.sleep(0.01)
+        assert made.scheduler.waiting == 0, "the runtime does not wait for the loop"
+        assert not any(one.done() for one in asks)
+        answers = await asyncio.gather(*asks)
+        assert kept.counts.runs == 20
+        assert all(one.run_ms <= one.actual_ms for one in answers)
+        # What the loop let them wait is known, and counts for who comes next.
+        now = made.clock()
+        assert made._lag.seconds(now + 1) > 0.005
+
+
+async def test_who_does_not_wait_any_more_is_withdrawn(tmp_path):
+    async with station() as made:
+        kept = await take(made, tmp_path, "mlp", mlp_bytes(), mib=1)
+        made.scheduler.busy(made.clock() + 10)
+        gone = asyncio.create_task(made.infer(kept, ask([[1.0] * 4]), way_ms=0.0))
+        await asyncio.sleep(0.05)
+        assert made.scheduler.waiting == len(made._waiting) == 1
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert made.scheduler.waiting == len(made._waiting) == 0

@@ -4,7 +4,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from placement.domain.serving import Act, Request, Scheduler, Verdict
+from placement.domain.serving import Act, Scheduler, Verdict
+from placement.domain.serving_walk import Request
 
 
 def open_loop(
