@@ -3,43 +3,42 @@
     python -m bench.serving [--seconds 2] [--rounds 3] [--rows 1 8] [--deadline-ms 100]
         [--hidden 32768]
 
-One station (the code of a Job of kind ``serve``: scheduler, ONNX Runtime on one
-thread) with a made-up network of two layers. First what it can do at most is measured:
-as many requests as it takes, none with a deadline. Then requests come at times of a
-Poisson process, at 50 to 150 % of that, each with a deadline, whatever happened to
-those before: once with admission and once without (first come, first served). Printed
-are the part of all requests that was answered inside the deadline, and the goodput:
-such answers a second.
+The server of a Job of kind ``serve`` (HTTP over a Unix socket, scheduler, ONNX Runtime
+on one thread) in a process of its own, with a made-up network of two layers. First what
+it can do at most is measured: as many requests as it takes, none with a deadline. Then
+requests come at times of a Poisson process, at 50 to 150 % of that, each with a
+deadline, whatever happened to those before: once with admission and once without (first
+come, first served). Printed are the part of all requests that was answered inside the
+deadline, counted from when the request was due, and the goodput: such answers a second.
 
-Load and server share one process, so the figures are of the scheduler and not of HTTP.
-With `--hidden 8192` a run takes a millisecond: then the one event loop that takes the
-requests is full before the runtime is, and goodput falls (docs/measurements.md).
-Other programs on the machine make runs longer; so the same is done once more in virtual
-time, where a run takes what the scheduler measured, give or take a tenth, and one in a
+Without the node's tunnel and the portal's door. Load and server share the machine, and
+other programs on it make runs longer; so the same is done once more in virtual time,
+where a run takes what the scheduler measured, give or take a tenth, and one in a
 hundred three times as much.
 """
 
 import argparse
 import asyncio
-import os
+import contextlib
+import json
 import random
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from bench._serving_client import Client
+from bench._serving_server import NAME, ROOM_BYTES
 from placement.domain.serving import Scheduler
 from placement.domain.serving_times import Timing
 from placement.domain.serving_walk import Placed
-from placement.serving.engine import Engine, monotonic
-from placement.serving.parts import Kept, TurnedAway
-from placement.serving.station import SWITCH_SECONDS, Station
-from placement.serving.tensors import Asked
 from tests.placement.serving.networks import mlp_bytes
 from tests.placement.serving.virtual import open_loop, uneven
 
@@ -50,42 +49,55 @@ VIRTUAL_SECONDS = (0.010, 0.004)
 """Of a run of one row, and of each further one."""
 VIRTUAL_LENGTH = 30.0
 AT_ONCE = 64
-ROOM_BYTES = 2**30
+READY_SECONDS = 60.0
 
 
-async def open_station(path: Path, rows: int, *, admits: bool) -> tuple[Station, Kept]:
-    """A running station with the model, ready."""
-    engine = Engine(cuda=False, threads=1, room_bytes=ROOM_BYTES)
-    station = Station(engine, room_bytes=ROOM_BYTES, admits=admits)
-    kept = Kept("mlp", path, memory_bytes=2**26, most_batch=rows, deadline_ms=60_000)
-    station.take(kept)
-    station.loop = asyncio.create_task(station.run())  # type: ignore[attr-defined]
-    while not kept.ready:
-        assert kept.state != "failed", kept.note
-        await asyncio.sleep(0.05)
-    return station, kept
+def request_body() -> tuple[bytes, int]:
+    """A request of one row in the binary form, and how much of it is JSON."""
+    tensor = np.ones((1, WIDTH), dtype="<f4").tobytes()
+    said = {"name": "x", "datatype": "FP32", "shape": [1, WIDTH]}
+    said["parameters"] = {"binary_data_size": len(tensor)}
+    text = json.dumps({"inputs": [said]}).encode()
+    return text + tensor, len(text)
 
 
-def one_row(deadline_ms: float | None) -> Asked:
-    """A request of one row."""
-    inputs = {"x": np.ones((1, WIDTH), dtype=np.float32)}
-    return Asked(inputs=inputs, outputs=("y",), deadline_ms=deadline_ms)
+@contextlib.asynccontextmanager
+async def serving(path: Path, rows: int, *, admits: bool) -> AsyncIterator[Client]:
+    """A client of a running server with the model, ready."""
+    body, json_bytes = request_body()
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder) / "serve"
+        kind = "admits" if admits else "first-come"
+        program = (sys.executable, "-m", "bench._serving_server")
+        arguments = [*program, str(socket), str(path), str(rows), kind]
+        server = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+        client = Client(socket, NAME, body, json_bytes)
+        try:
+            until = time.monotonic() + READY_SECONDS
+            while not await client.ready():
+                assert server.poll() is None and time.monotonic() < until
+                await asyncio.sleep(0.05)
+            yield client
+            client.close()
+        finally:
+            server.terminate()
+            server.wait()
 
 
 async def capacity(path: Path, rows: int, seconds: float) -> float:
     """Answers a second when there is always more to do."""
-    station, kept = await open_station(path, rows, admits=False)
-    done, end = 0, monotonic() + seconds
+    done = 0
+    async with serving(path, rows, admits=False) as client:
+        begun = time.perf_counter()
 
-    async def ask_on() -> None:
-        nonlocal done
-        while monotonic() < end:
-            await station.infer(kept, one_row(None), way_ms=0.0)
-            done += 1
+        async def ask_on() -> None:
+            nonlocal done
+            while time.perf_counter() < begun + seconds:
+                fate = await client.infer(None)
+                done += fate == "answered"
 
-    await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
-    station.stop()
-    return done / seconds
+        await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
+        return done / (time.perf_counter() - begun)
 
 
 async def load(
@@ -99,38 +111,32 @@ async def load(
     seed: int,
 ) -> Counter[str]:
     """What came of the requests of one open-loop load."""
-    station, kept = await open_station(path, rows, admits=admits)
     lots, fates = random.Random(seed), Counter[str]()
     tasks: set[asyncio.Task[None]] = set()
 
-    async def ask_once(due: float) -> None:
+    async def ask_once(client: Client, due: float) -> None:
         # The deadline counts from when the request was due, not from when a busy
         # generator came to it.
-        left_ms = deadline_ms - (monotonic() - due) * 1000
-        if left_ms <= 0:
-            fates["late"] += 1
-            return
-        try:
-            await station.infer(kept, one_row(left_ms), way_ms=0.0)
-        except TurnedAway as away:
-            fates["refused" if away.predicted_ms is not None else "dropped"] += 1
-            return
-        in_time = monotonic() - due <= deadline_ms / 1000
-        fates["in time" if in_time else "late"] += 1
+        left_ms = deadline_ms - (time.perf_counter() - due) * 1000
+        fate = "late" if left_ms <= 0 else await client.infer(left_ms)
+        if fate == "answered":
+            in_time = time.perf_counter() - due <= deadline_ms / 1000
+            fate = "in time" if in_time else "late"
+        fates[fate] += 1
 
-    begun = due = monotonic()
-    while due < begun + seconds:
-        due += lots.expovariate(per_second)
-        await asyncio.sleep(max(0.0, due - monotonic()))
-        task = asyncio.create_task(ask_once(due))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    # Who waits still at the end waits as long as a deadline, and is late after it.
-    await asyncio.wait(tasks, timeout=deadline_ms / 1000) if tasks else None
-    fates["late"] += len(tasks)
-    for task in list(tasks):
-        task.cancel()
-    station.stop()
+    async with serving(path, rows, admits=admits) as client:
+        begun = due = time.perf_counter()
+        while due < begun + seconds:
+            due += lots.expovariate(per_second)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            task = asyncio.create_task(ask_once(client, due))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        # Who waits still at the end waits as long as a deadline, and is late after it.
+        await asyncio.wait(tasks, timeout=deadline_ms / 1000) if tasks else None
+        fates["late"] += len(tasks)
+        for task in list(tasks):
+            task.cancel()
     return fates
 
 
@@ -139,7 +145,7 @@ def row(name: str, fates: Counter[str], seconds: float) -> str:
     total = sum(fates.values())
     parts = [
         f"{100 * fates[what] / total:.1f} %"
-        for what in ("in time", "refused", "dropped", "late")
+        for what in ("in time", "refused", "full", "dropped", "late")
     ]
     goodput = f"{fates['in time'] / seconds:.0f}"
     return f"| {name} | {total / seconds:.0f} | {goodput} | {' | '.join(parts)} |"
@@ -166,8 +172,10 @@ async def measured(arguments: argparse.Namespace, path: Path, rows: int) -> floa
     told = ", ".join(f"{one:.0f}" for one in most)
     print(f"\nBatches of up to {rows}: at most {told} answers a second;", end=" ")
     print(f"deadline {arguments.deadline_ms:.0f} ms\n")
-    print("| load | asked /s | goodput /s | in time | refused | dropped | late |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| load | asked /s | goodput /s | in time | refused | full | dropped | late |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     seconds = arguments.seconds * arguments.rounds
     for admits in (True, False):
         for percent in LOADS:
@@ -183,8 +191,10 @@ def virtual(arguments: argparse.Namespace, rows: int) -> None:
     one, more = VIRTUAL_SECONDS
     most = rows / (one + more * (rows - 1))
     print(f"\nIn virtual time, batches of up to {rows}: {most:.0f} answers a second\n")
-    print("| load | asked /s | goodput /s | in time | refused | dropped | late |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| load | asked /s | goodput /s | in time | refused | full | dropped | late |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= rows]
     for admits in (True, False):
         for percent in LOADS:
@@ -207,7 +217,6 @@ def virtual(arguments: argparse.Namespace, rows: int) -> None:
 
 async def main(arguments: argparse.Namespace) -> int:
     """Measure, print; 1 where goodput with admission falls past saturation."""
-    sys.setswitchinterval(SWITCH_SECONDS)
     for rows in arguments.rows:
         virtual(arguments, rows)
     with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ from placement.domain.serving_walk import (
 )
 
 MOST_WAITING = 256
-OVERRUN_PARTS = 10
+OVERRUN_PARTS = 4
 """A run that takes longer than predicted is taken to last so many parts of it at a
 time, so that not every request that comes meanwhile finds another end."""
 

@@ -36,8 +36,8 @@ class Request:
 
     @property
     def group(self) -> Group:
-        """Requests of one group may share a batch."""
-        return (self.model, self.like or f"\0{self.id}")
+        """Requests of one group may share a batch, if they are like anything."""
+        return (self.model, self.like)
 
     def in_time(self, end: float) -> bool:
         """Whether it would be, were it done then."""
@@ -109,7 +109,7 @@ class Queue:
         return [one for group in self.groups.values() for one in group]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Step:
     """One run, and what was before it."""
 

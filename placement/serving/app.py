@@ -182,9 +182,11 @@ class ServeApp:
             raise problem(
                 400, "tensors", f"{wrong}", fields={wrong.field: wrong.why}
             ) from None
-        inference = asyncio.ensure_future(
-            self.station.infer(kept, asked, way_ms=way_ms)
-        )
+        try:
+            waiting = self.station.let_in(kept, asked, way_ms=way_ms)
+        except TurnedAway as away:
+            raise _away(away) from None
+        inference = asyncio.ensure_future(self.station.answered(waiting))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({inference, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,10 +229,7 @@ class ServeApp:
         try:
             answered = inference.result()
         except TurnedAway as away:
-            told = {}
-            if away.predicted_ms is not None:
-                told["predicted_ms"] = round(away.predicted_ms, 3)
-            raise problem(503, away.code, f"{away}", **told) from None
+            raise _away(away) from None
         except EngineError as error:
             raise problem(400, "failed", f"{kept.name} failed on it: {error}") from None
         facts = {
@@ -271,6 +270,14 @@ class ServeApp:
         except ServingError as error:
             raise problem(409, "refused", f"{error}") from None
         return Answer(200, {"state": kept.state})
+
+
+def _away(away: TurnedAway) -> Answer:
+    """Why a request is not served."""
+    told = {}
+    if away.predicted_ms is not None:
+        told["predicted_ms"] = round(away.predicted_ms, 3)
+    return problem(503, away.code, f"{away}", **told)
 
 
 def _only(method: str, wanted: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placement.domain.serving import Admission, Verdict
+from placement.domain.serving import Verdict
 from placement.domain.serving_walk import Placed, Request
 from placement.serving.counts import Counts, profile_json
 from placement.serving.engine import Engine, EngineError, Loaded
@@ -69,7 +69,10 @@ class Waiting:
     request: Request
     asked: Asked
     kept: Kept
+    within_ms: float
+    """What is left of its deadline, from when it came."""
     answer: "asyncio.Future[Ran]"
+    predicted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +136,16 @@ def _parts(
     ]
 
 
-def turned_away(
-    kept: Kept,
-    admission: Admission,
-    within_ms: float,
-    predicted_ms: float,
-    way_ms: float,
-) -> TurnedAway:
+def turned_away(waiting: Waiting, verdict: Verdict, way_ms: float) -> TurnedAway:
     """Count who is not let in, and say why."""
-    full = admission.verdict is Verdict.FULL
-    kept.counts.full += full
-    kept.counts.refused += not full
+    full, counts = verdict is Verdict.FULL, waiting.kept.counts
+    counts.full += full
+    counts.refused += not full
     return TurnedAway(
         "full" if full else "deadline",
-        f"it would take {predicted_ms:.1f} ms: "
-        f"{'too many wait' if full else _left(within_ms)}",
-        predicted_ms=predicted_ms + way_ms,
+        f"it would take {waiting.predicted_ms:.1f} ms: "
+        f"{'too many wait' if full else _left(waiting.within_ms)}",
+        predicted_ms=waiting.predicted_ms + way_ms,
     )
 
 

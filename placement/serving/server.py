@@ -15,10 +15,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import uvicorn
+import uvloop
 
 from placement.serving.app import ServeApp
 from placement.serving.engine import Engine
@@ -50,9 +51,8 @@ def make_station(settings: Mapping[str, Any]) -> Station:
     return Station(engine, room_bytes=room_bytes)
 
 
-async def serve(settings: Mapping[str, Any], listener: socket.socket) -> None:
+async def serve(station: Station, listener: socket.socket) -> None:
     """Serve until SIGTERM."""
-    station = make_station(settings)
     config = uvicorn.Config(
         ServeApp(station),  # type: ignore[arg-type]
         lifespan="off",
@@ -60,6 +60,7 @@ async def serve(settings: Mapping[str, Any], listener: socket.socket) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         limit_concurrency=MOST_AT_ONCE,
         timeout_graceful_shutdown=2,
         ws="none",
@@ -106,6 +107,12 @@ def _say(station: Station) -> None:
         print(json.dumps(line), flush=True)
 
 
+def run_in_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run it in an event loop that costs a request little."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 def main(arguments: list[str]) -> int:
     """Take the listening socket and serve."""
     if len(arguments) != 1:
@@ -114,7 +121,8 @@ def main(arguments: list[str]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = socket.socket(fileno=LISTENER)
-    asyncio.run(serve(json.loads(arguments[0]), listener))
+    station = make_station(json.loads(arguments[0]))
+    run_in_loop(serve(station, listener))
     return 0
 
 

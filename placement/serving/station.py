@@ -139,7 +139,11 @@ class Station:
     # --- requests ------------------------------------------------------------------
 
     async def infer(self, kept: Kept, asked: Asked, *, way_ms: float) -> Answered:
-        """Serve one request, or say at once why not.
+        """Serve one request, or say at once why not: ``let_in``, then ``answered``."""
+        return await self.answered(self.let_in(kept, asked, way_ms=way_ms))
+
+    def let_in(self, kept: Kept, asked: Asked, *, way_ms: float) -> Waiting:
+        """Take a request that can be in time, for ``answered`` to wait for.
 
         Args:
             kept: the model.
@@ -148,18 +152,27 @@ class Station:
 
         Raises:
             TurnedAway: late, full, or the model is gone.
-            EngineError: the model failed on these inputs.
         """
         now = self.clock()
         within_ms = (asked.deadline_ms or kept.deadline_ms) - way_ms
         lag = self._lag.seconds(now)
         request = self._request(kept, asked, now, within_ms / 1000 - lag)
         answer: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(request, asked, kept, answer)
+        waiting = Waiting(request, asked, kept, within_ms, answer)
         admission = self._offer(waiting, now)
-        predicted_ms = (admission.done_at - now + lag) * 1000
+        waiting.predicted_ms = (admission.done_at - now + lag) * 1000
         if admission.verdict is not Verdict.IN:
-            raise turned_away(kept, admission, within_ms, predicted_ms, way_ms)
+            raise turned_away(waiting, admission.verdict, way_ms)
+        return waiting
+
+    async def answered(self, waiting: Waiting) -> Answered:
+        """What became of a request that was let in; cancelled, nobody waits for it.
+
+        Raises:
+            TurnedAway: it could not be in time any more, or the model is gone.
+            EngineError: the model failed on these inputs.
+        """
+        request, kept = waiting.request, waiting.kept
         try:
             ran = await waiting.answer
         finally:
@@ -169,16 +182,16 @@ class Station:
         now = self.clock()
         self._lag.heard(now - ran.ended_at, now)
         actual_ms = (now - request.arrived_at) * 1000
-        in_time = actual_ms <= within_ms
+        in_time = actual_ms <= waiting.within_ms
         kept.counts.done(
             now,
-            predicted_seconds=predicted_ms / 1000,
+            predicted_seconds=waiting.predicted_ms / 1000,
             seconds=actual_ms / 1000,
             in_time=in_time,
         )
         return Answered(
             results=ran.results,
-            predicted_ms=predicted_ms,
+            predicted_ms=waiting.predicted_ms,
             actual_ms=actual_ms,
             run_ms=ran.run_seconds * 1000,
             batch=ran.batch,

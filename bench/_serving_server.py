@@ -1,0 +1,37 @@
+"""The server of a Job of kind ``serve``, with one model, with or without admission.
+
+python -m bench._serving_server SOCKET MODEL.onnx MOST_ROWS admits|first-come
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from placement.serving.engine import Engine
+from placement.serving.parts import Kept
+from placement.serving.server import run_in_loop, serve
+from placement.serving.station import SWITCH_SECONDS, Station
+
+ROOM_BYTES = 2**30
+NAME = "mlp"
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM."""
+    address, path, rows, kind = arguments
+    sys.setswitchinterval(SWITCH_SECONDS)
+    engine = Engine(cuda=False, threads=1, room_bytes=ROOM_BYTES)
+    station = Station(engine, room_bytes=ROOM_BYTES, admits=kind == "admits")
+    station.take(Kept(NAME, Path(path), 2**28, int(rows), deadline_ms=60_000))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen(1024)
+    run_in_loop(serve(station, listener))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
