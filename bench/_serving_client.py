@@ -57,19 +57,25 @@ class Client:
         self._open = 0
 
     async def infer(self, deadline_ms: float | None) -> str:
-        """Ask once: "answered", "refused", "dropped" or "full" (no connection free)."""
+        """Ask once: "answered", "refused", "dropped", or "full" (no connection)."""
         if not self._free and self._open >= MOST_CONNECTIONS:
             return "full"
         line = self._free.pop() if self._free else await self._new_line()
         line.answer = asyncio.get_running_loop().create_future()
         told = "" if deadline_ms is None else f"x-deadline-ms: {deadline_ms:.2f}\r\n"
         line.transport.write(f"{self._head}{told}\r\n".encode() + self.body)
-        status, body = await line.answer
+        try:
+            status, body = await line.answer
+        except ConnectionError:
+            self._open -= 1
+            return "full"
         self._free.append(line)
         if status == 200:
             return "answered"
         if status != 503:
             raise ConnectionError(f"{status}: {body[:300]!r}")
+        if not body.startswith(b"{"):
+            return "full"
         return "dropped" if b'"code": "late"' in body else "refused"
 
     async def ready(self) -> bool:

@@ -2,7 +2,9 @@
 
 Two figures: the mean of the runs of late, because the times of runs one after another
 add up to so many means; and what 19 of 20 runs did not exceed, for the one that is
-asked about. Times are seconds of one monotonic clock that the caller reads.
+asked about. How much slower slow runs are than usual ones is of all batch sizes
+together: of a rare size one hiccup would stand for long. Times are seconds of one
+monotonic clock that the caller reads.
 """
 
 from collections import deque
@@ -62,8 +64,11 @@ class Timing:
             next(size for size in self.profile if size >= rows)
             for rows in range(self.most_rows + 1)
         ]
-        self._own = {size: _figures(runs) for size, runs in self.profile.items()}
-        self._known = dict(self._own)
+        self._last: deque[tuple[float, int, float]] = deque(maxlen=RECENT)
+        """Of all sizes: (when, size, seconds)."""
+        self._means = {size: _mean(runs) for size, runs in self.profile.items()}
+        self._typical = dict(self._means)
+        self._slow = self._slow_ratio()
 
     def size_of(self, rows: int) -> int:
         """The measured batch size that stands for so many rows."""
@@ -71,16 +76,17 @@ class Timing:
 
     def typical_seconds(self, rows: int) -> float:
         """What a run takes in the mean."""
-        return self._known[self.size_of(rows)][0]
+        return self._typical[self.size_of(rows)]
 
     def predicted_seconds(self, rows: int) -> float:
         """What a run takes, 19 times of 20 not more; never under the mean."""
-        return self._known[self.size_of(rows)][1]
+        return self._typical[self.size_of(rows)] * self._slow
 
     def ran(self, rows: int, seconds: float, now: float) -> None:
         """Remember a run."""
         size = self.size_of(rows)
         self._recent[size].append((now, seconds))
+        self._last.append((now, size, seconds))
         self.forget(now, size)
 
     def forget(self, now: float, size: int | None = None) -> None:
@@ -92,28 +98,40 @@ class Timing:
             runs = [seconds for _, seconds in recent]
             if len(runs) < FEWEST:
                 runs += self.profile[one]
-            self._own[one] = _figures(runs)
-        self._known = self._bounded()
+            self._means[one] = _mean(runs)
+        while self._last and self._last[0][0] < now - RECENT_SECONDS:
+            self._last.popleft()
+        self._typical = self._bounded()
+        self._slow = self._slow_ratio()
 
-    def _bounded(self) -> dict[int, tuple[float, float]]:
+    def _bounded(self) -> dict[int, float]:
         """No run takes longer than one of more rows that ran of late.
 
         Small batches are rare where many wait; what they took in a bad moment would
         stand for long.
         """
-        known = {}
-        mean = most = float("inf")
+        known, most = {}, float("inf")
         for size in reversed(self.profile):
-            own = self._own[size]
-            known[size] = min(own[0], mean), min(own[1], most)
+            known[size] = min(self._means[size], most)
             if len(self._recent[size]) >= FEWEST:
-                mean, most = known[size]
+                most = known[size]
         return known
 
+    def _slow_ratio(self) -> float:
+        """How many usual runs one takes that is slower than 19 of 20, at least 1."""
+        means = self._means
+        ratios = [seconds / means[size] for _, size, seconds in self._last]
+        if len(ratios) < FEWEST:
+            ratios += [
+                seconds / _mean(runs)
+                for runs in self.profile.values()
+                for seconds in runs
+            ]
+        return max(1.0, quantile(ratios, PREDICTED_QUANTILE))
 
-def _figures(runs: Sequence[float]) -> tuple[float, float]:
-    mean = sum(runs) / len(runs)
-    return mean, max(mean, quantile(runs, PREDICTED_QUANTILE))
+
+def _mean(runs: Sequence[float]) -> float:
+    return sum(runs) / len(runs)
 
 
 class Lag:

@@ -216,21 +216,19 @@ class Walk:
     def _unchanged_by(self, request: Request) -> int:
         """How many steps are the same with a newcomer.
 
-        The heads of greedy steps, and the last ones of the others, come in the order of
-        deadlines: so those that come after the newcomer are the last steps. The batch
-        of its group just before it may take it in.
+        Heads of steps come in the order of deadlines, so what could begin after the
+        newcomer are the last ones. The batch of its group just before may take it in.
         """
         order, group = self.queue.order(request), request.group
-        first_of_group = self.queue.groups[group][0] is request
-        edge = 0 if self.greedy else -1
+        follows = self.queue.groups[group][0] is not request
         keep = len(self.steps)
         for index in range(keep - 1, -1, -1):
-            batch = self.steps[index].batch
-            if self.steps[index].group == group and self.queue.order(batch[0]) < order:
+            step = self.steps[index]
+            if step.group == group and self.queue.order(step.batch[0]) < order:
                 return index
-            if self.queue.order(batch[edge]) > order:
+            if self.queue.order(step.batch[-1]) > order:
                 keep = index
-            elif first_of_group:
+            elif not follows:
                 break
         return keep
 

@@ -178,8 +178,9 @@ def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most
             deadline_seconds=0.1, run_seconds=uneven(7, one, more), seed=3,
         )  # fmt: skip
 
-    with_it = {percent: fates(percent, True) for percent in (50, 100, 150)}
+    with_it = {percent: fates(percent, True) for percent in (50, 75, 100, 150)}
     assert with_it[50]["in time"] > 0.99 * sum(with_it[50].values())
+    assert with_it[75]["in time"] > 0.97 * sum(with_it[75].values())
     assert with_it[150]["in time"] > 0.95 * with_it[100]["in time"]
     for percent in (100, 150):
         let_in = sum(with_it[percent].values()) - with_it[percent]["refused"]
