@@ -7,6 +7,7 @@ from django import forms
 from django.core.files.uploadedfile import UploadedFile
 from django.http import QueryDict
 
+from placement.domain.serve_frames import MODEL_NAME, NAME_RULE
 from placement.form_numbers import number, whole
 from placement.models import Admits
 
@@ -87,6 +88,13 @@ class ServeForm(forms.Form):
         typed["file"] = self.cleaned_data["file"] = str(number)
         self.data = typed
         self.arrived = name
+
+    def clean_name(self) -> str:
+        """A name of the protocol's; empty: made of the file's."""
+        name = str(self.cleaned_data["name"]).strip()
+        if name and not MODEL_NAME.fullmatch(name):
+            raise forms.ValidationError(NAME_RULE)
+        return name
 
     def clean(self) -> dict[str, object]:
         """A file is needed, and hours where something is booked."""

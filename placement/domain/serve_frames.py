@@ -33,6 +33,10 @@ LENGTH_HEADER = "inference-header-content-length"
 REQUEST_HEADERS = ("content-type", LENGTH_HEADER, "x-deadline-ms", "x-way-ms")
 """Nothing else that a client sends reaches a node: no cookie, no token."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+NAME_RULE = (
+    "must be 1 to 63 letters, digits, points, dashes or underscores, "
+    "and begin with a letter or digit"
+)
 _PATH = re.compile(
     r"v2/?|v2/health/(?:live|ready)"
     r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?(?:/ready|/infer)?"

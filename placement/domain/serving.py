@@ -166,16 +166,35 @@ class Scheduler:
         alone = not self.waiting and self._running is None and self._free_at <= now
         self._queue.add(request)
         changed = [walk.insert(request) for walk in walks]
+        latest = now
         for walk in walks:
             step = walk.step_of(request)
-            rows = sum(one.rows for one in step.batch)
-            slower = 0.0 if alone else self._slower(request.model, rows)
-            if not walk.late and request.in_time(step.end + slower):
+            latest = step.end if alone else self._latest_end(walk, step, request)
+            if not walk.late and request.in_time(latest):
                 return Admission(Verdict.IN, step.end)
         self._queue.drop(request)
         for walk, before in zip(walks, changed, strict=True):
             walk.take_back(before)
-        return Admission(Verdict.TOO_LATE, self._done_at(request, walks[0]))
+        done_at = max(latest, self._done_at(request, walks[0]))
+        return Admission(Verdict.TOO_LATE, done_at)
+
+    def _latest_end(self, walk: Walk, step: Step, request: Request) -> float:
+        """When its run may be over: a slow one, and joined by who comes after it.
+
+        Where many wait, batches that could not be filled any more when they were begun
+        would cost what everybody needs; so who opens one behind others is let in if it
+        is in time with as many as two such runs leave room for in its deadline (Nexus,
+        Shen et al., SOSP 2019, section 4.1: half the deadline is spent waiting).
+        """
+        timing = self.placed[step.model].timing
+        rows = sum(one.rows for one in step.batch)
+        latest = step.end + self._slower(step.model, rows)
+        opens = step.batch[0] is request and step is walk.steps[-1]
+        if not (opens and request.like) or len(walk.steps) == 1:
+            return latest
+        rows = timing.rows_within((request.deadline_at - request.arrived_at) / 2)
+        rows = min(rows, self.placed[step.model].most_rows)
+        return max(latest, step.begin + timing.predicted_seconds(rows))
 
     def _slower(self, model: str, rows: int) -> float:
         """By how much a slow run is slower than a usual one."""

@@ -82,6 +82,11 @@ class Timing:
         """What a run takes, 19 times of 20 not more; never under the mean."""
         return self._typical[self.size_of(rows)] * self._slow
 
+    def rows_within(self, seconds: float) -> int:
+        """The largest measured batch that usually takes no longer; 0: none."""
+        fit = (size for size, usual in self._typical.items() if usual <= seconds)
+        return max(fit, default=0)
+
     def ran(self, rows: int, seconds: float, now: float) -> None:
         """Remember a run."""
         size = self.size_of(rows)

@@ -21,7 +21,7 @@ from placement.domain.inference import (
 from placement.domain.lifecycle import JobState
 from placement.domain.offer import GpuOffer
 from placement.domain.refusals import JobOver
-from placement.domain.serve_frames import MODEL_NAME
+from placement.domain.serve_frames import MODEL_NAME, NAME_RULE
 from placement.domain.serving_refusals import (
     EndpointFull,
     FitsNowhere,
@@ -59,10 +59,7 @@ class Asked:
         problems: dict[str, str] = {}
         name = str(said.get("name") or "").strip() or tidy_name(file.name)
         if not MODEL_NAME.fullmatch(name):
-            problems["name"] = (
-                "must be 1 to 63 letters, digits, points, dashes or underscores, "
-                "and begin with a letter or digit"
-            )
+            problems["name"] = NAME_RULE
         batch = _number(said, "most_batch", 8, MOST_BATCH, problems)
         deadline = _number(said, "deadline_ms", 10_000, MOST_DEADLINE_MS, problems)
         if problems:

@@ -101,6 +101,27 @@ def test_a_batch_gives_way_where_it_would_make_another_model_late():
     assert [one.id for one in gpu.next(0.0).requests] == [4]
 
 
+def test_who_opens_a_batch_behind_others_leaves_room_to_fill_it():
+    gpu = scheduler("a")
+    for number in range(8):
+        assert gpu.offer(ask(number, within=0.060), 0.0).verdict is Verdict.IN
+    assert gpu.begin(gpu.next(0.0), 0.0), "eight rows, until 24 ms"
+    for number in range(8, 16):
+        asked = ask(number, within=0.060)
+        assert gpu.offer(asked, 0.0).verdict is Verdict.IN, "in one, until 48 ms"
+    # Alone it would be done after 58 ms; filled, as half its deadline allows, after 72.
+    turned = gpu.offer(ask(16, within=0.065), 0.0)
+    assert turned.verdict is Verdict.TOO_LATE
+    assert turned.done_at == pytest.approx(0.072)
+    assert gpu.offer(ask(17, within=0.073), 0.0).verdict is Verdict.IN
+    # Who joins others, or may share with nobody, or goes before, needs no such room.
+    assert gpu.offer(ask(18, within=0.073), 0.0).verdict is Verdict.IN
+    gpu = scheduler("a")
+    for number in range(2):
+        alone = ask(number, within=0.021, like="")
+        assert gpu.offer(alone, 0.0).verdict is Verdict.IN
+
+
 def test_an_action_that_is_late_is_dropped_not_queued():
     gpu = scheduler("a")
     gpu.offer(ask(1, within=0.020), 0.0)
@@ -178,10 +199,12 @@ def test_goodput_stays_flat_past_saturation_with_admission_and_only_with_it(most
             deadline_seconds=0.1, run_seconds=uneven(7, one, more), seed=3,
         )  # fmt: skip
 
-    with_it = {percent: fates(percent, True) for percent in (50, 75, 100, 150)}
+    with_it = {percent: fates(percent, True) for percent in (50, 75, 100, 150, 300)}
     assert with_it[50]["in time"] > 0.99 * sum(with_it[50].values())
     assert with_it[75]["in time"] > 0.97 * sum(with_it[75].values())
     assert with_it[150]["in time"] > 0.95 * with_it[100]["in time"]
+    for percent in (150, 300):
+        assert with_it[percent]["in time"] > 0.88 * capacity * 10, "batches stay full"
     for percent in (100, 150):
         let_in = sum(with_it[percent].values()) - with_it[percent]["refused"]
         assert with_it[percent]["in time"] > 0.9 * let_in

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from placement import model_files
 from placement.domain.errors import LaunchInvalid, SpecInvalid
+from placement.domain.serve_frames import NAME_RULE
 from placement.domain.serving_refusals import FitsNowhere, ServesAlready
 from placement.models import Job, ResultFile
 from placement.services import model_store, results, serving
@@ -85,6 +86,7 @@ def a_wrong_form_keeps_what_has_arrived(web, upload, alice):
     page = web.post("/serve/new/", WRONG | {"upload": upload})
     assert page.status_code == 422
     assert page.context["form"].errors == {
+        "name": [NAME_RULE],
         "hours": ["must be a number of hours from 0.25 to 336"],
         "most_batch": ["must be a whole number from 1 to 256"],
     }
