@@ -199,7 +199,7 @@ class ServeApp:
             await asyncio.gather(inference, gone, return_exceptions=True)
 
     def _asked(self, kept: Kept, body: bytes, headers: Mapping[str, str]) -> Asked:
-        """Read a request. Raises TensorInvalid."""
+        """Read a request. Raises TensorInvalid; Answer: the model failed meanwhile."""
         assert kept.model is not None
         length = headers.get(LENGTH_HEADER)
         if length is not None and not (length.isdecimal() and len(length) < 12):
@@ -215,7 +215,10 @@ class ServeApp:
             asked.deadline_ms = header
         if kept.model.batches:
             rows = {value.shape[0] for value in asked.inputs.values()}
-            most = self.station.scheduler.placed[kept.name].most_rows
+            placed = self.station.scheduler.placed.get(kept.name)
+            if placed is None:
+                raise self._not_ready(kept)
+            most = placed.most_rows
             if len(rows) != 1 or not 1 <= next(iter(rows)) <= most:
                 raise TensorInvalid(
                     "inputs[0].shape",

@@ -97,6 +97,7 @@ class Station:
         if self.kept.get(kept.name) is not kept:
             return
         with self._changed:
+            self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
             leaving = self.scheduler.make_room(kept.memory_bytes)
         try:
             timing = self._measured(kept, leaving)
@@ -290,22 +291,16 @@ class Station:
                         self.scheduler.forget_old(begun)
                         forgot_at = begun
                     continue
-            begun = self._done_at(todo, action, begun)
-
-    def _done_at(
-        self, todo: Callable[[], None] | None, action: Action | None, begun: float
-    ) -> float:
-        """Do one of the two; when it was done."""
-        if action is not None:
-            ended = self._do(action, begun)
-        else:
-            assert todo is not None
-            todo()
-            ended = self.clock()
-            with self._changed:
-                self.scheduler.busy(ended)
-        self.busy_seconds += ended - begun
-        return ended
+            if action is not None:
+                ended = self._do(action, begun)
+            else:
+                assert todo is not None
+                todo()
+                ended = self.clock()
+                with self._changed:
+                    self.scheduler.busy(ended)
+            self.busy_seconds += ended - begun
+            begun = ended
 
     def _begin_next(self, now: float) -> Action | None:
         """Begin what is next; tell those who cannot be in time any more."""

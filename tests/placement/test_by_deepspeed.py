@@ -38,7 +38,9 @@ TOLERANCES = {
     "1f1b": ROUNDING, "1f1b accumulated autocast bf16": MIXED,
     "zero2 autocast bf16": MIXED, "zero3 autocast bf16": MIXED,
 }  # fmt: skip
-"""EXACT where not named: ZeRO adds the same sums in the same order."""
+LAST_PLACE = 5e-7
+"""Where not named: ZeRO adds the same sums in the same order, but beside other work a
+forward pass may add its own in another: the last place of a loss near 4 in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def seen(tmp_path_factory):
 def test_losses_of_three_steps_equal_those_of_one_process(seen):
     runs = {name: run for name, run in seen.items() if "losses" in run}
     assert len(runs) == 11
-    check_losses(runs, TOLERANCES, otherwise=EXACT)
+    check_losses(runs, TOLERANCES, otherwise=LAST_PLACE)
 
 
 def test_torch_goes_on_from_deepspeeds_checkpoint_and_deepspeed_from_torchs(seen):

@@ -29,7 +29,8 @@ def test_the_planning_page(
     fits(page)
     page.get_by_label("Batch").fill("x")
     expect(page.locator("#e-batch")).to_be_visible()
-    # While an answer is under way a word of it fades in.
+    # What was typed last may be asked a moment later.
+    page.wait_for_load_state("networkidle")
     expect(page.locator(".htmx-request")).to_have_count(0)
     axe()
 
