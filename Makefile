@@ -5,6 +5,8 @@ BIND ?= 127.0.0.1
 # A host without GPUs and recipes: make run REQUIREMENTS=requirements-web.txt
 REQUIREMENTS ?= requirements.txt
 ARGS ?=
+# SETUP=true: what make check needs is installed, and another set-up may be under way
+SETUP ?= sh deploy/setup.sh
 PYTHON_VENV = .venv/bin/python
 export REQUIREMENTS
 
@@ -26,7 +28,7 @@ test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARG
 	@exec $(PYTHON_VENV) tests/run.py $(ARGS)
 
 check: ## Check format, lint, types, import contracts and migrations; all, then fail
-	@sh deploy/setup.sh check
+	@$(SETUP) check
 	@status=0; made=$$(mktemp -d); \
 	$(PYTHON_VENV) -m ruff format --check . || status=1; \
 	$(PYTHON_VENV) -m ruff check . || status=1; \
