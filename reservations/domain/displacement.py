@@ -86,6 +86,8 @@ class Displaced:
     """One Reservation that yields, and why."""
 
     flex: FlexInfo
+    member_pk: int
+    """The Membership that asks."""
     frozen_at: datetime
     """From then on nobody could have taken it."""
     own: tuple[PathStep, ...]
@@ -212,6 +214,7 @@ def yielding(
     return tuple(
         Displaced(
             flex=one,
+            member_pk=member_pk,
             frozen_at=one.start - timedelta(seconds=freeze_seconds),
             own=own,
             theirs=after.path(one.membership_pk),
@@ -270,7 +273,7 @@ def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> Non
         FlexHeld: with the two level_fs at which the paths part.
     """
     for one in displaced:
-        if stands_above(keys(one.own), keys(one.theirs)):
+        if one.after.stands_above(one.member_pk, one.flex.membership_pk):
             continue
         own, theirs = deciding(one.own, one.theirs)
         raise FlexHeld(

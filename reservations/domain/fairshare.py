@@ -7,6 +7,8 @@ formulas and the rules at the edges, recorded from Slurm 22.05.
 What differs from Slurm's code, and follows its published rule: tied sibling
 Accounts have their children merged before descending, always, so the order of
 rows never matters; an Account without Users below it takes no part in a tie.
+A User that ties with a sibling Account shares its rank with the first-served
+children of that Account, as in Slurm's ``_calc_tree_fs`` (fair_tree.c).
 Slurm decays usage at each scheduler pass; here every charge is weighed by its
 own instant.
 
@@ -64,6 +66,9 @@ class AccountShares:
     parent_pk: int | None
     shares: int | None = 1
     """None: Slurm's ``parent``; the Account does not exist for the tree."""
+    usage: int | None = None
+    """Usage of the whole Account where it is known better than from its members
+    (``sshare`` prints rounded figures). None: the sum over the members below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +160,36 @@ class Ranking:
         """By Membership."""
         tree = self._tree
         ranks: dict[int, Rank] = {}
-        total = unused = len(tree.members)
+        total = unused = shared = len(tree.members)
         levels = [_Siblings(tree.children([tree.root]))]
         while levels:
             step = levels[-1].take()
             if step is None:
                 levels.pop()
             elif step.is_user:
+                shared = shared if step.tied else unused
                 for pk in step.pks:
-                    ranks[pk] = Rank(unused, total)
+                    ranks[pk] = Rank(shared, total)
                 unused -= len(step.pks)
             else:
-                levels.append(_Siblings(tree.children(step.pks)))
+                levels.append(_Siblings(tree.children(step.pks), tied=step.tied))
         return ranks
+
+    def stands_above(self, one_pk: int, other_pk: int) -> bool:
+        """Return whether a Membership ranks strictly above another.
+
+        The first Level at which their paths differ decides, without ranking the
+        whole tree. Only a User that ties with an Account needs the ranks.
+        """
+        for one, other in zip(self.path(one_pk), self.path(other_pk), strict=False):
+            mine, theirs = one.level.level_fs, other.level.level_fs
+            if mine != theirs:
+                return mine is None or (theirs is not None and mine > theirs)
+            if one.is_user != other.is_user:
+                break
+        else:
+            return False
+        return self.ranks[one_pk].rank > self.ranks[other_pk].rank
 
     def with_usage(self, usage: Mapping[int, int]) -> Ranking:
         """Return the same with other usage of a few Memberships; cheap."""
@@ -181,8 +203,8 @@ class Ranking:
     def path(self, pk: int) -> tuple[PathStep, ...]:
         """Return the Levels that decide a Membership's rank, from the top down.
 
-        Two of these paths compare as the ranks do: the first Level at which they
-        differ decides, larger LF first, a User before an Account where it ties.
+        The first Level at which two of these paths differ decides who ranks higher:
+        larger LF first. See ``stands_above`` for a User that ties with an Account.
         """
         steps = [PathStep(pk, True, self.member_level(pk))]
         at = self._tree.real_account(self._tree.members[pk].account_pk)
@@ -230,14 +252,18 @@ class _Step:
 
     is_user: bool
     pks: list[int]
+    tied: bool
+    """Whether they also tie with the User ranked just before them."""
 
 
 class _Siblings:
     """One level, in order of descent: LF descending, Users before Accounts."""
 
-    def __init__(self, children: list[_Child]) -> None:
+    def __init__(self, children: list[_Child], *, tied: bool = False) -> None:
+        """``tied``: the Account above ties with the User ranked just before it."""
         _set_keys(children)
         self._todo = sorted(children, key=lambda c: (c.key, c.is_user))
+        self._tied_key = self._todo[-1].key if tied and self._todo else None
 
     def take(self) -> _Step | None:
         """Take the next siblings that tie with one another."""
@@ -250,7 +276,9 @@ class _Siblings:
             first.is_user,
         ):
             pks.append(self._todo.pop().pk)
-        return _Step(first.is_user, pks)
+        tied = first.key == self._tied_key
+        self._tied_key = first.key
+        return _Step(first.is_user, pks, tied)
 
 
 def _set_keys(children: list[_Child]) -> None:
@@ -288,6 +316,9 @@ class _Tree:
             self._add_account(account)
         for member in self.members.values():
             self._add_member(member)
+        for account in self.accounts.values():
+            if account.usage is not None:
+                self.usage[account.pk] = account.usage
 
     def _path(self, pk: int) -> list[int]:
         """Return an Account and all above it, up to the root."""

@@ -84,8 +84,9 @@ def share_row(
 def rank_rows(rows: Sequence[Mapping[str, Any]]) -> list[ShareRow]:
     """Rank rows given by account, user, parent, raw_shares and raw_usage, in order.
 
-    An Account's raw_usage may be left out; where it is given it must be the sum of
-    its users' below it.
+    An Account's raw_usage may be left out. Where it is given it must be the sum of its
+    users' below it, within one unit for each user: ``sshare`` keeps usage as a decayed
+    fraction and prints it cut to a whole number, for each row on its own.
 
     Raises:
         RowsInvalid: names the row and what is wrong.
@@ -104,6 +105,7 @@ def rank_rows(rows: Sequence[Mapping[str, Any]]) -> list[ShareRow]:
             row.refuse_if(twice, "that user of that account was there")
             people.add((row.account, row.user))
     ranking = _rank(checked, accounts)
+    _check_sums(checked, accounts)
     return [_answer(row, ranking, checked, accounts) for row in checked]
 
 
@@ -174,11 +176,34 @@ def _rank(rows: Sequence[_Row], accounts: Mapping[str, int]) -> Ranking:
         unknown = row.parent is not None and row.parent not in accounts
         row.refuse_if(unknown, f"there is no parent {str(row.parent)[:40]}")
         parent = None if row.parent is None else accounts[row.parent]
-        tree.append(AccountShares(row.number, parent, row.shares))
+        tree.append(AccountShares(row.number, parent, row.shares, row.raw_usage))
     try:
         return rank_tree(tree, members)
     except TreeInvalid as error:
         raise RowsInvalid(str(error)) from error
+
+
+def _check_sums(rows: Sequence[_Row], accounts: Mapping[str, int]) -> None:
+    """Raise RowsInvalid for an Account whose usage is not its users' within rounding.
+
+    The rows form a tree: ``_rank`` has checked that.
+    """
+    users = dict.fromkeys(accounts.values(), 0)
+    usage = dict.fromkeys(accounts.values(), 0)
+    for row in rows:
+        if row.user is None:
+            continue
+        above: int | None = accounts[row.account]
+        while above is not None:
+            users[above] += 1
+            usage[above] += row.raw_usage or 0
+            parent = rows[above].parent
+            above = None if parent is None else accounts[parent]
+    for number, together in usage.items():
+        row = rows[number]
+        if row.raw_usage is not None:
+            wrong = abs(row.raw_usage - together) > users[number]
+            row.refuse_if(wrong, f"raw_usage is not {together}, the sum of its users'")
 
 
 def _answer(
@@ -187,8 +212,6 @@ def _answer(
     fairshare = None
     if row.user is None:
         level = ranking.account_level(row.number)
-        wrong = row.raw_usage is not None and row.raw_usage != level.usage
-        row.refuse_if(wrong, f"raw_usage is not {level.usage}, the sum of its users'")
         if row.raw_shares == PARENT:
             above = row
             while above.raw_shares == PARENT and above.parent is not None:

@@ -114,11 +114,34 @@ def test_children_of_an_account_with_parent_shares_are_lifted() -> None:
     assert ranking.member_level(11).norm_shares == Fraction(3, 4)
 
 
-def test_users_come_before_accounts_on_equal_level_fs() -> None:
-    accounts = [AccountShares(1, None), AccountShares(2, 1)]
-    members = [MemberShares(10, 2, 1, 0), MemberShares(11, 1, 1, 0)]
+def test_a_user_that_ties_with_an_account_shares_its_first_childrens_rank() -> None:
+    """Slurm's ``_calc_tree_fs`` hands a tie down to the first child of each level."""
+    accounts = [AccountShares(1, None), AccountShares(2, 1), AccountShares(3, 2)]
+    members = [
+        MemberShares(10, 1, 1, 0),
+        MemberShares(11, 2, 1, 0),
+        MemberShares(12, 3, 1, 0),
+        MemberShares(13, 3, 0, 0),
+    ]
     ranking = rank_tree(accounts, members)
-    assert (ranking.ranks[11].rank, ranking.ranks[10].rank) == (2, 1)
+    assert {pk: rank.rank for pk, rank in ranking.ranks.items()} == {
+        10: 4, 11: 4, 12: 4, 13: 1,
+    }  # fmt: skip
+    assert ranking.ranks[12].fairshare == 1
+    assert not ranking.stands_above(10, 12)
+    assert ranking.stands_above(10, 13)
+
+
+def test_a_user_comes_before_the_later_children_of_an_account_it_ties_with() -> None:
+    # The user and the account have each half of the shares and of the usage.
+    accounts = [AccountShares(1, None), AccountShares(2, 1)]
+    members = [
+        MemberShares(10, 1, 1, 100),
+        MemberShares(11, 2, 1, 30),
+        MemberShares(12, 2, 1, 70),
+    ]
+    ranking = rank_tree(accounts, members)
+    assert [ranking.ranks[pk].rank for pk in (10, 11, 12)] == [3, 3, 1]
 
 
 def test_place_counts_from_one_and_ties_share_the_best() -> None:

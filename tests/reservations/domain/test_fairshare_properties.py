@@ -99,7 +99,7 @@ def plain_ranks(
     accounts: list[AccountShares], members: list[MemberShares]
 ) -> dict[int, int]:
     plain = Plain(accounts, members)
-    plain.descend([plain.root])
+    plain.descend([plain.root], tied=False)
     return plain.ranked
 
 
@@ -113,7 +113,7 @@ class Plain:
         self.by_pk = {account.pk: account for account in accounts}
         self.root = next(a.pk for a in accounts if a.parent_pk is None)
         self.ranked: dict[int, int] = {}
-        self.left = len(members)
+        self.left = self.shared = len(members)
 
     def path(self, pk: int) -> list[int]:
         found = [pk]
@@ -154,7 +154,7 @@ class Plain:
         level_sum = sum(peer.shares or 0 for peer in peers)
         return Fraction(shares, level_sum) / Fraction(used, self.usage(pk))
 
-    def descend(self, pks: list[int]) -> None:
+    def descend(self, pks: list[int], *, tied: bool) -> None:
         users = [
             (self.level_fs(pk, m.shares, m.usage), m.pk)
             for pk in pks
@@ -168,12 +168,15 @@ class Plain:
             if a.pk in peopled
         ]
         for fs in sorted({fs for fs, _ in users + below}, reverse=True):
-            tied = [pk for value, pk in users if value == fs]
-            self.ranked |= dict.fromkeys(tied, self.left)
-            self.left -= len(tied)
+            equal = [pk for value, pk in users if value == fs]
+            if equal and not tied:
+                self.shared = self.left
+            self.ranked |= dict.fromkeys(equal, self.shared)
+            self.left -= len(equal)
             merged = [pk for value, pk in below if value == fs]
             if merged:
-                self.descend(merged)
+                self.descend(merged, tied=tied or bool(equal))
+            tied = False
 
 
 @given(trees(parents=False), st.integers(2, 4), st.data())

@@ -71,3 +71,28 @@ def test_the_table_is_indented_by_depth_and_leaves_out_what_slurm_does():
 def test_rows_that_form_no_tree_are_named(rows, said):
     with pytest.raises(RowsInvalid, match=said):
         rank_rows(rows)
+
+
+def test_usage_that_decays_is_accepted_as_sshare_prints_it_cut_to_whole_numbers():
+    # Really 10.6 + 20.7 = 31.3 in lab, 0.4 + 0.4 in other, 32.1 in all.
+    rows = rank_rows(
+        [
+            root(raw_usage=32),
+            {"account": "lab", "parent": "root", "raw_shares": 1, "raw_usage": 31},
+            user("a", account="lab", raw_usage=10),
+            user("b", account="lab", raw_usage=20),
+            {"account": "other", "parent": "root", "raw_shares": 1, "raw_usage": 0},
+            user("c", account="other", raw_usage=0),
+            user("d", account="other", raw_usage=0),
+        ]
+    )
+    assert [row.raw_usage for row in rows] == [32, 31, 10, 20, 0, 0, 0]
+    assert rows[1].effectv_usage == pytest.approx(31 / 32)
+    assert rows[2].effectv_usage == pytest.approx(10 / 31)
+    assert [row.fairshare for row in rows if row.user] == [0.5, 0.25, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [27, 33])
+def test_usage_that_no_rounding_explains_is_refused(wrong):
+    with pytest.raises(RowsInvalid, match="raw_usage is not 30, the sum"):
+        rank_rows([root(raw_usage=wrong), *(user(n, raw_usage=15) for n in "ab")])
