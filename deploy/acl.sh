@@ -1,41 +1,60 @@
 #!/bin/sh
-# Prints the broker's users: acl.sh portal PASSWORD, or acl.sh node NAME PASSWORD.
-# Append the line to Redis' or Valkey's users.acl, then: ACL LOAD.
+# Prints one user of the broker, for Redis 7.0 or newer or any Valkey:
 #
-# A node reads its own queue and appends to its own three streams; the name of a
-# stream is what the portal believes, so no node may write another's. It may also
-# read which Gpus' pages are open (telemetry.watched.*), and set none of that.
+#     acl.sh portal     what web, workers, beat and ingest sign in as
+#     acl.sh admin      may change users and do nothing else (manage.py enroll_node)
+#     acl.sh node NAME  what the worker of one node signs in as
+#
+# The password comes from the first line of the standard input. The line that is
+# printed belongs into users.acl. With --setuser the output is a command for
+# redis-cli instead: nothing needs a restart then.
+#
+# A node may do three things and nothing else: append to its own three streams, take
+# from its own queue, and read which GPUs' pages are open (telemetry.watched.*). The
+# name of a stream is what the portal believes, so no node may write another's. Each
+# of the three is a selector, so that no command reaches the keys of another one.
 set -eu
-fail() { printf 'acl: %s\n' "$*" >&2; exit 1; }
-hash_of() { printf '%s' "$1" | sha256sum | cut -d ' ' -f 1; }
+fail() { printf 'acl: %s\n' "$*" >&2; exit 2; }
+usage="usage: acl.sh [--setuser] portal | admin | node NAME, the password on standard input"
 
-case ${1:-} in
-portal)
-    [ $# = 2 ] || fail "usage: acl.sh portal PASSWORD"
-    printf 'user portal on #%s ~* &* +@all -@admin -@dangerous +info\n' "$(hash_of "$2")"
+form='user %s %s\n'
+if [ "${1:-}" = --setuser ]; then
+    form='ACL SETUSER %s %s\n'
+    shift
+fi
+case ${1:-}:$# in
+portal:1)
+    user=portal
+    may='~* &* +@all -@admin -@dangerous +info'
     ;;
-node)
-    [ $# = 3 ] || fail "usage: acl.sh node NAME PASSWORD"
+admin:1)
+    user=admin
+    may='resetchannels -@all +auth +hello +ping +select +quit +client|setname'
+    may="$may +acl|setuser +acl|deluser +acl|getuser +acl|list +acl|log +acl|save"
+    may="$may +client|kill"
+    ;;
+node:2)
     name=$2
-    case $name in *[!A-Za-z0-9_-]* | '') fail "a node's name has letters, digits, - and _ only" ;; esac
-    printf 'user node-%s on #%s resetchannels' "$name" "$(hash_of "$3")"
-    for key in "node.$name" "_kombu.binding.node.$name" \
-        "_kombu.binding_permanent.node.$name" "unacked.$name" \
-        "unacked_index.$name" "unacked_mutex.$name"; do
-        printf ' ~%s' "$key"
-    done
-    for stream in "raw.$name" "facts.$name" "log.$name"; do
-        printf ' ~%s' "$stream"
-    done
-    printf ' %%R~telemetry.watched.*'
-    printf ' -@all +auth +hello +ping +select +quit +@transaction +info'
-    printf ' +client|setinfo +client|setname'
-    # What kombu's Redis transport and a stream's writer use, and nothing else.
-    printf ' +brpop +rpop +lpush +rpush +llen +sadd +srem +smembers +exists +del'
-    printf ' +hset +hget +hdel +zadd +zrem +zrange +zrangebyscore +zrevrangebyscore'
-    printf ' +set +get +mget +pexpire +eval +evalsha +script|load +xadd\n'
+    case $name in
+    *[!A-Za-z0-9_-]* | '' | [!A-Za-z0-9]*)
+        fail "a node's name has letters, digits, - and _ only, and begins with a letter or a digit"
+        ;;
+    esac
+    [ "${#name}" -le 63 ] || fail "a node's name has 63 characters at most"
+    user=node-$name
+    may='resetchannels -@all +auth +hello +ping +select +quit +client|setname'
+    may="$may (~raw.$name ~facts.$name ~log.$name +xadd)"
+    may="$may (~node.$name +brpop +rpop +llen)"
+    may="$may (%R~telemetry.watched.* +mget)"
     ;;
 *)
-    fail "usage: acl.sh portal PASSWORD | acl.sh node NAME PASSWORD"
+    fail "$usage"
     ;;
 esac
+
+[ ! -t 0 ] || printf 'password of %s: ' "$user" >&2
+IFS= read -r password || [ -n "$password" ] || fail "no password on the standard input"
+[ -n "$password" ] || fail "the password is empty"
+hash=$(printf '%s' "$password" | sha256sum | cut -d ' ' -f 1)
+# shellcheck disable=SC2059
+printf "$form" "$user" "reset on #$hash $may"

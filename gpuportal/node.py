@@ -5,11 +5,9 @@ of its own (``node_settings.py``) and no Django, no database, no secret key; it
 speaks JSON only, takes no remote control, consumes its own queue only and
 never sends a task. Large things go over the HTTPS channel.
 
-Its keys on the broker, for the node's ACL user: ``node.<name>`` (and the same
-with \\x06 and a priority after it), ``_kombu.binding.node.<name>``,
-``_kombu.binding_permanent.node.<name>``, ``unacked.<name>``,
-``unacked_index.<name>``, ``unacked_mutex.<name>``, and to append ``raw.<name>``,
-``facts.<name>``, ``log.<name>``.
+What it does on the broker is what its user may do there (deploy/acl.sh): take from
+``node.<name>``, append to ``raw.<name>``, ``facts.<name>`` and ``log.<name>``, and
+read ``telemetry.watched.*``.
 """
 
 import json
@@ -38,6 +36,7 @@ from celery.signals import worker_ready, worker_shutdown  # noqa: E402
 from kombu import Exchange, Queue  # noqa: E402
 from kombu.utils.objects import cached_property  # noqa: E402
 
+from gpuportal import node_broker  # noqa: E402
 from gpuportal.node_settings import NodeSettings  # noqa: E402
 from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
 from placement.runners.orderdesk import OrderDesk  # noqa: E402
@@ -45,6 +44,7 @@ from telemetry.supervise import SamplerSupervisor  # noqa: E402
 
 logger = logging.getLogger(__name__)
 settings = NodeSettings.from_env()
+node_broker.use_for_every_connection()
 
 
 class NodeWorker(Worker):
@@ -69,14 +69,8 @@ app = NodeApp("gpuportal.node", fixups=[], set_as_current=True)
 app.conf.update(
     broker_url=settings.broker_url,
     broker_connection_retry_on_startup=True,
-    # Each node its own bookkeeping keys, so that the broker can keep them apart.
-    broker_transport_options={
-        "unacked_key": f"unacked.{settings.name}",
-        "unacked_index_key": f"unacked_index.{settings.name}",
-        "unacked_mutex_key": f"unacked_mutex.{settings.name}",
-        # One list and not four: the node's user may read ``node.<name>`` only.
-        "priority_steps": [0],
-    },
+    # One list and not four: the node's user may read ``node.<name>`` only.
+    broker_transport_options={"priority_steps": [0]},
     result_backend=None,
     task_ignore_result=True,
     task_serializer="json",

@@ -1,8 +1,8 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
 Brings what is missing and may be brought (Chromium; under CI=true also
-PostgreSQL and a C compiler). Without arguments three lanes run side by side, because
-half of the suite's time is waiting: what needs no browser; whole portals and the
+PostgreSQL, Redis and a C compiler). Without arguments three lanes run side by side,
+because half of the suite's time is waiting: what needs no browser; whole portals and the
 browser; telemetry, then PostgreSQL. Lanes are folders, so that no file is read twice
 for SQLite. What the other lanes print follows when all are through. Arguments go to
 pytest, and then one run follows the other. pytest's line is the last.
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         # Of one version: the shell uses the browser's files.
         _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
         _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
+        _bring(("redis-server",), "redis-server")
         if _postgres_bin() is None:
             _apt("postgresql")
     environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
