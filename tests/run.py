@@ -2,10 +2,10 @@
 
 Brings what is missing and may be brought (Chromium; under CI=true also
 PostgreSQL, Redis and a C compiler). Without arguments three lanes run side by side,
-because half of the suite's time is waiting: what needs no browser; whole portals and the
-browser; telemetry, then PostgreSQL. Lanes are folders, so that no file is read twice
-for SQLite. What the other lanes print follows when all are through. Arguments go to
-pytest, and then one run follows the other. pytest's line is the last.
+because half of the suite's time is waiting: what needs no browser; whole portals and
+the browser; telemetry, then PostgreSQL. Lanes are folders, so that no file is read
+twice for SQLite. What the other lanes print follows when all are through. Arguments go
+to pytest, and then one run follows the other. pytest's line is the last.
 """
 
 import os
