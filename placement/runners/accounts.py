@@ -91,14 +91,6 @@ def _lookup(name: str) -> Identity:
     )
 
 
-def own_folder(path: Path, identity: Identity | None) -> None:
-    """Make a folder that only the Job's user may enter."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    path.chmod(0o700)
-    if identity is not None:
-        os.chown(path, identity.uid, identity.gid)
-
-
 def become(identity: Identity | None) -> None:
     """Give up root for good; groups first, while that is still allowed."""
     if identity is None:

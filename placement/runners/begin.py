@@ -17,15 +17,17 @@ from typing import Any, NoReturn
 
 from placement.domain.launchers import Launcher, programs
 from placement.domain.orders import Limits
-from placement.runners import accounts, mounts, processes
+from placement.runners import accounts, mounts, processes, trees
 from placement.runners.accounts import Identity
 from placement.runners.programs import checked_argv
 
 CANNOT_START = 126
 CHECKPOINT = "checkpoint"
+"""The folder in a Job's folder that is taken over by the Job that goes on."""
 OURS = Path(__file__).resolve().parents[2]
 """What served models and recipes are run from."""
-"""The folder in a Job's own one that is taken over by the Job that goes on."""
+PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
+"""Folders in ``private_tmp``, and where a Job in a unit sees them."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +101,17 @@ class Begin:
         os._exit(CANNOT_START)
 
     def _close_off(self, folder: Path) -> None:
-        """Give the Job a view of the machine of its own. Raises OSError."""
-        accounts.own_folder(folder, self.identity)
-        places = []
-        for name, shown in (("tmp", "/tmp"), ("var-tmp", "/var/tmp")):
-            accounts.own_folder(folder / name, self.identity)
-            places.append((folder / name, Path(shown)))
+        """Give the Job a private view of the machine. Raises OSError."""
+        mounts.check_outside(folder, PRIVATE.values())
+        # First: a descriptor of before belongs to the view that is left.
+        mounts.leave_shared_view()
+        handles = trees.make_owned(folder, self.identity, tuple(PRIVATE))
         own = Path(self.argv[0]).is_relative_to(sys.prefix)
-        mounts.close_off(places, kept=(Path(sys.prefix), OURS) if own else ())
+        mounts.close_off(
+            list(zip(handles, PRIVATE.values(), strict=True)),
+            kept=(Path(sys.prefix), OURS) if own else (),
+        )
+        trees.close_all(handles)
 
     def _check_reach(self, argv: list[str]) -> None:
         if self.identity is None:

@@ -25,7 +25,7 @@ from typing import Any
 from placement.domain.errors import OrderRefused
 from placement.domain.meeting import LATER, NONE, REFUSED
 from placement.domain.orders import Order, parse_order
-from placement.runners import accounts, leftover, packing, room
+from placement.runners import accounts, leftover, packing, room, trees
 from placement.runners.accounts import Identity
 from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.begin import CHECKPOINT
@@ -153,10 +153,14 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
     """
     payload = str(folder.read("order").get("payload", ""))
     source = leftover.checkpoint_of(folder)
-    if not payload or not source.is_dir():
+    if not payload or not trees.is_folder(source):
         return "it left none on this node"
     most_bytes = int(asked["most_bytes"])
-    if (size := leftover.size_of(source)) <= most_bytes:
+    try:
+        size = leftover.size_of(source)
+    except OrderRefused as refusal:  # no room that may come can mend that
+        raise Unreadable(refusal.detail) from refusal
+    if size <= most_bytes:
         leftover.check_room(size, folder.path, folder.job)
     try:
         identity = accounts.identity_of(parse_order(payload), allow_scripts=True)

@@ -16,9 +16,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from placement.runners.handing import FOLDER
 from telemetry.domain.units import format_bytes
 
 LOOK_SECONDS = 2.0
@@ -26,7 +27,8 @@ MOST_SHARE = 0.05
 """Of the time goes into looking, where a folder has very many files."""
 MOST_DEPTH = 200
 BLOCK_BYTES = 512
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+Count = Callable[[os.stat_result, set[tuple[int, int]]], int]
+"""Bytes that one entry counts; the set remembers files that were counted."""
 
 
 class TooDeep(Exception):
@@ -80,14 +82,41 @@ def size_bytes(path: Path) -> int:
     Raises:
         TooDeep: see MOST_DEPTH.
     """
+    return _walked(path, _disk_bytes)
+
+
+def content_bytes(path: Path) -> int:
+    """Bytes that a folder's regular files hold; 0 where there is no such folder.
+
+    Raises:
+        TooDeep: see MOST_DEPTH.
+    """
+    return _walked(path, _file_bytes)
+
+
+def _walked(path: Path, counted: Count) -> int:
     try:
         handle = os.open(path, FOLDER)
     except OSError:
         return 0
-    return _walk(handle, set(), 0)
+    return _walk(handle, counted, set(), 0)
 
 
-def _walk(handle: int, seen: set[tuple[int, int]], depth: int) -> int:
+def _disk_bytes(info: os.stat_result, seen: set[tuple[int, int]]) -> int:
+    """What one entry takes on the disk; 0 for a further name of a file."""
+    if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
+        if (info.st_dev, info.st_ino) in seen:
+            return 0
+        seen.add((info.st_dev, info.st_ino))
+    return info.st_blocks * BLOCK_BYTES
+
+
+def _file_bytes(info: os.stat_result, _seen: set[tuple[int, int]]) -> int:
+    """What one entry holds, under each of its names: a copy has all of them."""
+    return info.st_size if stat.S_ISREG(info.st_mode) else 0
+
+
+def _walk(handle: int, counted: Count, seen: set[tuple[int, int]], depth: int) -> int:
     """Bytes under an open folder, which is closed."""
     total = 0
     try:
@@ -97,19 +126,18 @@ def _walk(handle: int, seen: set[tuple[int, int]], depth: int) -> int:
             for entry in entries:
                 # Gone, or not ours to look at: the next look sees what is there.
                 with contextlib.suppress(OSError):
-                    total += _entry(handle, entry.name, seen, depth)
+                    total += _entry(handle, entry.name, counted, seen, depth)
     finally:
         os.close(handle)
     return total
 
 
-def _entry(handle: int, name: str, seen: set[tuple[int, int]], depth: int) -> int:
+def _entry(
+    handle: int, name: str, counted: Count, seen: set[tuple[int, int]], depth: int
+) -> int:
     info = os.stat(name, dir_fd=handle, follow_symlinks=False)
-    if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
-        if (info.st_dev, info.st_ino) in seen:
-            return 0
-        seen.add((info.st_dev, info.st_ino))
-    size = info.st_blocks * BLOCK_BYTES
+    size = counted(info, seen)
     if stat.S_ISDIR(info.st_mode):
-        size += _walk(os.open(name, FOLDER, dir_fd=handle), seen, depth + 1)
+        inner = os.open(name, FOLDER, dir_fd=handle)
+        size += _walk(inner, counted, seen, depth + 1)
     return size

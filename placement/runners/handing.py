@@ -24,6 +24,7 @@ MOST_DEPTH = 16
 MOST_PATH = 220
 MOST_LEFT_OUT = 50
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Opens a real folder, never a link to one, and never waits."""
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from typing import Any
 
 import redis
 
+from placement.runners import trees
 from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.carrying import Carrier
 from placement.runners.enforce import Enforcer
@@ -43,6 +44,8 @@ RECALL_SECONDS = 600.0
 MOST_RECALLED = 50
 KEEP_SECONDS = 7 * 86_400
 """How long a Job's folder stays after its end."""
+REMOVED = ".removed-"
+"""Begins the name of a folder that is being removed."""
 START_WAIT_SECONDS = 5.0
 MOST_STARTS = 3
 BROKER_TIMEOUT_SECONDS = 2.0
@@ -312,7 +315,15 @@ class JobKeeper:
             and now - float(kept.status.get("ended_at") or now) > KEEP_SECONDS
         ]
         for name in old:
-            shutil.rmtree(self.kept.pop(name).folder.path)
+            # Under a name that is no Job's: half of a folder is not one to revive.
+            folder = self.kept.pop(name).folder.path
+            folder.rename(folder.with_name(f"{REMOVED}{secrets.token_hex(6)}-{name}"))
+        for path in self.runner.jobs.glob(f"{REMOVED}*"):
+            try:
+                trees.remove(path)
+            except OSError as error:
+                # One folder that cannot go must not keep all others.
+                logger.error("job folder %s is not removed: %s", path.name, error)
         return len(old)
 
 

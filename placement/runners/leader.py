@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from placement.domain.errors import OrderRefused
 from placement.domain.launchers import (
     FILES,
     Launcher,
@@ -30,6 +31,7 @@ from placement.runners.accounts import Identity
 from placement.runners.base import RESULTS
 from placement.runners.begin import CANNOT_START, Begin, say
 from placement.runners.belongings import SCRIPT
+from placement.runners.handing import NotThere, open_inside
 from placement.runners.programs import SYSTEM_PATH, free_port, search_path
 
 CODE_DIR = Path(__file__).resolve().parents[2]
@@ -51,6 +53,9 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
 
     A script that starts itself and has no ``#!`` line is one for the shell, as in
     every shell. A launcher is looked up when the Job's user is known.
+
+    Raises:
+        OrderRefused: ``script``, where it is no regular file any more.
     """
     if order.recipe is not None:
         return recipe_command(
@@ -73,8 +78,12 @@ def command(order: Order, work: Path, files: Collection[str] = ()) -> list[str]:
             meeting=order.meeting,
         )
         return script_command(launcher, str(script), arguments, ranks)
-    with script.open("rb") as file:
-        head = [] if file.read(2) == b"#!" else ["/bin/sh"]
+    try:
+        # The folder is the student's by now: no link is followed, no pipe waited for.
+        with os.fdopen(open_inside(str(work), SCRIPT), "rb") as file:
+            head = [] if file.read(2) == b"#!" else ["/bin/sh"]
+    except NotThere as error:
+        raise OrderRefused("script", f"the script was replaced: {error}") from error
     return [*head, str(script), *arguments]
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from placement.domain.errors import OrderRefused
 from placement.domain.orders import Order, parse_order
 from placement.domain.words import gib_at_least
-from placement.runners import room
+from placement.runners import foldersize, room, trees
 from placement.runners.base import JobFolder
 from placement.runners.begin import CHECKPOINT
 from placement.runners.local import shim_lives
@@ -25,7 +24,7 @@ def checkpoint_of(folder: JobFolder) -> Path:
     """
     own = folder.work / CHECKPOINT
     for _ in range(MOST_BEFORE):
-        if (folder.work / CHECKPOINT).is_dir():
+        if trees.is_folder(folder.work / CHECKPOINT):
             return folder.work / CHECKPOINT
         payload = folder.read("order").get("payload")
         if not payload:
@@ -43,13 +42,18 @@ def before(order: Order, jobs: Path) -> JobFolder:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the regular files below a folder; 0 where there is none."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            about = Path(place, name).lstat()
-            total += about.st_size if stat.S_ISREG(about.st_mode) else 0
-    return total
+    """Bytes of the regular files below a folder; 0 where there is none.
+
+    Raises:
+        OrderRefused: ``checkpoint``, where it is nested too deep to be walked.
+    """
+    try:
+        return foldersize.content_bytes(folder)
+    except foldersize.TooDeep as error:
+        most = foldersize.MOST_DEPTH
+        raise OrderRefused(
+            "checkpoint", f"its folders are nested deeper than {most}"
+        ) from error
 
 
 def check_room(needed_bytes: int, folder: Path, job: int) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from placement.domain.errors import OrderRefused
 from placement.domain.orders import parse_order
-from placement.runners import accounts, webchannel
+from placement.runners import accounts, trees, webchannel
 from placement.runners.accounts import Identity
 from placement.runners.base import RESULTS, JobFolder, NodeView
 from placement.runners.uploads import BACK_OFF_SECONDS, Upload
@@ -73,7 +73,7 @@ class ResultCarrier:
         """
         folder = item.folder
         place = folder.work / RESULTS
-        if place.is_symlink() or not place.is_dir():
+        if not trees.is_folder(place):
             item.report(results=True)
             return
         try:

@@ -40,6 +40,7 @@ from placement.runners import (
     processes,
     room,
     sockets,
+    trees,
     units,
 )
 from placement.runners.accounts import Identity
@@ -117,8 +118,7 @@ class Shim:
     def _prepare(self, identity: Identity | None) -> list[str]:
         """Make the Job's own folder with all that belongs there, return argv."""
         self.unit = units.command(self.order) if units.wanted() else []
-        accounts.own_folder(self.folder.work, identity)
-        accounts.own_folder(self.folder.work / RESULTS, identity)
+        trees.close_all(trees.make_owned(self.folder.work, identity, (RESULTS,)))
         self.files = belongings.lay_out(
             self.order,
             self.folder.work,

@@ -177,9 +177,13 @@ class Attendant:
             sha256=sha256,
             most_bytes=most_bytes,
         )
-        if self.identity is not None:
-            os.chown(path, self.identity.uid, self.identity.gid)
-        path.chmod(0o400)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(handle, 0o400)
+            if self.identity is not None:
+                os.fchown(handle, self.identity.uid, self.identity.gid)
+        finally:
+            os.close(handle)
 
     async def _take(self, one: Wanted) -> None:
         said = {
