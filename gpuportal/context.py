@@ -59,7 +59,7 @@ class Site:
     @property
     def now(self) -> float:
         """Unix seconds: the browser counts relative times by this clock."""
-        return round(time.time(), 3)
+        return round(timezone.now().timestamp(), 3)
 
     @property
     def theme(self) -> str:

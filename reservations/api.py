@@ -163,7 +163,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 
 @router.patch("/reservations/{int:pk}")
 def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
-    """Move, lengthen, shorten, or take other Gpus."""
+    """Move, lengthen or shorten it, take other Gpus, or change what it is for."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
     changed = services.change(
@@ -172,6 +172,7 @@ def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
         start=wish.start,
         end=wish.end,
         gpu_ids=wish.gpu_ids,
+        purpose=wish.purpose,
         version=wish.version,
         now=now,
         reason=wish.reason,

@@ -72,6 +72,7 @@ class ChangeIn(_Strict):
     start: Instant | None = None
     end: Instant | None = None
     gpu_ids: GpuIds | None = None
+    purpose: Line | None = Field(None, max_length=120)
     version: StrictInt
     reason: Line = Field("", max_length=400)
 

@@ -316,6 +316,8 @@ def preview(
             request = Request(locked.gpus, window, now)
         else:
             request = wish_of(locked, begin, end, now=now, policy=policy)
+            if before is not None and request.window.start == before.start:
+                request = replace(request, earliest=before.start)
         request = _with_token(request, chosen, token_id, policy, lock=False)
         decision = judge(
             request,

@@ -46,6 +46,7 @@ def change(
     start: datetime | None = None,
     end: datetime | None = None,
     gpu_ids: Sequence[int] | None = None,
+    purpose: str | None = None,
     version: int,
     now: datetime,
     reason: str = "",
@@ -66,6 +67,16 @@ def change(
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
     check_may_change(user, before, act="change", reason=reason)
+    if purpose is not None and start is None and end is None and gpu_ids is None:
+        return _rename(
+            before,
+            purpose,
+            user=user,
+            version=version,
+            now=now,
+            reason=reason,
+            policy=policy,
+        )
     wanted = sorted(set(gpu_ids)) if gpu_ids is not None else _gpu_ids(before)
     window = new_window(before, start, end, now=now)
     try:
@@ -83,6 +94,8 @@ def change(
             # Again: a tick may have begun it since it was read.
             window = new_window(row, start, end, now=now)
             held = allocations_of(row)
+            if purpose is not None:
+                row.purpose = purpose
             request = _request(row, locked, window, held, now=now, policy=policy)
             decision = _judge(row, request, locked, policy, held)
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
@@ -95,6 +108,32 @@ def change(
         refusal = refused
     _refused(refusal, before, wanted, window, now=now, policy=policy)
     raise refusal
+
+
+def _rename(
+    before: Reservation,
+    purpose: str,
+    *,
+    user: User,
+    version: int,
+    now: datetime,
+    reason: str,
+    policy: Policy,
+) -> Reservation:
+    """Write a new purpose. The ledger keeps its rows: no hour is added or returned.
+
+    Raises:
+        StaleVersion, NotChangeable.
+    """
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(before.pk, lock=True)
+        _check_row(row, version)
+        row.purpose, row.version = purpose, row.version + 1
+        row.save(update_fields=["purpose", "version"])
+        gpu_ids = _gpu_ids(row)
+        books.audit("changed", row, actor=user, now=now, reason=reason, gpus=gpu_ids)
+        live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)
+    return row
 
 
 def _request(
@@ -113,7 +152,11 @@ def _request(
     locked = replace(locked, gpus=books.as_booked(locked.gpus, held))
     if row.state != State.CONFIRMED or window.start < now:
         return Request(locked.gpus, window, now)
-    return wish_of(locked, window.start, window.end, now=now, policy=policy)
+    request = wish_of(locked, window.start, window.end, now=now, policy=policy)
+    if request.window.start == row.start:
+        # A start that waited for a notice may be off the grid, and may stay there.
+        request = replace(request, earliest=row.start)
+    return request
 
 
 def _refused(
@@ -178,9 +221,11 @@ def new_window(
         NotChangeable: the start of one that runs would move.
     """
     begin = whole_second(start) if start is not None else row.start
+    if _minute(begin) == _minute(row.start):
+        # Pages and people give times to the minute; the start may have seconds.
+        begin = row.start
     over = end if end is not None else row.end
     if row.state == State.ACTIVE:
-        # A page sends the start back as it was shown; only a real move counts.
         if begin != row.start and not (begin <= now and start is None):
             raise NotChangeable(state=row.state, act="moved to another start")
         begin = row.start
@@ -189,6 +234,10 @@ def new_window(
     if over <= max(begin, now):
         raise InThePast(end=over, now=max(begin, now))
     return Window(begin, over)
+
+
+def _minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
 
 
 def _judge(

@@ -13,7 +13,7 @@ from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
 from reservations.forms import wall
 from reservations.models import Allocation, LedgerEntry, Reservation, User
-from reservations.snapshots.calendar import Reader
+from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
 from reservations.snapshots.presence import looming_for
@@ -126,6 +126,9 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
                 "zone": settings.TIME_ZONE,
                 "start": wall(found.start),
                 "end": wall(found.end),
+                # To the second: what is not changed is sent back as it was booked.
+                "start_at": iso(found.start),
+                "end_at": iso(found.end),
                 "grid_seconds": policy.grid_seconds,
                 "gpu_ids": [allocation.gpu_id for allocation in allocations],
             },

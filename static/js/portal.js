@@ -5,6 +5,7 @@ import "./menu.js";
 import "./time.js";
 import "./hues.js";
 import "./forms.js";
+import "./when.js";
 import { startBell } from "./notices/bell.js";
 import { startSearch } from "./search.js";
 

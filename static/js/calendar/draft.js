@@ -1,6 +1,6 @@
 // The booking being made (or the change to one's own): what the form, the
 // timeline and the verdict all look at. Times are walls of the site's clock.
-import { addWall, ceilWall, fromWall, toWall, wallSeconds } from "./zone.js";
+import { addWall, ceilWall, exact, floorWall, toWall, wallSeconds } from "./zone.js";
 
 const EMPTY = {
   open: false, gpuIds: [], start: "", end: "", purpose: "", membership: null,
@@ -8,11 +8,11 @@ const EMPTY = {
 };
 
 export class Draft extends EventTarget {
-  /** limits: {grid_seconds, longest_seconds}; membership: the one chosen at first. */
-  constructor({ zone, limits, membership }) {
+  /** limits: {grid_seconds, longest_seconds}; membership: the one chosen at first;
+   *  nowWall(): what the site's clock shows. */
+  constructor({ zone, limits, membership, nowWall }) {
     super();
-    this.zone = zone;
-    this.limits = limits;
+    Object.assign(this, { zone, limits, nowWall });
     Object.assign(this, EMPTY, { membership });
     this.lastSeconds = Math.min(2 * 3600, limits.longest_seconds);
   }
@@ -20,7 +20,8 @@ export class Draft extends EventTarget {
   /** Change some fields and tell whoever looks; `source` is who did it. */
   set(fields, source = "") {
     Object.assign(this, fields);
-    if (this.start && this.end && wallSeconds(this.start, this.end) > 0) {
+    // A length that was chosen is kept as chosen, without what rounding the end adds.
+    if (!("lastSeconds" in fields) && this.start && this.end && wallSeconds(this.start, this.end) > 0) {
       this.lastSeconds = wallSeconds(this.start, this.end);
     }
     this.dispatchEvent(new CustomEvent("change", { detail: { source } }));
@@ -28,11 +29,11 @@ export class Draft extends EventTarget {
 
   /** Begin a new booking; missing times are the next full grid step, as long as last time. */
   begin(fields = {}, source = "") {
-    const now = toWall(new Date(), this.zone);
-    const start = fields.start || ceilWall(now, this.limits.grid_seconds);
+    const start = fields.start || ceilWall(this.nowWall(), this.limits.grid_seconds);
+    const times = fields.end ? { end: fields.end } : { end: this.endOf(start), lastSeconds: this.lastSeconds };
     this.set({
       ...EMPTY, membership: this.membership, purpose: this.editing ? "" : this.purpose,
-      ...fields, start, end: fields.end || addWall(start, this.lastSeconds), open: true,
+      ...fields, start, ...times, open: true,
     }, source);
   }
 
@@ -55,16 +56,29 @@ export class Draft extends EventTarget {
     this.set({ gpuIds: wanted ? [...others, id] : others }, source);
   }
 
+  /** The end of a booking of some length: rounded up to the grid, for a start between
+   *  two steps of it ("now"); down where that would be longer than allowed. */
+  endOf(start, seconds = this.lastSeconds) {
+    const { grid_seconds: grid, longest_seconds: longest } = this.limits;
+    const end = ceilWall(addWall(start, seconds), grid);
+    return wallSeconds(start, end) <= longest ? end : floorWall(addWall(start, longest), grid);
+  }
+
+  /** Move the start, and the end with it: the length was chosen. */
+  setStart(start, source = "") {
+    this.set({ start, end: this.endOf(start), lastSeconds: this.lastSeconds }, source);
+  }
+
   setLength(seconds, source = "") {
-    if (this.start) this.set({ end: addWall(this.start, seconds) }, source);
+    if (this.start) this.set({ end: this.endOf(this.start, seconds), lastSeconds: seconds }, source);
   }
 
   startAt() {
-    return fromWall(this.start, this.zone);
+    return exact(this.start, this.editing?.start, this.zone);
   }
 
   endAt() {
-    return fromWall(this.end, this.zone);
+    return exact(this.end, this.editing?.end, this.zone);
   }
 
   seconds() {
@@ -79,7 +93,18 @@ export class Draft extends EventTarget {
     return "";
   }
 
-  /** The body of the API's requests. */
+  /** What a change of one's own Reservation would change, for the API; {} for nothing. */
+  changes() {
+    const { editing } = this;
+    const body = {};
+    if (toWall(editing.start, this.zone) !== this.start) body.start = this.startAt().toISOString();
+    if (toWall(editing.end, this.zone) !== this.end) body.end = this.endAt().toISOString();
+    if (String([...editing.gpu_ids].sort()) !== String([...this.gpuIds].sort())) body.gpu_ids = this.gpuIds;
+    if ((editing.purpose ?? "") !== this.purpose) body.purpose = this.purpose;
+    return body;
+  }
+
+  /** The body of the API's requests for a new booking, and for what it would mean. */
   body() {
     return {
       membership: this.membership, gpu_ids: this.gpuIds, purpose: this.purpose,

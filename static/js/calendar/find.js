@@ -3,6 +3,7 @@ import { api } from "../api.js";
 import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { icon } from "../icons.js";
+import "../when.js";
 import { waitAddress } from "./ghosts.js";
 import { gpuWords, gpus as gpuCount, moment, shortClass, span } from "./words.js";
 import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";

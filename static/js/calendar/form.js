@@ -1,8 +1,8 @@
 // The booking form in the drawer: everything that dragging does, by keyboard.
+import "../when.js";
 import { el, setText } from "../dom.js";
 import { duration, gib } from "../format.js";
 import { gpus as gpuCount, shortClass } from "./words.js";
-import { addWall } from "./zone.js";
 
 const LENGTH_HOURS = [1, 2, 4, 8, 12, 24];
 
@@ -23,7 +23,7 @@ export class Form {
     this.list.addEventListener("change", ({ target }) => draft.toggleGpu(Number(target.value), target.checked, "form"));
     form.querySelector("#more-gpus").addEventListener("click", () => this.#more());
     form.querySelector("#fewer-gpus").addEventListener("click", () => this.#fewer());
-    form.querySelector("#start-now").addEventListener("click", () => this.#setStart(nowWall()));
+    form.querySelector("#start-now").addEventListener("click", () => draft.setStart(nowWall(), "form"));
     form.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
     draft.addEventListener("change", () => this.draw());
     for (const type of ["loaded", "changed"]) store.addEventListener(type, () => this.draft.open && this.#drawGpus());
@@ -41,12 +41,8 @@ export class Form {
 
   /** Moving the start keeps the length: that is what was chosen. */
   #startMoved() {
-    if (this.start.value) this.#setStart(this.start.value);
+    if (this.start.value) this.draft.setStart(this.start.value, "form");
     else this.draft.set({ start: "" }, "form");
-  }
-
-  #setStart(start) {
-    this.draft.set({ start, end: addWall(start, this.draft.lastSeconds) }, "form");
   }
 
   /** One more like those chosen: same node first, then the same class, free ones only. */
@@ -80,10 +76,14 @@ export class Form {
     put(this.end, draft.end);
     put(this.purpose, draft.purpose);
     if (draft.membership) put(this.membership, String(draft.membership));
+    // Who pays cannot change, nor the start of what runs.
+    if (this.membership) this.membership.closest(".field").hidden = Boolean(draft.editing);
+    const runs = draft.editing?.state === "active";
+    this.start.disabled = this.form.querySelector("#start-now").disabled = runs;
     const seconds = draft.seconds();
     this.length.textContent = seconds > 0 ? duration(seconds) : "";
     for (const chip of this.form.querySelectorAll("[data-seconds]")) {
-      chip.setAttribute("aria-pressed", String(Number(chip.dataset.seconds) === seconds));
+      chip.setAttribute("aria-pressed", String(Number(chip.dataset.seconds) === draft.lastSeconds));
     }
     this.form.querySelector("#book").textContent = draft.editing ? "Save the change" : "Book";
     this.form.querySelector("#drawer-title").textContent = draft.editing ? "Change your reservation" : "New booking";

@@ -18,7 +18,7 @@ import { watchToken } from "./tokens.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { makeWait } from "./waitfor.js";
-import { addWall, fromWall, toWall } from "./zone.js";
+import { exact, toWall } from "./zone.js";
 
 const config = pageData("calendar-config");
 const node = (id) => document.getElementById(id);
@@ -26,7 +26,7 @@ const nowWall = () => toWall(new Date(serverNow()), config.zone);
 const today = () => nowWall().slice(0, 10);
 
 const store = new Store();
-const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null });
+const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null, nowWall });
 const actions = new Actions({ store, zone: config.zone, nowWall });
 let shown = readAddress(today());
 // A draft from another page is shown where it lies, unless the address says a day.
@@ -39,7 +39,7 @@ const drawer = new Drawer(node("drawer"), {
 });
 const details = new Details(node("details"), {
   store, config, nowWall, actions, close: () => drawer.close(),
-  change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "[name=start]" }); },
+  change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "#start-day" }); },
 });
 const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); }, wait: config.urls.waiting ? makeWait({ store, config, drawer }) : null });
 watchToken(node("token"), { draft, config });
@@ -51,9 +51,18 @@ const stage = new Stage(node("timeline"), node("agenda"), {
   store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
   on: {
     pick, open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
-    press: (gpuIds, start) => pick(gpuIds, start, addWall(start, draft.lastSeconds)),
+    press: (gpuIds, start) => pick(gpuIds, start, draft.endOf(start)),
   },
 }, shown);
+
+// While its owner changes a booking, the portal may count it up (a check-in): the change
+// is of what is shown, as long as its times and GPUs are the same.
+store.addEventListener("changed", ({ detail: { id } }) => {
+  const [known, fresh] = [draft.editing, store.reservations.get(id)];
+  if (known?.id !== id || !fresh) return;
+  const what = (one) => JSON.stringify([one.start, one.end, one.gpu_ids, one.state]);
+  if (what(known) === what(fresh)) draft.editing = fresh;
+});
 
 /** These GPUs and this time become the draft; what was typed into it stays. */
 function pick(gpuIds, start, end, focus = null) {
@@ -74,8 +83,8 @@ function open(id) {
 async function move(id, wanted) {
   const before = store.reservations.get(id);
   const body = {
-    start: fromWall(wanted.start, config.zone).toISOString(),
-    end: fromWall(wanted.end, config.zone).toISOString(),
+    start: exact(wanted.start, before.start, config.zone).toISOString(),
+    end: exact(wanted.end, before.end, config.zone).toISOString(),
     gpu_ids: wanted.gpuIds, version: before.version,
   };
   try {
@@ -100,7 +109,7 @@ function change(fields, step = false) {
 addEventListener("popstate", () => change(readAddress(today())));
 node("new-booking").addEventListener("click", () => {
   draft.begin({ start: shown.date > today() ? `${shown.date}T09:00` : "" });
-  drawer.open("form", { focus: "[name=start]" });
+  drawer.open("form", { focus: "#start-day" });
 });
 node("open-find").addEventListener("click", ({ currentTarget }) => {
   const wanted = node("find").hidden;
@@ -127,6 +136,6 @@ connect("/ws/calendar/", {
 if (config.draft) {
   const { gpu_ids: gpuIds, ...fields } = config.draft;
   draft.begin({ ...Object.fromEntries(Object.entries(fields).filter(([, value]) => value)), gpuIds });
-  drawer.open("form", { focus: gpuIds.length ? "#book" : "[name=start]" });
+  drawer.open("form", { focus: gpuIds.length ? "#book" : "#start-day" });
   stage.reveal();
 }

@@ -1,23 +1,30 @@
 // One reservation's page: change it, give it back, cancel it with undo, keep it.
-import { api } from "../api.js";
+import { Problem, api } from "../api.js";
 import { el, pageData } from "../dom.js";
 import { icon } from "../icons.js";
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
-import { addWall, ceilWall, fromWall } from "./zone.js";
+import { whenFields } from "../when.js";
+import { addWall, ceilWall, exact } from "./zone.js";
 
 let config = pageData("reservation-config");
 const path = () => `/reservations/${config.id}`;
 const form = () => document.getElementById("change");
 
-/** Fetch the page again and take its middle: the server's words, not ours. */
-async function refresh() {
+let busy = false;
+const typing = () => busy || form()?.contains(document.activeElement);
+
+/** Fetch the page again and take its middle: the server's words, not ours.
+ *  unless(): asked when the answer is there; true leaves the page as it is. */
+async function refresh(unless = () => false) {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (unless()) return;
   if (!answer.ok) { location.reload(); return; }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   document.getElementById("reservation").replaceWith(document.adoptNode(page.getElementById("reservation")));
   config = pageData("reservation-config");
+  whenFields();
   writeTimes();
 }
 
@@ -66,10 +73,13 @@ const acts = {
 
 async function save(fields = {}) {
   const data = new FormData(form());
+  if ([data.get("start"), fields.end ?? data.get("end")].includes("")) {
+    throw new Problem(0, { detail: "Give the day and the time, for example 14:30." });
+  }
   const boxes = [...form().querySelectorAll("[name=gpu]")];
   const body = {
-    start: fromWall(fields.start ?? data.get("start") ?? config.start, config.zone).toISOString(),
-    end: fromWall(fields.end ?? data.get("end") ?? config.end, config.zone).toISOString(),
+    start: exact(data.get("start") ?? config.start, config.start_at, config.zone).toISOString(),
+    end: exact(fields.end ?? data.get("end") ?? config.end, config.end_at, config.zone).toISOString(),
     gpu_ids: boxes.length ? boxes.filter((box) => box.checked).map((box) => Number(box.value)) : config.gpu_ids,
     version: config.version,
   };
@@ -78,14 +88,14 @@ async function save(fields = {}) {
 }
 
 async function run(act, button) {
-  button.disabled = true;
+  button.disabled = busy = true;
   try {
     await act(button);
     await refresh();
   } catch (error) {
     say(error);
   }
-  button.disabled = false;
+  button.disabled = busy = false;
 }
 
 document.addEventListener("click", (event) => {
@@ -100,8 +110,7 @@ document.addEventListener("submit", (event) => {
 
 connect("/ws/calendar/", {
   onJson: ({ type, reservation }) => {
-    const typing = form()?.contains(document.activeElement);
     const other = reservation?.id === config.id && (reservation.gone || reservation.version !== config.version);
-    if (type === "reservation.changed" && other && !typing) refresh().catch(toastProblem);
+    if (type === "reservation.changed" && other && !typing()) refresh(typing).catch(toastProblem);
   },
 });

@@ -5,10 +5,13 @@ import { toast } from "../toast.js";
 export function makeSubmit({ button, draft, actions, drawer, verdict, config }) {
   async function send() {
     const { editing, plan, token } = draft;
-    const body = draft.body();
-    const made = editing
-      ? await actions.change(editing, { ...body, version: editing.version })
-      : await actions.book(body);
+    if (editing) {
+      const changes = draft.changes();
+      if (Object.keys(changes).length) await actions.change(editing, { ...changes, version: editing.version });
+      drawer.close();
+      return;
+    }
+    const made = await actions.book(draft.body());
     if (token) config.tokens = config.tokens.filter((one) => one.id !== token);
     if (plan) {
       location.assign(`${config.urls.launch}?reservation=${made.id}&plan=${plan}`);

@@ -55,6 +55,11 @@ export function fromWall(wall, zone) {
   return new Date(millis - offsetMinutes(guess, zone) * 60000);
 }
 
+/** The instant of a wall; where it still shows what was booked, that very second. */
+export function exact(wall, booked, zone) {
+  return booked && toWall(booked, zone) === wall ? new Date(booked) : fromWall(wall, zone);
+}
+
 /** A wall so many seconds later (or earlier). */
 export function addWall(wall, seconds) {
   return new Date(wallMillis(wall) + seconds * 1000).toISOString().slice(0, 16);

@@ -150,3 +150,11 @@ def axe_findings(page: Page) -> list[str]:
         for one in found
         for node in one["nodes"]
     ]
+
+
+def set_when(page: Page, name: str, wall: str) -> None:
+    """Type a day and a time ("2026-11-24T14:00") into a field of both, and leave it."""
+    day, time = wall.split("T")
+    page.fill(f"#{name}-day", day)
+    page.fill(f"#{name}-time", time)
+    page.locator(f"#{name}-time").press("Tab")

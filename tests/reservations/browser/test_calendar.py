@@ -8,7 +8,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
 from reservations.models import Reservation, SitePolicy
-from tests.reservations.browser.ground import Lab, drag, page_of, point, row
+from tests.reservations.browser.ground import Lab, drag, page_of, point, row, set_when
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -133,11 +133,9 @@ def test_booking_works_by_keyboard_alone(browser, live_asgi, lab):
         open_day(page, lab)
         page.locator("#new-booking").focus()
         page.keyboard.press("Enter")
-        expect(page.locator("#start")).to_be_focused()
-        page.locator("#start").fill(f"{lab.tomorrow}T09:00")
-        page.locator("#start").press("Tab")
-        page.locator("#end").fill(f"{lab.tomorrow}T11:30")
-        page.locator("#end").press("Tab")
+        expect(page.locator("#start-day")).to_be_focused()
+        set_when(page, "start", f"{lab.tomorrow}T09:00")
+        set_when(page, "end", f"{lab.tomorrow}T11:30")
         for _ in range(40):
             if page.evaluate("document.activeElement.name") == "gpu":
                 break
@@ -268,7 +266,7 @@ def test_find_a_slot_offers_cards_that_fill_the_draft(browser, live_asgi, lab):
         page.fill("#find-count", "2")
         page.fill("#find-hours", "3")
         page.select_option("#find-gib", "80")
-        page.fill("#find-earliest", f"{lab.tomorrow}T09:00")
+        set_when(page, "find-earliest", f"{lab.tomorrow}T09:00")
         page.get_by_role("button", name="Find", exact=True).click()
         cards = page.locator(".slot-card")
         expect(cards.first).to_contain_text("2 GPUs, A100 80GB")

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from reservations.models import Reservation
-from tests.reservations.browser.ground import Lab, axe_findings, page_of
+from tests.reservations.browser.ground import Lab, axe_findings, page_of, set_when
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,8 +39,7 @@ def test_axe_finds_nothing_on_the_calendar(browser, live_asgi, lab, scheme, size
         assert axe_findings(page) == []
         page.click("#new-booking")
         page.locator("#gpu-list input").first.check()
-        page.fill("#start", f"{lab.tomorrow}T09:00")
-        page.locator("#start").press("Tab")
+        set_when(page, "start", f"{lab.tomorrow}T09:00")
         expect(page.locator("#verdict .notice")).to_be_visible()
         assert axe_findings(page) == []
 

@@ -1,0 +1,97 @@
+// A day and a 24-hour time in place of the browser's own field for both, whose clock
+// follows the language of the browser (AM and PM) and not the rest of the portal.
+//
+// <input type="datetime-local" id="start" name="start" data-when> becomes hidden and
+// keeps name and value ("2026-11-24T14:00"); two fields, #start-day and #start-time,
+// write it. Scripts go on setting .value and .disabled and hearing "change".
+
+import { el } from "./dom.js";
+
+const HINT = "Use 24 hours, for example 14:30.";
+const TIME = /^(\d{1,2})(?:[:.h ]?(\d{2}))?$/;
+const property = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
+const weekday = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", weekday: "short" });
+
+/** "9", "930", "9.30" and "09:30" as "09:30"; null where it is no time of a day. */
+export function readTime(text) {
+  const [, hours, minutes = "00"] = TIME.exec(text.trim()) ?? [];
+  if (hours === undefined || Number(hours) > 23 || Number(minutes) > 59) return null;
+  return `${hours.padStart(2, "0")}:${minutes}`;
+}
+
+/** A time so many minutes later, within its day. */
+function stepped(time, minutes) {
+  const [hours, rest] = time.split(":").map(Number);
+  const day = 24 * 60;
+  const total = (((hours * 60 + rest + minutes) % day) + day) % day;
+  return `${String(Math.floor(total / 60)).padStart(2, "0")}:${String(total % 60).padStart(2, "0")}`;
+}
+
+function enhance(input) {
+  const label = document.querySelector(`label[for="${input.id}"]`);
+  const name = label ? label.firstChild.textContent.trim() : "Time";
+  const { required } = input;
+  const day = el("input", { type: "date", class: "input when-day", id: `${input.id}-day`, required, max: "9999-12-31" });
+  const time = el("input", {
+    type: "text", class: "input when-time", id: `${input.id}-time`, inputmode: "numeric", required,
+    autocomplete: "off", placeholder: "hh:mm", maxlength: 5, "aria-label": `${name}, time in 24 hours`,
+  });
+  const weekdayName = el("span", { class: "when-weekday", "aria-hidden": "true" });
+  const problem = el("span", { class: "when-error", id: `${input.id}-error`, role: "alert", hidden: true, text: HINT });
+  const fields = el("span", { class: "when" }, day, time, weekdayName, problem);
+  if (label) label.htmlFor = day.id;
+
+  const show = (value) => {
+    const [date, clock = ""] = value.slice(0, 16).replace(" ", "T").split("T");
+    day.value = date;
+    time.value = clock;
+    weekdayName.textContent = day.value ? weekday.format(Date.parse(`${day.value}T00:00Z`)) : "";
+    mark(false);
+  };
+  const mark = (bad) => {
+    problem.hidden = !bad;
+    time.setCustomValidity(bad ? HINT : "");
+    if (bad) time.setAttribute("aria-describedby", problem.id);
+    else time.removeAttribute("aria-describedby");
+    time.setAttribute("aria-invalid", String(bad));
+  };
+  const write = () => {
+    const read = time.value.trim() ? readTime(time.value) : "";
+    if (day.value && read) input.value = `${day.value}T${read}`;
+    else property.set.call(input, ""); // what was typed stays in sight
+    mark(read === null);
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  };
+  for (const field of [day, time]) {
+    field.addEventListener("change", (event) => { event.stopPropagation(); write(); });
+  }
+  time.addEventListener("keydown", (event) => {
+    const way = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    const read = readTime(time.value);
+    if (!way || read === null) return;
+    event.preventDefault();
+    time.value = stepped(read, way * Math.max(1, Math.round((Number(input.step) || 900) / 60)));
+    write();
+  });
+
+  const first = property.get.call(input);
+  input.type = "hidden";
+  Object.defineProperty(input, "value", {
+    configurable: true,
+    get() { return property.get.call(this); },
+    set(value) { property.set.call(this, value); show(String(value)); },
+  });
+  input.value = first;
+  const able = () => { day.disabled = time.disabled = input.disabled; };
+  new MutationObserver(able).observe(input, { attributes: true, attributeFilter: ["disabled"] });
+  able();
+  input.after(fields);
+}
+
+/** Give every field under a node that asks for it (data-when) its day and its time. */
+export function whenFields(under = document) {
+  for (const input of under.querySelectorAll("input[type=datetime-local][data-when]")) enhance(input);
+}
+
+whenFields();
+document.addEventListener("htmx:afterSwap", (event) => whenFields(event.target));

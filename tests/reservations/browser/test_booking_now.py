@@ -1,0 +1,226 @@
+"""Book for now, change and extend it: at a minute that no grid has, on every screen."""
+
+import itertools
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from reservations import services
+from reservations.models import Reservation, SitePolicy
+from tests.factories import make_account, make_membership
+from tests.reservations.browser.ground import (
+    Lab,
+    drag,
+    page_of,
+    point,
+    row,
+    set_when,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DESK = {"width": 1440, "height": 900}
+PHONE = {"width": 390, "height": 844}
+SIZES = [DESK, PHONE]
+SHOW_NAMES = ["desk", "phone"]
+
+
+@pytest.fixture
+def seventeen(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """Move the portal's clock to hh:53:17 of this hour; it goes on from there."""
+    real = timezone.now
+    now = real()
+    shift = now.replace(minute=53, second=17, microsecond=0) - now
+    monkeypatch.setattr(timezone, "now", lambda: real() + shift)
+    return now + shift
+
+
+@pytest.fixture
+def lab(live_asgi: str, seventeen: datetime) -> Lab:
+    return Lab()
+
+
+def use_grid(seconds: int) -> None:
+    SitePolicy.objects.update(grid_seconds=seconds)
+
+
+def running(lab: Lab, **fields: object) -> Reservation:
+    """Book GPU 0 for Alice now, as the page does: it begins at hh:53:17 or later."""
+    now = timezone.now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    alice = lab.people["alice"]
+    return services.book(
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=now,
+        end=hour + timedelta(hours=3),
+        purpose="first run",
+        now=now,
+        **fields,
+    )
+
+
+def open_now(page: Page) -> None:
+    page.goto("/calendar/")
+    expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+
+
+def open_details(page: Page, made: Reservation, size: dict[str, int]) -> None:
+    """Press one's own bar, or the line of it on a phone."""
+    if size == PHONE:
+        page.locator(".agenda-gpu summary").first.click()
+        page.locator(f'[data-key="r{made.pk}"]').first.click()
+    else:
+        page.locator(f'[data-reservation="{made.pk}"]').first.click()
+    expect(page.locator("#details-title")).to_be_visible()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+@pytest.mark.parametrize("grid", [300, 900, 3600])
+def test_now_books_for_every_length(browser, live_asgi, lab, size, grid):
+    use_grid(grid)
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_now(page)
+        page.click("#new-booking")
+        page.locator("#gpu-list label").first.click()
+        page.click("#start-now")
+        chips = page.locator("#lengths [data-seconds]")
+        for number in range(chips.count()):
+            chips.nth(number).click()
+            expect(chips.nth(number)).to_have_attribute("aria-pressed", "true")
+            expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
+        chips.nth(1).click()
+        page.click("#start-now")
+        page.click("#start-now")
+        # Pressing it again adds nothing to the length that was chosen.
+        expect(chips.nth(1)).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
+        page.click("#book")
+        expect(page.locator(".toast")).to_contain_text("Booked")
+        [made] = Reservation.objects.all()
+        assert made.state == "active"
+        assert made.start.second or made.start.minute % 5
+        assert int(made.end.timestamp()) % grid == 0
+        length = made.end - timezone.now()
+        assert timedelta(hours=2) - timedelta(minutes=1) < length
+        assert length <= timedelta(hours=2, seconds=grid)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+@pytest.mark.parametrize("state", ["confirmed", "active"])
+def test_a_change_in_the_drawer_is_saved(browser, live_asgi, lab, size, state):
+    if state == "confirmed":
+        day = lab.tomorrow
+        own = lab.hold("alice", [0], 10, 12, purpose="first run")
+    else:
+        own = running(lab)
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        page.goto("/calendar/" + (f"?date={day}" if state == "confirmed" else ""))
+        expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+        open_details(page, own, size)
+        page.get_by_role("button", name="Change").click()
+        expect(page.locator("#purpose")).to_have_value("first run")
+        page.fill("#purpose", "second run")
+        later = own.end + timedelta(hours=1)
+        set_when(page, "end", timezone.localtime(later).strftime("%Y-%m-%dT%H:%M"))
+        expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
+        page.get_by_role("button", name="Save the change").click()
+        expect(page.locator(".toast")).to_contain_text("Changed")
+        expect(page.locator("#drawer")).to_be_hidden()
+        began = own.start
+        own.refresh_from_db()
+        assert (own.start, own.end, own.purpose) == (began, later, "second run")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+def test_the_purpose_alone_can_be_changed(browser, live_asgi, lab, size):
+    own = running(lab)
+    rows = own.ledger.count()
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_now(page)
+        open_details(page, own, size)
+        page.get_by_role("button", name="Change").click()
+        page.fill("#purpose", "renamed")
+        page.get_by_role("button", name="Save the change").click()
+        expect(page.locator("#drawer")).to_be_hidden()
+        own.refresh_from_db()
+        assert own.purpose == "renamed"
+        assert own.ledger.count() == rows
+
+
+def test_the_edge_of_what_began_now_can_be_dragged(browser, live_asgi, lab):
+    own = running(lab)
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
+        page.goto("/calendar/?view=day")
+        expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+        cell = row(page, lab.gpus[0])
+        hour_px = point(cell, 1)[0] - point(cell, 0)[0]
+        bar = page.locator(f'.ec-event:has([data-reservation="{own.pk}"])').first
+        bar.scroll_into_view_if_needed()
+        box = bar.bounding_box()
+        assert box is not None
+        edge = (box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
+        drag(page, edge, (edge[0] + hour_px, edge[1]))
+        expect(page.locator(".toast")).to_contain_text("Changed")
+        began, ended = own.start, own.end
+        own.refresh_from_db()
+        assert own.start == began
+        assert own.end == ended + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+def test_one_hour_longer_on_its_own_page_and_the_form_there(
+    browser, live_asgi, lab, size
+):
+    own = running(lab)
+    began, ended = own.start, own.end
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        page.goto(f"/reservations/{own.pk}/")
+        page.get_by_role("button", name="One hour longer").click()
+        expect(page.locator(".toast")).to_contain_text("Changed")
+        own.refresh_from_db()
+        assert (own.start, own.end) == (began, ended + timedelta(hours=1))
+        shown = timezone.localtime(ended + timedelta(hours=1))
+        expect(page.locator("#end")).to_have_value(shown.strftime("%Y-%m-%dT%H:%M"))
+        later = timezone.localtime(ended + timedelta(hours=2))
+        set_when(page, "end", later.strftime("%Y-%m-%dT%H:%M"))
+        page.get_by_role("button", name="Save the change").click()
+        expect(page.locator(".toast")).to_have_count(2)
+        own.refresh_from_db()
+        assert (own.start, own.end) == (began, ended + timedelta(hours=2))
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1100, 1440, 1920, 2560])
+def test_the_drawer_shows_its_whole_form(browser, live_asgi, lab, width):
+    alice = lab.people["alice"]
+    make_membership(alice, make_account("course", title="Intro to ML"))
+    size = {"width": width, "height": 900}
+    with page_of(browser, live_asgi, alice, viewport=size) as page:
+        open_now(page)
+        page.click("#new-booking")
+        page.locator("#gpu-list label").first.click()
+        expect(page.locator("#verdict .verdict-kind")).to_be_visible()
+        drawer = page.locator("#drawer").bounding_box()
+        assert drawer is not None
+        body = page.locator("#booking > .drawer-body").bounding_box()
+        assert body is not None
+        names = ["#membership", "#start-day", "#start-time", "#end-day", "#end-time"]
+        names += ["#start-now", "#gpu-count", "#gpu-list", "#purpose", "#book"]
+        seen = []
+        for name in names:
+            box = page.locator(name).bounding_box()
+            assert box is not None, name
+            assert box["x"] >= drawer["x"], name
+            assert box["x"] + box["width"] <= drawer["x"] + drawer["width"], name
+            bottom = drawer if name == "#book" else body
+            assert box["y"] + box["height"] <= bottom["y"] + bottom["height"], name
+            seen.append(box["y"])
+        assert all(a <= b + 8 for a, b in itertools.pairwise(seen))
+        # Nothing of the page lies under it where there is room for both.
+        if width > 1000:
+            timeline = page.locator("#timeline").bounding_box()
+            assert timeline is not None
+            assert timeline["x"] + timeline["width"] <= drawer["x"]
