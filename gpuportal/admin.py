@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 import telemetry.admin  # noqa: F401  registers what is dressed below
-from reservations.admin import AuditedActs, AuditedAdmin
+from reservations.admin import AuditedActs, AuditedAdmin, ReasonForm
 from telemetry.models import (
     Alert,
     Gpu,
@@ -35,6 +35,8 @@ admin.site.unregister(TelemetryPolicy)
 @admin.register(TelemetryPolicy)
 class AuditedTelemetryPolicyAdmin(_PolicyAdmin, AuditedAdmin):  # type: ignore[misc]
     """Thresholds: changed with a reason, and audited with what they were before."""
+
+    form: Any = ReasonForm
 
     def save_model(
         self, request: HttpRequest, obj: TelemetryPolicy, form: Any, change: bool

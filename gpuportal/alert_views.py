@@ -29,6 +29,7 @@ from reservations.models import SitePolicy, User
 from telemetry.domain.rules import SEVERITIES as RULES
 from telemetry.domain.sheet import tame
 from telemetry.models import AlertQuerySet, Gpu, Node
+from telemetry.plain_forms import PlainForm
 from telemetry.services.alerts import LONGEST_SNOOZE
 
 PAGE_ROWS = 25
@@ -47,7 +48,7 @@ COLUMNS = (
 SNOOZES = {"1": "1 h", "8": "8 h"}
 
 
-class AlertFilterForm(forms.Form):
+class AlertFilterForm(PlainForm):
     """The words of the address; what is none of them is passed over."""
 
     rule = forms.ChoiceField(required=False)
@@ -143,7 +144,7 @@ def _csv(rows: list[AlertRow]) -> HttpResponse:
     return answer
 
 
-class AlertActForm(forms.Form):
+class AlertActForm(PlainForm):
     """What the operator says about one Alert."""
 
     act = forms.ChoiceField(

@@ -122,21 +122,7 @@ api.add_router("", "gpuportal.board_api.router")
 @api.exception_handler(ValidationError)
 def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     """Name each field that is wrong, with one sentence."""
-    fields: dict[str, str] = {}
-    for item in error.errors:
-        # loc is (source, parameter, field, ...): people know only the field.
-        place = [str(part) for part in item["loc"]]
-        name = ".".join(place[2:] or place[1:]) or place[0]
-        fields.setdefault(name, str(item["msg"]))
-    return problems.respond(
-        problems.problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            code="invalid",
-            title="Some fields are wrong",
-            detail="; ".join(f"{name}: {text}" for name, text in fields.items()),
-            fields=fields,
-        )
-    )
+    return problems.respond(problems.invalid(error.errors))
 
 
 @api.exception_handler(AuthenticationError)
@@ -160,7 +146,8 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
         HTTPStatus.FORBIDDEN: "not-allowed",
         HTTPStatus.BAD_REQUEST: "bad-request",
     }.get(status, f"http-{int(status)}")
-    return problems.respond(problems.problem(status, code=code, detail=error.message))
+    said = problems.UNREADABLE if status == 400 else error.message
+    return problems.respond(problems.problem(status, code=code, detail=said))
 
 
 @api.exception_handler(Http404)

@@ -3,6 +3,7 @@
 from django import forms
 
 from reservations.models import ApiToken
+from telemetry.plain_forms import PlainForm
 
 SCOPE_WORDS = {
     "read": "read: see GPUs, the calendar and your own jobs",
@@ -14,7 +15,7 @@ SCOPE_WORDS = {
 LIFETIMES = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "1 year"))
 
 
-class TokenForm(forms.Form):
+class TokenForm(PlainForm):
     """What a new API token may do, and for how long."""
 
     label = forms.CharField(

@@ -30,6 +30,7 @@ from telemetry.domain.week import (
     stretches,
 )
 from telemetry.models import AccountHour, Pool, SampleHour
+from telemetry.plain_forms import PlainForm
 
 WEEKS = (4, 8, 26)
 STRETCH_HOURS = 4
@@ -40,7 +41,7 @@ KEEP_SECONDS = 600
 MEASURES = {"held": "Not booked", "working": "Not computing"}
 
 
-class FreeHoursForm(forms.Form):
+class FreeHoursForm(PlainForm):
     """Which Gpus, how many weeks, which of the two answers."""
 
     gpu_class = forms.CharField(required=False, max_length=80)

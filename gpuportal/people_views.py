@@ -17,6 +17,7 @@ from reservations.services import winding
 from reservations.services.invitations import UNUSABLE
 from reservations.snapshots.facts import site_policy
 from reservations.views.access import operator_required, reader
+from telemetry.plain_forms import PlainForm
 
 PEOPLE_PER_PAGE = 50
 KINDS = {
@@ -30,7 +31,7 @@ KINDS = {
 SORTS = {"name": "username", "newest": "-date_joined", "seen": "-last_login"}
 
 
-class PeopleForm(forms.Form):
+class PeopleForm(PlainForm):
     """Which people, in which order."""
 
     q = forms.CharField(required=False, max_length=80)

@@ -6,7 +6,9 @@ use it, and ``middleware.py`` for whatever a view let through.
 
 import errno
 import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import redis
 from django.db import DataError, InterfaceError, OperationalError
@@ -16,6 +18,7 @@ from django.utils import timezone
 from placement.domain import errors as placement
 from reservations.domain import errors as reservations
 from telemetry.domain import errors as telemetry
+from telemetry.domain.field_errors import field_sentences
 
 RETRY_AFTER_SECONDS = 5
 CONTENT_TYPE = "application/problem+json"
@@ -122,6 +125,26 @@ def problem(
         "detail": detail,
         **members,
     }
+
+
+UNREADABLE = "The request's body cannot be read: it must be valid JSON."
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return problem details for values that an operation's schema refuses.
+
+    Args:
+        errors: as the schema reports them. A place is (source, parameter, field, ...)
+            or (source, field); people know only the field.
+    """
+    fields = field_sentences(errors, skip=2)
+    return problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        code="invalid",
+        title="Some fields are wrong",
+        detail=" ".join(f"{name}: {text}" for name, text in fields.items()),
+        fields=fields,
+    )
 
 
 def sentence(error: Exception) -> str:

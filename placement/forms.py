@@ -22,6 +22,7 @@ from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.workload import Workload
 from placement.form_numbers import whole
 from placement.gap_forms import GapFields
+from telemetry.plain_forms import PlainForm
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
 MOST_RETRIES = 5
@@ -39,7 +40,7 @@ def most_days_ahead(now: datetime) -> datetime:
     return now + timedelta(days=MOST_DAYS_AHEAD)
 
 
-class JobFilterForm(forms.Form):
+class JobFilterForm(PlainForm):
     """Which Jobs a list shows. Anything else in the address is ignored."""
 
     q = forms.CharField(required=False, max_length=120)
@@ -224,7 +225,7 @@ class FilesField(forms.FileField):
         return [one for one in cleaned if one]
 
 
-class PlanForm(forms.Form):
+class PlanForm(PlainForm):
     """A model and how to run it, when, for how long, on how many Gpus."""
 
     source = forms.ChoiceField(
@@ -368,7 +369,7 @@ class PlanForm(forms.Form):
         )
 
 
-class BookPlanForm(forms.Form):
+class BookPlanForm(PlainForm):
     """When a kept Plan's Gpus are booked, for how long, at whose expense."""
 
     at = forms.DateTimeField(label="From", required=False)

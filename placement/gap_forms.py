@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 
 from placement.form_numbers import number
+from telemetry.plain_forms import PlainForm
 
 GAPS = "gaps"
 MUCH = 100_000
@@ -20,7 +21,7 @@ FIELD_OF = {
 """Field of this form by the field of what is asked for."""
 
 
-class GapFields(forms.Form):
+class GapFields(PlainForm):
     """Where a Job runs; in gaps: how long, on what, at whose expense."""
 
     where = forms.ChoiceField(

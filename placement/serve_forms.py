@@ -10,6 +10,7 @@ from django.http import QueryDict
 from placement.domain.serve_frames import MODEL_NAME, NAME_RULE
 from placement.form_numbers import number, whole
 from placement.models import Admits
+from telemetry.plain_forms import PlainForm
 
 Choices = Sequence[tuple[str, str]]
 RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
@@ -18,7 +19,7 @@ RESULT = "result:"
 """How a file is written that a Job left: result:<number>; a kept one by its number."""
 
 
-class EndpointFilterForm(forms.Form):
+class EndpointFilterForm(PlainForm):
     """Which endpoints a list shows."""
 
     q = forms.CharField(required=False, max_length=120)
@@ -43,7 +44,7 @@ class SeveralFiles(forms.FileField):
         return [one for one in cleaned if one]
 
 
-class ServeForm(forms.Form):
+class ServeForm(PlainForm):
     """A model, a place for it, and how it is served."""
 
     upload = SeveralFiles(required=False, allow_empty_file=True)

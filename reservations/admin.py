@@ -39,6 +39,7 @@ from reservations.models import (
     User,
 )
 from reservations.services import accounts_desk
+from telemetry.plain_forms import PlainErrors, PlainModelForm
 
 HOUR_SECONDS = 3600
 REASON_LENGTH = 100
@@ -64,7 +65,7 @@ class GpuHoursField(forms.FloatField):
             return True
 
 
-class ReasonForm(forms.ModelForm):  # type: ignore[type-arg]
+class ReasonForm(PlainModelForm):
     """Asks why; the answer goes into the history and the audit log."""
 
     reason = forms.CharField(
@@ -156,11 +157,20 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
+class PersonForm(PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
+    """A login, as Django edits it, with plain errors."""
+
+
+class NewPersonForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
+    """A new login, as Django asks for it, with plain errors."""
+
+
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
     """Logins. Without a field for reasons: Django's own forms stay."""
 
-    form: Any = UserChangeForm
+    form: Any = PersonForm
+    add_form = NewPersonForm
     list_display = ("username", "display_name", "unix_user", "is_active", "is_staff")
     fieldsets = (
         *DjangoUserAdmin.fieldsets,  # type: ignore[misc]

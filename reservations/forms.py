@@ -9,6 +9,7 @@ from django import forms
 from django.utils import timezone
 
 from telemetry.models import Gpu
+from telemetry.plain_forms import PlainForm
 
 WALL = "%Y-%m-%dT%H:%M"
 MOST_GPUS = 64
@@ -30,7 +31,7 @@ class GpuListField(forms.Field):
         return list(dict.fromkeys(numbers))
 
 
-class DraftForm(forms.Form):
+class DraftForm(PlainForm):
     """A booking that another page (the plan, the board) already began."""
 
     gpu = forms.IntegerField(required=False, min_value=1, max_value=2**62)
@@ -56,7 +57,7 @@ def _plausible(at: datetime | None) -> datetime | None:
     return at
 
 
-class LedgerForm(forms.Form):
+class LedgerForm(PlainForm):
     """Which rows of the ledger, and which page of them."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)

@@ -9,6 +9,7 @@ from django import forms
 from reservations.domain.delivering import CHANNELS
 from reservations.domain.webhooks import LONGEST
 from reservations.models import Notice
+from telemetry.plain_forms import PlainForm
 
 MUTES = (
     ("0", "not muted"),
@@ -19,7 +20,7 @@ MUTES = (
 )
 
 
-class NoticeFilterForm(forms.Form):
+class NoticeFilterForm(PlainForm):
     """Which Notices, and which page of them."""
 
     kind = forms.ChoiceField(required=False, choices=Notice.Kind.choices)
@@ -27,7 +28,7 @@ class NoticeFilterForm(forms.Form):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class NoticeChoiceForm(forms.Form):
+class NoticeChoiceForm(PlainForm):
     """A box per kind and channel (fields named as channels), and quiet hours."""
 
     quiet_from = forms.TimeField(
@@ -67,7 +68,7 @@ class NoticeChoiceForm(forms.Form):
         }
 
 
-class MuteForm(forms.Form):
+class MuteForm(PlainForm):
     """For how long nothing but the page tells."""
 
     hours = forms.ChoiceField(choices=MUTES)
@@ -78,7 +79,7 @@ class MuteForm(forms.Form):
         return now + timedelta(hours=hours) if hours else None
 
 
-class WebhookForm(forms.Form):
+class WebhookForm(PlainForm):
     """Where to call; judged by ``domain/webhooks.py``."""
 
     url = forms.CharField(

@@ -5,17 +5,18 @@ from typing import Any
 from django import forms
 
 from reservations.models import Offer
+from telemetry.plain_forms import PlainForm
 
 MOST_GPUS = 64
 
 
-class ShareForm(forms.Form):
+class ShareForm(PlainForm):
     """With whom."""
 
     user = forms.CharField(label="With whom", max_length=150)
 
 
-class OfferForm(forms.Form):
+class OfferForm(PlainForm):
     """To a person, or against another Reservation."""
 
     to = forms.CharField(label="To whom", max_length=150, required=False)
@@ -50,7 +51,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
 
 
-class GiveBackForm(forms.Form):
+class GiveBackForm(PlainForm):
     """Which GPUs go, and how much of the end."""
 
     gpus = GpuNumbersField(label="GPUs", required=False)
@@ -67,7 +68,7 @@ class GiveBackForm(forms.Form):
         return data
 
 
-class OfferFilterForm(forms.Form):
+class OfferFilterForm(PlainForm):
     """Which Offers, and which page of them."""
 
     state = forms.ChoiceField(
@@ -77,7 +78,7 @@ class OfferFilterForm(forms.Form):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class SeriesFilterForm(forms.Form):
+class SeriesFilterForm(PlainForm):
     """Which Series, and which page."""
 
     state = forms.ChoiceField(

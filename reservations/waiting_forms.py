@@ -7,6 +7,7 @@ from django import forms
 from reservations.forms import _plausible
 from reservations.models import WaitingRequest
 from reservations.schemas import MOST_GPUS
+from telemetry.plain_forms import PlainForm
 
 OVER = [
     (state.value, state.label)
@@ -15,7 +16,7 @@ OVER = [
 ]
 
 
-class WaitForm(forms.Form):
+class WaitForm(PlainForm):
     """A request that another page (the calendar, a refusal) already began."""
 
     count = forms.IntegerField(required=False, min_value=1, max_value=MOST_GPUS)

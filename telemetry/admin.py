@@ -28,6 +28,7 @@ from telemetry.models import (
     UsageSummary,
     XidCount,
 )
+from telemetry.plain_forms import PlainModelForm
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -66,7 +67,13 @@ def _set_maintenance(
     page.message_user(request, f"{len(changed)} changed.")
 
 
-class FactsAdmin(_ModelAdmin):
+class PlainAdmin(_ModelAdmin):
+    """Pages whose forms say in plain words what is wrong."""
+
+    form = PlainModelForm
+
+
+class FactsAdmin(PlainAdmin):
     """Rows that telemetry makes by itself: none are added by hand."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -104,7 +111,7 @@ class NodeAdmin(FactsAdmin):
 
 
 @admin.register(Pool)
-class PoolAdmin(_ModelAdmin):
+class PoolAdmin(PlainAdmin):
     """What a class of Gpus costs, and how far the portal goes against intruders."""
 
     list_display = [
@@ -258,7 +265,7 @@ class ResponseAdmin(LookedAtAdmin):
 
 
 @admin.register(TelemetryPolicy)
-class TelemetryPolicyAdmin(_ModelAdmin):
+class TelemetryPolicyAdmin(PlainAdmin):
     """The one row of thresholds: meaning, unit and default stand at each field."""
 
     list_display = ["__str__", "least_samples", "silent_after_seconds"]

@@ -28,6 +28,7 @@ from reservations.domain.errors import BookingError
 from reservations.models import Reservation, User, WaitingRequest
 from reservations.services import notices
 from reservations.services.carrying import Carrier, JobChoices
+from telemetry.domain.field_errors import field_sentences
 
 PORTAL = "portal"
 MOST_ROWS = 200
@@ -47,9 +48,7 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         wanted = WaitingJob.model_validate(dict(job))
     except ValidationError as error:
-        raise LaunchInvalid(
-            {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
-        ) from error
+        raise LaunchInvalid(field_sentences(error.errors())) from error
     if given := [name for name in UNKNOWN_YET if getattr(wanted, name)]:
         why = "is not known before the request is placed"
         raise LaunchInvalid(dict.fromkeys(given, why))

@@ -20,6 +20,7 @@ from reservations.views import draft
 from reservations.views.access import operator_required
 from reservations.views.tree_forms import AccountForm, MemberForm
 from reservations.views.tree_rows import FIELDS, STORED, RowView, read_row, views_of
+from telemetry.plain_forms import PlainForm
 
 ROWS_PER_PAGE = 50
 SHOWN = {
@@ -27,7 +28,7 @@ SHOWN = {
 }
 
 
-class TreeForm(forms.Form):
+class TreeForm(PlainForm):
     """Which Account, and which of its members."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)

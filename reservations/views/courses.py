@@ -34,11 +34,12 @@ from reservations.views.access import operator_required, reader
 from reservations.views.tree_draft import preview_of
 from reservations.views.tree_forms import HoursField, LastDayField
 from reservations.views.tree_import import ERRORS_SHOWN, read_file
+from telemetry.plain_forms import PlainForm
 
 COURSES_PER_PAGE = 25
 
 
-class CourseForm(forms.Form):
+class CourseForm(PlainForm):
     """What a course is made with, and the list of who is in it."""
 
     name = forms.CharField(

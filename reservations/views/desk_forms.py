@@ -13,6 +13,7 @@ from reservations.forms import WALL, whole_number
 from reservations.models import Account, Closure, Membership
 from reservations.views.tree_forms import HoursField
 from telemetry.models import Gpu, Node, Pool
+from telemetry.plain_forms import PlainForm
 
 MOST_KEY = 2**62
 REASON_LENGTH = 200
@@ -67,7 +68,7 @@ def _select(queryset: QuerySet[Any], label: str, empty: str) -> Any:
     )
 
 
-class ClosureForm(forms.Form):
+class ClosureForm(PlainForm):
     """What is closed, when and why."""
 
     kind = forms.ChoiceField(
@@ -106,7 +107,7 @@ class ClosureForm(forms.Form):
     )  # fmt: skip
 
 
-class ClosuresAsked(forms.Form):
+class ClosuresAsked(PlainForm):
     """Which closures, and which page of them."""
 
     show = forms.ChoiceField(
@@ -117,7 +118,7 @@ class ClosuresAsked(forms.Form):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class GpusAsked(forms.Form):
+class GpusAsked(PlainForm):
     """Which Gpus, in which order, and which page of them."""
 
     node = key_field(required=False)
@@ -133,7 +134,7 @@ class GpusAsked(forms.Form):
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class ActForm(forms.Form):
+class ActForm(PlainForm):
     """One act on many Gpus."""
 
     act = forms.ChoiceField(
@@ -150,7 +151,7 @@ class ActForm(forms.Form):
     move_booked = forms.BooleanField(required=False)
 
 
-class PoolForm(forms.Form):
+class PoolForm(PlainForm):
     """What a Pool costs, at which hours more, and who may book it."""
 
     weight = forms.IntegerField(
@@ -187,7 +188,7 @@ class PoolForm(forms.Form):
     )
 
 
-class NewPoolForm(forms.Form):
+class NewPoolForm(PlainForm):
     """A Pool of its own name."""
 
     name = forms.CharField(max_length=80)
@@ -195,7 +196,7 @@ class NewPoolForm(forms.Form):
     reason = forms.CharField(max_length=REASON_LENGTH)
 
 
-class PoolQuotaForm(forms.Form):
+class PoolQuotaForm(PlainForm):
     """What an Account, or one of its members, may hold on a Pool."""
 
     account = _select(
@@ -227,7 +228,7 @@ class PoolQuotaForm(forms.Form):
         return values
 
 
-class ReplaceForm(forms.Form):
+class ReplaceForm(PlainForm):
     """Which Gpu takes the place of which."""
 
     old = forms.ModelChoiceField(
@@ -250,7 +251,7 @@ class ReplaceForm(forms.Form):
     )
 
 
-class DrainForm(forms.Form):
+class DrainForm(PlainForm):
     """Let a Node take no new bookings, or take them again."""
 
     draining = forms.BooleanField(required=False)

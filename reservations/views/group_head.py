@@ -27,13 +27,14 @@ from reservations.snapshots.usage import usage_by_membership
 from reservations.views.access import reader
 from reservations.views.group import MemberUse, group_of
 from reservations.views.tree_rows import Unreadable, read_shares
+from telemetry.plain_forms import PlainForm
 
 MEMBERS_PER_PAGE = 50
 LOW_ROWS = 20
 NO_USE = HeldUse()
 
 
-class GroupForm(forms.Form):
+class GroupForm(PlainForm):
     """Which group, how far back, and what counts as little used."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)

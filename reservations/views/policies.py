@@ -24,6 +24,7 @@ from reservations.services import policies
 from reservations.services.policies import Look
 from reservations.snapshots.governing import effects
 from reservations.views.access import operator_required, reader
+from telemetry.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
 REASON_LENGTH = 200
@@ -110,6 +111,7 @@ def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
     model = policies.MODELS[which]
     made = modelform_factory(
         model,
+        form=PlainModelForm,
         fields=[rule.name for rule in rules],
         widgets={rule.name: _widget(rule) for rule in rules},
     )

@@ -14,6 +14,7 @@ from reservations.domain.replay.site import (
 from reservations.models import Account
 from reservations.services import replays
 from telemetry.models import Pool
+from telemetry.plain_forms import PlainForm
 
 HOUR = 3600
 DAYS = (30, 7, 90)
@@ -32,7 +33,7 @@ TITLES = {
 }
 
 
-class SpanForm(forms.Form):
+class SpanForm(PlainForm):
     """Which past is looked at, and how."""
 
     days = forms.TypedChoiceField(
@@ -75,7 +76,7 @@ class ReplayForm(SpanForm):
         return {name: round(self.cleaned_data[name] * HOUR) for name in EDITABLE}
 
 
-class AccountsForm(forms.Form):
+class AccountsForm(PlainForm):
     """Shares and quotas of some Accounts, as they are or as they might be."""
 
     def __init__(self, accounts: list[Account], *args: Any, **kwargs: Any) -> None:

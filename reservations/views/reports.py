@@ -40,6 +40,7 @@ from reservations.views.access import (
 from telemetry.domain.sheet import tame
 from telemetry.domain.units import HOUR_SECONDS
 from telemetry.models import Pool
+from telemetry.plain_forms import PlainForm
 
 PAGE_ROWS = 50
 BARS = 12
@@ -136,7 +137,7 @@ def _choice(words: Sequence[str]) -> forms.ChoiceField:
     return forms.ChoiceField(required=False, choices=[(word, word) for word in words])
 
 
-class ReportForm(forms.Form):
+class ReportForm(PlainForm):
     """Which months, by what, of whom, in which order."""
 
     since = MonthField(required=False)

@@ -18,6 +18,7 @@ from reservations.models import Account, Membership, TreeChange, TreeChangeRow
 from reservations.services import accounts
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_words import FIELD_WORDS, Names, value_words
+from telemetry.plain_forms import PlainForm
 
 CHANGES_PER_PAGE = 15
 ROWS_SHOWN = 6
@@ -26,7 +27,7 @@ Line = tuple[str, list[tuple[str, str, str]], bool]
 """Name of a row, (field, before, after) of it, and whether it was new."""
 
 
-class ChangesForm(forms.Form):
+class ChangesForm(PlainForm):
     """Which changes: of one Account with its members, of one kind, by somebody."""
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)

@@ -8,6 +8,7 @@ from django.core.validators import RegexValidator, validate_slug
 
 from reservations.domain.editing import LOGIN, MOST_SHARES
 from reservations.views.tree_rows import Unreadable, read_day, read_quota
+from telemetry.plain_forms import PlainForm
 
 login_valid = RegexValidator(
     rf"^{LOGIN.pattern}$", "Letters, digits and @ . + - _ only."
@@ -53,7 +54,7 @@ class LastDayField(forms.CharField):
             raise ValidationError(str(error)) from error
 
 
-class AccountForm(forms.Form):
+class AccountForm(PlainForm):
     """A new Account below the one that is shown."""
 
     name = forms.CharField(max_length=63, validators=[validate_slug])
@@ -62,7 +63,7 @@ class AccountForm(forms.Form):
     quota_gpu_seconds = HoursField(label="Quota, weighted GPU-h in 7 days")
 
 
-class MemberForm(forms.Form):
+class MemberForm(PlainForm):
     """A new member; with a sponsor and a last day: a guest."""
 
     user = forms.CharField(max_length=150, label="Login", validators=[login_valid])
@@ -83,7 +84,7 @@ class MemberForm(forms.Form):
         return self.cleaned_data["sponsor"] or None
 
 
-class ReasonForm(forms.Form):
+class ReasonForm(PlainForm):
     """Why; kept in the history and the audit log."""
 
     reason = forms.CharField(max_length=100)

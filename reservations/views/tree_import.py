@@ -32,6 +32,7 @@ from reservations.snapshots.logins import people
 from reservations.snapshots.tree import read_tree
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_draft import preview_of
+from telemetry.plain_forms import PlainForm
 
 ERRORS_SHOWN = 100
 
@@ -71,7 +72,7 @@ def _lines(errors: Sequence[RowError]) -> list[str]:
     return [str(error) for error in sorted(errors, key=lambda e: (e.row, e.column))]
 
 
-class ImportForm(forms.Form):
+class ImportForm(PlainForm):
     """A file, or the text of one that was looked at before."""
 
     file = forms.FileField(required=False, allow_empty_file=True)

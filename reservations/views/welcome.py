@@ -16,12 +16,13 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.domain.errors import NotFound
 from reservations.services import invitations
+from telemetry.plain_forms import PlainForm
 
 KEY = "invitation"
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
-class PasswordForm(forms.Form):
+class PasswordForm(PlainForm):
     """A new password, twice."""
 
     password = forms.CharField(max_length=200, strip=False)

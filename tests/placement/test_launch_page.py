@@ -118,8 +118,8 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
     ("changes", "words"),
     [
         ({"name": " "}, "Give the job a name"),
-        ({"what": "nosuch"}, "not one of the available choices"),
-        ({"reservation": "999999"}, "Select a valid choice"),
+        ({"what": "nosuch"}, "Choose one of the values"),
+        ({"reservation": "999999"}, "Choose one of the values"),
         ({"what": "script", "script": "  "}, "Paste the script"),
         ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
         ({"plan": "424242"}, "That plan is gone"),

@@ -179,7 +179,7 @@ def test_somebody_elses_file_cannot_be_chosen(student, carol):
     )
     data = typed(source="file", model=str(row.pk))
     html = student.post("/plan/", data, headers=HTMX).content.decode()
-    assert "not one of the available choices" in error_of(html, "model")
+    assert "Choose one of the values in the list" in error_of(html, "model")
 
 
 def test_uploads_are_counted_for_all_processes_together(student, monkeypatch):
@@ -320,7 +320,9 @@ def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, g
     now = timezone.now()
     his = make_reservation(bob, gpus[:1], now, now + timedelta(hours=1))
     html = student.post("/plan/", typed(reservation=str(his.pk)), headers=HTMX)
-    assert "not one of the available" in error_of(html.content.decode(), "reservation")
+    assert "Choose one of the values in the list" in error_of(
+        html.content.decode(), "reservation"
+    )
 
 
 def test_the_page_asks_the_database_no_more_for_more_gpus(

@@ -88,7 +88,7 @@ def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("least_samples", 1, "greater than or equal to 2"),
+        ("least_samples", 1, "Enter 2 or more"),
         ("xid_warning", "79", "names 79, which is critical"),
         ("xid_critical", "forty-eight", "no XID"),
         ("stop_after_seconds", 5, "comes before the warning"),

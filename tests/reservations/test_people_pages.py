@@ -54,7 +54,7 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
 
     assert "may use it now" in said(post(own, "share/", user="bob"))
     assert "There is no member “carol”" in said(post(own, "share/", user="carol"))
-    assert "With whom: This field is required" in said(post(own, "share/"))
+    assert "With whom: Fill this in" in said(post(own, "share/"))
     shown = mate.get(path).content.decode()
     assert "Shared with you" in shown and "Give back a part" not in shown
     assert "You may not share" in said(post(mate, "share/", user="bob"))

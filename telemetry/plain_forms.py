@@ -1,0 +1,182 @@
+"""Forms whose refusals are written for people.
+
+Every form of the project derives from one of these two classes. They replace Django's
+sentences ("Ensure this value is less than or equal to 5.", "Select a valid choice.")
+by plain ones that say what to enter. A sentence that a field brings itself stays.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django import forms
+from django.core import validators
+
+MOST_BOUND_SHOWN = 10**9
+"""A larger bound is a technical limit, which helps nobody to type the right number."""
+
+
+class PlainErrors(forms.BaseForm):
+    """Mixin: a form that says in plain words what is wrong."""
+
+    def full_clean(self) -> None:
+        """Validate, with plain sentences on every field, late ones included."""
+        for field in self.fields.values():
+            _speak_plainly(field)
+        super().full_clean()
+        # Some checks of Django do not look at the field's own sentences.
+        for errors in self.errors.as_data().values():
+            for error in errors:
+                error.message = _OF_VALIDATORS.get(str(error.message), error.message)
+
+
+def _speak_plainly(field: forms.Field) -> None:
+    """Replace Django's sentences of a field, and of the fields that it consists of."""
+    own = {
+        code: text
+        for code, text in field.error_messages.items()
+        if text != _DJANGO.get((_first_class(field, code) or forms.Field, code))
+    }
+    field.error_messages = plain_messages(field) | own
+    for part in getattr(field, "fields", ()):
+        _speak_plainly(part)
+
+
+class PlainForm(PlainErrors, forms.Form):
+    """A form with plain errors."""
+
+
+class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
+    """A form of a row, with plain errors, those of the model's fields included."""
+
+    def full_clean(self) -> None:
+        """Validate. The row's own bounds may be stricter than the form field's."""
+        for field in self.fields.values():
+            field.error_messages |= {
+                "min_value": "Enter %(limit_value)s or more.",
+                "max_value": "Enter %(limit_value)s or less.",
+            }
+        super().full_clean()
+
+
+def _first_class(field: forms.Field, code: str) -> type | None:
+    """Return the class whose default sentence a field has for an error."""
+    for kind in type(field).__mro__:
+        if code in vars(kind).get("default_error_messages", {}):
+            return kind
+    return None
+
+
+def _defaults(kind: type[forms.Field]) -> Iterator[tuple[tuple[type, str], str]]:
+    for code, text in vars(kind).get("default_error_messages", {}).items():
+        yield (kind, code), text
+    for below in kind.__subclasses__():
+        if below.__module__.startswith("django."):
+            yield from _defaults(below)
+
+
+_OF_VALIDATORS = {
+    str(validators.ProhibitNullCharactersValidator.message): "Remove the null "
+    "characters.",
+    str(validators.validate_slug.message): "Use letters, figures, hyphens and "
+    "underscores only.",
+    str(validators.validate_email.message): "Enter a mail address, such as "
+    "name@example.org.",
+    str(validators.URLValidator.message): "Enter an address, such as "
+    "https://example.org/.",
+}
+"""Django's sentence of a validator to a plain one."""
+_DJANGO = dict(_defaults(forms.Field))
+"""Django's class of field and error to its sentence."""
+
+
+def plain_messages(field: forms.Field) -> dict[str, Any]:
+    """Return error to sentence for a field.
+
+    Pages show each sentence beside its field's label, so it does not repeat the label.
+    The names are Django's codes; ``%(value)s`` and the like are filled in by Django.
+
+    >>> plain_messages(forms.IntegerField(min_value=1, max_value=5))["invalid"]
+    'Enter a whole number from 1 to 5.'
+    >>> plain_messages(forms.CharField())["required"]
+    'Fill this in.'
+    """
+    found = {
+        "required": "Fill this in.",
+        "max_length": "Use %(limit_value)d characters at most; "
+        "there are %(show_value)d.",
+        "min_length": "Use %(limit_value)d characters or more; "
+        "there are %(show_value)d.",
+        "null_characters_not_allowed": "Remove the null characters.",
+        "unique": "There is already one of this name or number.",
+    }
+    if isinstance(field, forms.IntegerField | forms.FloatField | forms.DecimalField):
+        found |= _number_messages(field)
+    elif isinstance(field, forms.FileField):
+        found |= {
+            "required": "Choose a file.",
+            "invalid": "No file arrived. Choose it again.",
+            "missing": "No file arrived. Choose it again.",
+            "empty": "The file is empty.",
+            "max_length": "The file's name is too long: "
+            "use %(max)d characters at most.",
+            "contradiction": "Either choose a file or remove the one there is.",
+        }
+    elif isinstance(field, forms.ChoiceField | forms.ModelChoiceField):
+        found |= {
+            "required": "Choose a value.",
+            "invalid_choice": "Choose one of the values in the list.",
+            "invalid_list": "Choose values from the list.",
+            "invalid_pk_value": "Choose values from the list.",
+            "list": "Choose values from the list.",
+        }
+    elif (example := _example(field)) is not None:
+        codes = ("invalid", "overflow", "incomplete", "invalid_date", "invalid_time")
+        found |= dict.fromkeys(codes, f"Enter {example}.")
+    return found
+
+
+def _number_messages(field: Any) -> dict[str, str]:
+    what = "a whole number" if isinstance(field, forms.IntegerField) else "a number"
+    least, most = _bound(field.min_value), _bound(field.max_value)
+    if least and most:
+        words = f"Enter {what} from {least} to {most}."
+    elif least:
+        words = f"Enter {what}, {least} or more."
+    elif most:
+        words = f"Enter {what}, {most} or less."
+    else:
+        words = f"Enter {what}."
+    found = dict.fromkeys(("invalid", "min_value", "max_value"), words)
+    if not most:
+        found["max_value"] = "This number is too large."
+    found["step_size"] = "Enter a multiple of %(limit_value)s."
+    digits = "Use fewer digits."
+    return found | dict.fromkeys(
+        ("max_digits", "max_decimal_places", "max_whole_digits"), digits
+    )
+
+
+def _bound(bound: Any) -> str:
+    """Return a bound in figures; "" for none, or one that nobody reaches."""
+    value = bound() if callable(bound) else bound
+    if value is None or abs(value) > MOST_BOUND_SHOWN:
+        return ""
+    return f"{int(value):,}" if value == int(value) else f"{value:,}"
+
+
+def _example(field: forms.Field) -> str | None:
+    """Return what to enter, with an example; None: the field takes any text."""
+    kinds: tuple[tuple[type[forms.Field], str], ...] = (
+        (forms.EmailField, "a mail address, such as name@example.org"),
+        (forms.URLField, "an address, such as https://example.org/"),
+        (forms.SlugField, "letters, figures, hyphens and underscores only"),
+        (forms.SplitDateTimeField, "a date and a time, such as 2026-11-21 14:00"),
+        (forms.DateTimeField, "a date and a time, such as 2026-11-21 14:00"),
+        (forms.DateField, "a date, such as 2026-11-21"),
+        (forms.TimeField, "a time, such as 14:00"),
+        (forms.DurationField, "a length of time, such as 04:00:00"),
+        (forms.JSONField, "valid JSON"),
+        (forms.UUIDField, "a UUID"),
+        (forms.GenericIPAddressField, "an IP address, such as 192.0.2.1"),
+    )
+    return next((words for kind, words in kinds if isinstance(field, kind)), None)
