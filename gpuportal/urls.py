@@ -9,6 +9,7 @@ from gpuportal.api import api
 from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz
+from gpuportal.help_pages import help_page, help_terms
 from gpuportal.metrics import metrics
 from gpuportal.serve_door import admit
 
@@ -19,6 +20,8 @@ urlpatterns = [
     path("board/minute", views.board_minute, name="board-minute"),
     path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
+    path("help/", help_page, name="help"),
+    path("help/terms.json", help_terms, name="help-terms"),
     path("search", views.search, name="search"),
     path("bell", bell, name="bell"),
     path("alerts/", alert_views.alert_list, name="alerts"),

@@ -1,6 +1,6 @@
 """The operator's desk: people, accounts, quotas, the policy; and what is written.
 
-Quotas are edited in weighted GPU-hours. Every act asks for a reason and goes
+Quotas are edited in credits. Every act asks for a reason and goes
 into the audit log; quotas and the policy keep their history besides. The
 ledger and the audit log are only read: the database refuses anything else.
 """
@@ -46,7 +46,7 @@ REASON_LENGTH = 100
 
 
 class GpuHoursField(forms.FloatField):
-    """Weighted GPU-hours on screen, whole weighted GPU-seconds in the row."""
+    """Credits on screen, whole weighted GPU-seconds in the row."""
 
     def prepare_value(self, value: Any) -> Any:
         """Turn the row's seconds into hours; what was typed stays typed."""
@@ -105,7 +105,7 @@ class AuditedAdmin(AuditedActs):
         """Edit quotas in hours."""
         if db_field.name == "quota_gpu_seconds":
             return GpuHoursField(
-                label="Quota, weighted GPU-hours",
+                label="Quota, credits",
                 min_value=0,
                 max_value=10**9,
                 required=not db_field.blank,
@@ -208,7 +208,7 @@ class AccountAdmin(TreeAdmin):
     list_select_related = ("parent",)
     search_fields = ("name", "title")
 
-    @admin.display(description="quota, GPU-h")
+    @admin.display(description="quota, credits")
     def quota_hours(self, account: Account) -> str:
         """Show the quota; a dash where it is the members' sum."""
         return _hours_or_dash(account.quota_gpu_seconds)
@@ -224,7 +224,7 @@ class MembershipAdmin(TreeAdmin):
     search_fields = ("user__username", "user__display_name", "account__name")
     autocomplete_fields = ("user", "account")
 
-    @admin.display(description="quota, GPU-h")
+    @admin.display(description="quota, credits")
     def quota_hours(self, membership: Membership) -> str:
         """Show the quota; a dash where it is the site's."""
         return _hours_or_dash(membership.quota_gpu_seconds)
@@ -324,9 +324,9 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
     search_fields = ("membership__user__username", "reason")
     show_full_result_count = False
 
-    @admin.display(description="GPU-h")
+    @admin.display(description="credits")
     def hours(self, entry: LedgerEntry) -> str:
-        """Show the amount in weighted GPU-hours."""
+        """Show the amount in credits."""
         return hours_text(entry.gpu_seconds)
 
 

@@ -49,7 +49,7 @@ def counted_now(user: User, *, writes: bool) -> datetime:
 
 
 def hours_of(gpu_seconds: int) -> float:
-    """Return weighted GPU-hours, to the thousandth."""
+    """Return credits (weighted GPU-hours), to the thousandth."""
     return round(gpu_seconds / 3600, 3)
 
 

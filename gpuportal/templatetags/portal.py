@@ -3,14 +3,18 @@
 from datetime import UTC, datetime
 
 from django import template
+from django.template.context import Context
 from django.templatetags.static import static
+from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from gpuportal.glossary import TERMS
 from placement.domain.words import error_words, seconds
 from placement.live import progress_facts
 from placement.models import Job
+from reservations.domain.words import credits_text, hours_text
 from telemetry.domain import units
 
 register = template.Library()
@@ -18,6 +22,8 @@ register = template.Library()
 register.filter("gib", units.format_gib)
 register.filter("bytes", units.format_bytes)
 register.filter("gpu_hours", units.format_gpu_hours)
+register.filter("credits", credits_text)
+register.filter("credits_figure", hours_text)
 register.filter("little", units.little)
 register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
@@ -82,3 +88,75 @@ def when(at: datetime | None, form: str = "relative") -> SafeString | str:
         form,
         f"{shown:%a} {shown.day} {shown:%b %Y, %H:%M}",
     )
+
+
+@register.simple_tag(takes_context=True)
+def term(context: Context, key: str, text: str = "") -> SafeString | str:
+    """Return a word of the glossary as a button that explains it.
+
+    The explanation itself is printed once a page, by ``{% term_cards %}`` of
+    ``base.html``. In a fragment ``static/js/terms.js`` fetches it on the first press,
+    and it adds the site's prices to the words that have some.
+
+    Args:
+        context: the template's; without a request the bare word is returned.
+        key: a key of ``glossary.TERMS``; an unknown one raises KeyError.
+        text: shown instead of the word, for example "flex, now safe".
+    """
+    found = TERMS[key]
+    cards = _cards(context)
+    if cards is None:
+        return text or found.word
+    if key not in cards:
+        cards[key] = (found.word, found.text, f"{reverse('help')}#{key}")
+    return format_html(
+        '<button type="button" class="term" popovertarget="term-{}" data-term="{}">'
+        "{}</button>",
+        key,
+        key,
+        text or found.word,
+    )
+
+
+@register.simple_tag(takes_context=True)
+def price(context: Context, gpu_seconds: int, sum_text: str, key: str) -> str:
+    """Return a cost in credits as a button that shows how it comes about.
+
+    Args:
+        context: the template's; without a request the bare cost is returned.
+        gpu_seconds: the cost in weighted GPU-seconds.
+        sum_text: as ``reservations.domain.words.price_sum`` writes it.
+        key: unique on the page, for example the Reservation's number.
+    """
+    shown = credits_text(gpu_seconds)
+    cards = _cards(context)
+    if cards is None:
+        return shown
+    name = f"price-{key}"
+    cards[name] = ("price", sum_text, f"{reverse('help')}#credits")
+    return format_html(
+        '<button type="button" class="term" popovertarget="term-{}">{}</button>',
+        name,
+        shown,
+    )
+
+
+@register.simple_tag(takes_context=True)
+def term_cards(context: Context) -> SafeString | str:
+    """Return the explanations of all words that this page has marked."""
+    return format_html_join(
+        "",
+        '<div popover id="term-{0}" class="term-card" data-card="{0}"><p><strong>{1}</strong> {2}</p>'
+        '<a href="{3}">More in Help</a></div>',
+        ((key, *card) for key, card in (_cards(context) or {}).items()),
+    )
+
+
+def _cards(context: Context) -> dict[str, tuple[str, str, str]] | None:
+    """Return the page's cards by key: (word, text, address); None without a page."""
+    request = getattr(context, "request", None) or context.get("request")
+    if request is None:
+        return None
+    if not hasattr(request, "term_cards"):
+        request.term_cards = {}
+    return request.term_cards

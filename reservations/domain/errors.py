@@ -24,6 +24,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.calendar import Slot
+from reservations.domain.words import credits_text as credits_text
 from reservations.domain.words import hours_text as hours_text
 from reservations.domain.words import time_text as time_text
 from telemetry.domain.units import format_duration
@@ -213,7 +214,7 @@ class QuotaExceeded(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         start, end = self.window_start, self.window_end
         fits = (
-            f"{hours_text(self.fits_gpu_seconds)} h would fit as firm."
+            f"{credits_text(self.fits_gpu_seconds)} would fit as firm."
             if self.fits_gpu_seconds
             else "Nothing more fits there as firm."
         )
@@ -221,7 +222,7 @@ class QuotaExceeded(Refusal):
             f"Firm is not possible: {time_text(start, zone)} to "
             f"{time_text(end, zone)} would hold "
             f"{hours_text(self.would_hold_gpu_seconds)} of {self._whose()} "
-            f"{hours_text(self.quota_gpu_seconds)} weighted GPU-hours. {fits}"
+            f"{credits_text(self.quota_gpu_seconds)}. {fits}"
         )
 
 

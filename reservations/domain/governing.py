@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 from typing import ClassVar
 
 from reservations.domain.errors import BookingError
-from reservations.domain.words import hours_text
+from reservations.domain.words import credits_text
 
 Changes = Mapping[str, tuple[object, object]]
 """(before, after) by field."""
@@ -83,7 +83,7 @@ def unit_of(name: str) -> str:
 
 
 def words_of(name: str, value: object) -> str:
-    """Return a value as people say it: "14 days", "40 GPU-h", "yes".
+    """Return a value as people say it: "14 days", "40 credits", "yes".
 
     >>> words_of("freeze_seconds", 43200), words_of("release_idle", False)
     ('12 h', 'no')
@@ -91,7 +91,7 @@ def words_of(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and name.endswith("_gpu_seconds"):
-        return f"{hours_text(value)} weighted GPU-hours"
+        return credits_text(value)
     if isinstance(value, int) and name.endswith("_seconds"):
         return exact_duration(value)
     if isinstance(value, str):

@@ -66,7 +66,7 @@ def read_shares(text: str) -> int:
 
 
 def read_hours(text: str) -> int | None:
-    """Read weighted GPU-hours as seconds; empty: none of its own."""
+    """Read credits as weighted GPU-seconds; empty: none of its own."""
     if not text:
         return None
     try:

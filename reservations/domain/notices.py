@@ -24,7 +24,7 @@ from reservations.domain.sharing import (
     series_conflict_words,
 )
 from reservations.domain.told import Told, Words
-from reservations.domain.words import hours_text, time_text
+from reservations.domain.words import credits_text, time_text
 
 
 def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def displaced_text(
             f"as flex. {side} used {own} times the share, without it; "
             f"the other side {other} times, with it."
         )
-    back = hours_text(detail["refund_gpu_seconds"])
-    return f"{went}, {why} Full refund: {back} weighted GPU-hours."
+    back = credits_text(detail["refund_gpu_seconds"])
+    return f"{went}, {why} Full refund: {back}."
 
 
 def _displaced(told: Told) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from reservations.domain.words import hours_text, time_text
+from reservations.domain.words import credits_text, time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Told:
         return f"{at.astimezone(self.zone):%H:%M}"
 
     def hours(self, name: str) -> str:
-        """Return stored GPU-seconds as "12 weighted GPU-hours"; "" for none."""
+        """Return stored GPU-seconds as "12 credits"; "" for none."""
         found = self.detail.get(name)
-        return f"{hours_text(int(found))} weighted GPU-hours" if found else ""
+        return credits_text(int(found)) if found else ""
 
 
 Words = Callable[[Told], str]

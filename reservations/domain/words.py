@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 from telemetry.domain.units import gpu_hours, little
 
 
 def hours_text(gpu_seconds: int) -> str:
-    """Return weighted GPU-hours for a sentence: one decimal, or as little as it is.
+    """Return the figure of hours or credits for a sentence: one decimal at most.
 
     >>> hours_text(165_600), hours_text(5_400), hours_text(60)
     ('46', '1.5', '0.02')
@@ -26,3 +27,41 @@ def time_text(at: datetime, zone: tzinfo) -> str:
     """
     local = at.astimezone(zone)
     return f"{local:%a} {local.day} {local:%b %H:%M}"
+
+
+def credits_text(gpu_seconds: int) -> str:
+    """Return a cost or quota in credits, as it is shown.
+
+    Args:
+        gpu_seconds: weighted GPU-seconds. 3,600 of them are one credit.
+
+    >>> credits_text(288_000), credits_text(3_600), credits_text(60), credits_text(0)
+    ('80 credits', '1 credit', '0.02 credits', '0 credits')
+    """
+    figure = hours_text(gpu_seconds)
+    return f"{figure} credit" if figure in {"1", "-1"} else f"{figure} credits"
+
+
+def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> str:
+    """Return how a cost comes about, as a sum that people can check.
+
+    Args:
+        parts: class, unweighted GPU-seconds and weight of each class held.
+        cost_gpu_seconds: the whole cost in weighted GPU-seconds. What it exceeds the
+            parts by is the surcharge of peak hours.
+
+    >>> price_sum([("A100", 28_800, 10)], 288_000)
+    '8 GPU-hours × 10 (A100) = 80 credits'
+    >>> price_sum([("A100", 3_600, 10), ("A40", 7_200, 3)], 64_800)
+    '1 GPU-hour × 10 (A100) + 2 GPU-hours × 3 (A40) + 2 for peak hours = 18 credits'
+    """
+    terms = []
+    for gpu_class, seconds, weight in parts:
+        hours = hours_text(seconds)
+        unit = "GPU-hour" if hours == "1" else "GPU-hours"
+        terms.append(f"{hours} {unit} × {weight} ({gpu_class})")
+    surcharge = cost_gpu_seconds - sum(each[1] * each[2] for each in parts)
+    if surcharge > 0:
+        terms.append(f"{hours_text(surcharge)} for peak hours")
+    returned = f" − {hours_text(-surcharge)} returned" if surcharge < 0 else ""
+    return f"{' + '.join(terms)}{returned} = {credits_text(cost_gpu_seconds)}"

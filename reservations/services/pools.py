@@ -133,7 +133,7 @@ def set_pool_quota(
         quota_gpu_seconds is not None
         and not 0 <= quota_gpu_seconds <= MOST_HOURS * 3600
     ):
-        raise DeskInvalid({"quota": f"Between 0 and {MOST_HOURS} weighted GPU-hours."})
+        raise DeskInvalid({"quota": f"Between 0 and {MOST_HOURS} credits."})
     with transaction.atomic(durable=True):
         pool = _pool(pool_id)
         if membership_id is not None:

@@ -48,11 +48,9 @@ class CourseForm(PlainForm):
     title = forms.CharField(max_length=120, required=False)
     parent = forms.CharField(max_length=63, required=False, label="Below the account")
     shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=10)
-    quota_gpu_seconds = HoursField(
-        label="Quota of the course, weighted GPU-h in 7 days"
-    )
+    quota_gpu_seconds = HoursField(label="Quota of the course, credits in any 7 days")
     member_quota_gpu_seconds = HoursField(
-        label="Quota of each student, weighted GPU-h in 7 days"
+        label="Quota of each student, credits in any 7 days"
     )
     head = forms.CharField(max_length=150, required=False, label="Led by (login)")
     ends_at = LastDayField(label="Last day")

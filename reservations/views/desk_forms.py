@@ -207,7 +207,7 @@ class PoolQuotaForm(PlainForm):
         max_length=150,
         label="Of one member (login); empty: of the account",
     )
-    quota_gpu_seconds = HoursField(label="Weighted GPU-h in 7 days; empty: no limit")
+    quota_gpu_seconds = HoursField(label="Credits in any 7 days. Empty: no limit")
     reason = forms.CharField(max_length=REASON_LENGTH)
 
     def clean(self) -> dict[str, Any]:

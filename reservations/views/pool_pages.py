@@ -17,6 +17,7 @@ from django.views.decorators.http import (
 from reservations.domain.desk import DeskInvalid
 from reservations.domain.peaktext import DAYS, hours_text
 from reservations.domain.prices import PeakHours, read_peak
+from reservations.domain.words import credits_text
 from reservations.models import Account, AuditEntry, PoolQuota
 from reservations.services import pools
 from reservations.services.pools import PoolEdit
@@ -254,7 +255,7 @@ def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str
 
 
 def _hours(seconds: int | None) -> str:
-    return "no limit" if seconds is None else f"{seconds / 3600:g} GPU-h"
+    return "no limit" if seconds is None else credits_text(seconds)
 
 
 def _said(value: object, names: dict[int, str]) -> str:

@@ -24,7 +24,7 @@ MOST_ACCOUNTS = 40
 TITLES = {
     "quota_gpu_seconds": (
         "Quota",
-        "weighted GPU-hours in any 7 days of a member without a quota of their own",
+        "credits in any 7 days of a member without a quota of their own",
     ),
     "half_life_seconds": ("Half-life", "hours after which past use counts half"),
     "freeze_seconds": ("Freeze", "hours before its start that nobody can take flex"),

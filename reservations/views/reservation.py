@@ -9,8 +9,8 @@ from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations.domain.errors import hours_text, time_text
 from reservations.domain.lifecycle import State
+from reservations.domain.words import credits_text, hours_text, price_sum, time_text
 from reservations.forms import wall
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.snapshots.calendar import Reader, iso
@@ -40,7 +40,7 @@ def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
     return (
         f"The fullest 7 days {days} then held "
         f"{hours_text(int(quota['held_gpu_seconds']))} of {whose} "
-        f"{hours_text(int(quota['quota_gpu_seconds']))} weighted GPU-hours."
+        f"{credits_text(int(quota['quota_gpu_seconds']))}."
     )
 
 
@@ -62,7 +62,7 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
         words.append(
             f"As firm, 7 days would have held "
             f"{hours_text(int(refused['would_hold_gpu_seconds']))} of "
-            f"{hours_text(int(refused['quota_gpu_seconds']))} weighted GPU-hours."
+            f"{credits_text(int(refused['quota_gpu_seconds']))}."
         )
     for number, quota in enumerate(decision.get("quotas", [])):
         whose = f"{quota.get('account', '')}’s" if number else owner
@@ -72,7 +72,7 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
         refund = sum(int(one["refund_gpu_seconds"]) for one in gone)
         words.append(
             f"It displaced {len(gone)} flex booking{'s' if len(gone) > 1 else ''} of "
-            f"others, which got {hours_text(refund)} weighted GPU-hours back."
+            f"others, which got {credits_text(refund)} back."
         )
     return words or ["It was decided before the portal kept its reasons."]
 
@@ -114,6 +114,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "looming": looming_for(found, now) if own else None,
             "ledger": _ledger(found) if may_see_ledger else None,
             "words": decision_words(found, own=own) if may_see_ledger else [],
+            "price_sum": _price_sum(found, allocations),
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
@@ -157,6 +158,20 @@ def _past(
             per_gpu=len(gpus) > 1,
         ),
     }
+
+
+def _price_sum(found: Reservation, allocations: list[Allocation]) -> str:
+    """Return the sum behind the cost; the cost alone without GPUs."""
+    if not allocations:
+        return credits_text(found.cost_gpu_seconds)
+    held: dict[str, tuple[int, int]] = {}
+    for one in allocations:
+        pool = one.gpu.pool
+        seconds, _ = held.get(pool.gpu_class, (0, 0))
+        length = int((one.end - one.start).total_seconds())
+        held[pool.gpu_class] = (seconds + length, pool.weight)
+    parts = [(name, seconds, weight) for name, (seconds, weight) in held.items()]
+    return price_sum(parts, found.cost_gpu_seconds)
 
 
 def _by_node(allocations: list[Any]) -> list[dict[str, Any]]:

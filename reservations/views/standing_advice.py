@@ -11,13 +11,12 @@ from reservations.domain.fairshare import Ranking, decayed_gpu_seconds
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.window import unix
-from reservations.domain.words import hours_text, time_text
+from reservations.domain.words import credits_text, time_text
 from reservations.models import Membership, Reservation
 from reservations.services.standing import MembershipStanding
 from reservations.snapshots.facts import account_path
 from reservations.snapshots.projection import ranking_then
 from reservations.snapshots.usage import fair_tree, usage_by_membership
-from telemetry.domain.units import format_gpu_hours
 
 LOOK_AHEAD = timedelta(days=7)
 MOST_BOOKINGS = 3
@@ -69,8 +68,8 @@ def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator
         if better < place:
             when = time_text(row.start, timezone.get_current_timezone())
             yield (
-                f"Giving back {when} ({hours_text(row.cost_gpu_seconds)} weighted "
-                f"GPU-hours, reservation {row.pk}) would raise the place to "
+                f"Giving back {when} ({credits_text(row.cost_gpu_seconds)}"
+                f", reservation {row.pk}) would raise the place to "
                 f"{ordinal(better)}."
             )
     booked = sum(row.cost_gpu_seconds for row in rows)
@@ -81,10 +80,7 @@ def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator
             if better != place
             else "The place would be the same without them."
         )
-        yield (
-            f"{format_gpu_hours(booked)} (weighted) are booked ahead and count as "
-            f"used. {moves}"
-        )
+        yield (f"{credits_text(booked)} are booked ahead and count as used. {moves}")
 
 
 def _waiting(
@@ -132,7 +128,7 @@ def _rival_words(
     who = "You" if own and parted[0][0] == "member" else here.title
     return (
         f"Next ahead is {name}. {who} would pass with "
-        f"{format_gpu_hours(max(seconds, 3600 / 10))} (weighted) less use."
+        f"{credits_text(round(max(seconds, 3600 / 10)))} less use."
     )
 
 

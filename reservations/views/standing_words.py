@@ -39,7 +39,7 @@ class QuotaDay:
 
     @property
     def left_hours(self) -> int:
-        """Return whole weighted GPU-hours that can still be booked."""
+        """Return whole credits that can still be booked."""
         return self.left_gpu_seconds // 3600
 
 

@@ -60,7 +60,7 @@ class AccountForm(PlainForm):
     name = forms.CharField(max_length=63, validators=[validate_slug])
     title = forms.CharField(max_length=120, required=False)
     shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
-    quota_gpu_seconds = HoursField(label="Quota, weighted GPU-h in 7 days")
+    quota_gpu_seconds = HoursField(label="Quota, credits in any 7 days")
 
 
 class MemberForm(PlainForm):
@@ -72,7 +72,7 @@ class MemberForm(PlainForm):
     )
     mail = forms.EmailField(required=False, label="Mail, where the login is new")
     shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
-    quota_gpu_seconds = HoursField(label="Quota, weighted GPU-h in 7 days")
+    quota_gpu_seconds = HoursField(label="Quota, credits in any 7 days")
     is_head = forms.BooleanField(required=False, label="Head of this account")
     sponsor = forms.CharField(
         max_length=150, required=False, label="Guest of (login of a member)"

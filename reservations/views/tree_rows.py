@@ -108,7 +108,7 @@ def _typed(name: str, fields: Mapping[str, Any], was: str) -> str:
 
 
 def hours(gpu_seconds: int | None) -> str:
-    """Return weighted GPU-seconds as the hours an input shows; "" for none."""
+    """Return weighted GPU-seconds as the credits that an input shows; "" for none."""
     return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.10g}"
 
 
@@ -130,7 +130,7 @@ def read_shares(text: str) -> int:
 
 
 def read_quota(text: str) -> int | None:
-    """Read weighted GPU-hours; empty: none of its own."""
+    """Read credits; empty: no quota of its own."""
     if not text.strip():
         return None
     try:

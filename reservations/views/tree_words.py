@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from reservations.domain.editing import Edited
-from reservations.domain.words import hours_text
+from reservations.domain.words import credits_text
 from reservations.models import Account, Membership, User
 
 FIELD_WORDS = {
@@ -100,7 +100,7 @@ def value_words(name: str, value: Any, names: Names) -> str:
     if name == "sponsor_pk":
         return names.users.get(value, f"user {value}")
     if name == "quota_gpu_seconds":
-        return f"{hours_text(value)} h"
+        return credits_text(value)
     if name.endswith("_at"):
         at = datetime.fromisoformat(value) if isinstance(value, str) else value
         return f"{timezone.localtime(at):%d %b %Y %H:%M}"

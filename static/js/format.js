@@ -36,6 +36,25 @@ export function energy(kwh) {
   return `${kwh.toFixed(kwh < 10 ? 2 : 0)} kWh`;
 }
 
+/** The figure of hours or credits: one decimal at most, little amounts by their first figure. */
+export function hoursFigure(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (Math.abs(value) >= 0.0001 && Math.abs(value) < 0.095) return String(Number(value.toPrecision(1)));
+  return value.toFixed(1).replace(/\.0$/, "");
+}
+
+/** Weighted GPU-hours as the API gives them: "80 credits", "1 credit". */
+export function credits(value) {
+  const figure = hoursFigure(value);
+  return figure === "1" || figure === "-1" ? `${figure} credit` : `${figure} credits`;
+}
+
+/** Unweighted GPU-hours: "8 GPU-hours". */
+export function gpuHours(value) {
+  const figure = hoursFigure(value);
+  return `${figure} GPU-hour${figure === "1" ? "" : "s"}`;
+}
+
 /** Megahertz as "1.41 GHz". */
 export function ghz(mhz) {
   return mhz === null || mhz === undefined ? UNKNOWN : `${(mhz / 1000).toFixed(2)} GHz`;

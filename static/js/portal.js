@@ -6,9 +6,14 @@ import "./time.js";
 import "./hues.js";
 import "./forms.js";
 import "./when.js";
+import "./terms.js";
 import { startBell } from "./notices/bell.js";
 import { startSearch } from "./search.js";
+import { startShortcuts } from "./shortcuts.js";
 
-startSearch();
+if (document.getElementById("search")) {
+  startSearch();
+  startShortcuts();
+}
 if (document.getElementById("bell")) startBell();
 if (document.getElementById("live-banner")) import("./banner.js");

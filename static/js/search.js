@@ -1,12 +1,10 @@
-// The search of the top bar: "/" or Ctrl-K, then arrows and Enter.
+// The search of the top bar: Ctrl-K ("/" is one of shortcuts.js), then arrows and Enter.
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
 
 const WAIT_MS = 120;
-const ICONS = { gpu: "gpu", node: "node", person: "user", job: "job", page: "page" };
-
-const typing = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
+const ICONS = { gpu: "gpu", node: "node", person: "user", job: "job", page: "page", reservation: "calendar" };
 
 class Search {
   constructor(input, list) {
@@ -81,12 +79,10 @@ class Search {
 
 export function startSearch() {
   const input = document.getElementById("search");
-  if (!input) return;
   new Search(input, document.getElementById("search-hits"));
   document.addEventListener("keydown", (event) => {
     const command = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k";
-    const slash = event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey && !typing(event.target);
-    if (!command && !slash) return;
+    if (!command) return;
     event.preventDefault();
     input.focus();
     input.select();

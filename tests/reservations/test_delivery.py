@@ -127,7 +127,7 @@ def test_quiet_hours_hold_back_and_end_in_one_digest(alice, mail):
     ((_, letter),) = mail.mails
     assert letter["Subject"].startswith("[GPU Portal] 2 notices: ")
     text = letter.get_content()
-    assert "Everything came back: 10 weighted GPU-hours." in text
+    assert "Everything came back: 10 credits." in text
     assert "ends at" not in text, "who reads it at seven is told nothing stale"
 
 

@@ -136,7 +136,7 @@ def test_the_decision_is_told_in_words(tree, alice):
     }
     made = make_reservation(alice, kind="flex", decision=decision)
     text = as_user(alice).get(f"/reservations/{made.pk}/").text
-    assert "46 of 40 weighted GPU-hours" in text
+    assert "46 of 40 credits" in text
     assert "34 of" in text
     assert "Tue 3 Mar 09:00" in text
 
@@ -240,7 +240,7 @@ def test_the_page_says_what_would_move_one_up(tree, alice, bob):
     charge(make_reservation(alice, state="ended"), 30 * HOUR)
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
     text = as_user(alice).get("/standing/").text
-    assert "Next ahead is Bob. You would pass with 20 GPU-h" in text
+    assert "Next ahead is Bob. You would pass with 20 credits" in text
 
 
 def test_where_names_are_hidden_the_rival_has_none(tree, alice, bob):

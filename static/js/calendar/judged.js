@@ -1,9 +1,10 @@
 // What booking the draft would mean: firm or flex, what it costs, what it leaves, how
 // the rank moves, what it displaces, until when and how likely others could take it.
 import { el } from "../dom.js";
+import { credits } from "../format.js";
 import { icon } from "../icons.js";
 import { levelRows } from "./level.js";
-import { figure, moment, ordinal, span } from "./words.js";
+import { moment, ordinal, span } from "./words.js";
 import { toWall } from "./zone.js";
 
 export function judgedNodes(answer, view) {
@@ -22,10 +23,10 @@ export function judgedNodes(answer, view) {
 }
 
 function facts(answer) {
-  const found = [["Cost, weighted", `${figure(answer.cost_gpu_hours)} GPU-h`]];
-  if (answer.peak_gpu_hours) found.push(["Of it, for peak hours", `${figure(answer.peak_gpu_hours)} GPU-h`]);
+  const found = [["Cost", credits(answer.cost_gpu_hours)]];
+  if (answer.peak_gpu_hours) found.push(["Of it, for peak hours", credits(answer.peak_gpu_hours)]);
   const left = answer.quota_left_gpu_hours;
-  if (left !== null && left !== undefined) found.push(["Firm quota left then", `${figure(left)} GPU-h`]);
+  if (left !== null && left !== undefined) found.push(["Firm quota left then", credits(left)]);
   if (answer.rank_before) {
     const [before, after] = [answer.rank_before, answer.rank_after];
     const moved = before === after ? `stays ${ordinal(after)} of ${answer.of}`
@@ -47,7 +48,7 @@ function displacedNode(gone, { config, nowWall }) {
   return el("div", { class: "displaced stack tight" },
     el("p", { class: "displaced-title" }, icon("displaced"), el("strong", { text: "It displaces" })),
     ...gone.map((one) => el("div", { class: "displaced-one" },
-      el("p", { text: `${one.user ?? one.account}’s flex ${span(wall(one.start), wall(one.end), nowWall())}: ${figure(one.gpu_hours)} GPU-h go back, and it waits again in its old place.` }),
+      el("p", { text: `${one.user ?? one.account}’s flex ${span(wall(one.start), wall(one.end), nowWall())}: ${credits(one.gpu_hours)} go back, and it waits again in its old place.` }),
       "own_level_fs" in one ? levelRows([
         [one.of_group ? "Your group, with this booking" : "You, with this booking", one.own_level_fs],
         [one.of_group ? "Their group, without theirs" : "They, without theirs", one.their_level_fs],

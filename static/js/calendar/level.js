@@ -1,5 +1,6 @@
 // How much of its share a side has used (1 / level_fs), and a quota, as small bars.
 import { el } from "../dom.js";
+import { credits } from "../format.js";
 import { figure } from "./words.js";
 
 const HOUR = 3600;
@@ -39,5 +40,5 @@ export function quotaBar(heldSeconds, quotaSeconds) {
   return el("div", { class: "quota-bar", "aria-hidden": "true", vars: {
     "--held": heldSeconds / most, "--quota": quotaSeconds / most,
   } }, el("span", { class: "quota-held" }), el("span", { class: "quota-line" }),
-  el("span", { class: "quota-words", text: `${figure(heldSeconds / HOUR)} of ${figure(quotaSeconds / HOUR)} GPU-h` }));
+  el("span", { class: "quota-words", text: `${figure(heldSeconds / HOUR)} of ${credits(quotaSeconds / HOUR)}` }));
 }

@@ -1,10 +1,10 @@
 // A refusal in the drawer: which rule, its numbers, both sides' use of their share,
 // the next slot that works, and the ways around it (a token, waiting).
 import { el } from "../dom.js";
-import { duration } from "../format.js";
+import { credits, duration } from "../format.js";
 import { icon } from "../icons.js";
 import { levelRows, quotaBar } from "./level.js";
-import { figure, gpuWords, moment, span } from "./words.js";
+import { gpuWords, moment, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
 
 const HOUR = 3600;
@@ -50,7 +50,7 @@ function numberNodes(numbers, { config, nowWall }) {
   const { would_hold_gpu_seconds: held, quota_gpu_seconds: quota } = numbers;
   if (held !== undefined && quota !== undefined) nodes.push(quotaBar(held, quota));
   if (numbers.fits_gpu_seconds !== undefined) {
-    facts.push(["Fits as firm", `${figure(numbers.fits_gpu_seconds / HOUR)} GPU-h`]);
+    facts.push(["Fits as firm", credits(numbers.fits_gpu_seconds / HOUR)]);
   }
   const from = numbers.flex_from;
   if (from && new Date(from) > new Date()) facts.push(["As flex from", wall(from)]);

@@ -1,13 +1,12 @@
 // Offers to the reader: what accepting would be is asked for when the page is open.
 import { api } from "../api.js";
-
-const hours = (number) => Number(number.toFixed(1));
+import { credits } from "../format.js";
 
 const words = (found) => {
   if (!found.ok) return `Not possible for you now: ${found.refusal.detail}`;
   const rank = found.rank_after ? ` Your rank: ${found.rank_before} to ${found.rank_after} of ${found.of}.` : "";
-  const left = found.quota_left_gpu_hours === null ? "" : `, ${hours(found.quota_left_gpu_hours)} of your quota left`;
-  return `For you it would be ${found.kind}: ${hours(found.cost_gpu_hours)} weighted GPU-hours${left}.${rank}`;
+  const left = found.quota_left_gpu_hours === null ? "" : `, ${credits(found.quota_left_gpu_hours)} of your quota left`;
+  return `For you it would be ${found.kind}: ${credits(found.cost_gpu_hours)}${left}.${rank}`;
 };
 
 for (const place of document.querySelectorAll("[data-outlook]")) {

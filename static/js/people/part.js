@@ -1,15 +1,16 @@
 // Giving back a part: what comes back and what it costs, before the button is pressed.
 import { api } from "../api.js";
+import { credits } from "../format.js";
 
 const WAIT_MS = 250;
 let timer = 0;
 let turn = 0;
 
 const words = (found) => {
-  const back = `${found.returned_gpu_hours} weighted GPU-hours come back`;
+  const back = `You get ${credits(found.returned_gpu_hours)} back`;
   return found.late_gpu_hours
-    ? `${back}. It costs at most ${found.late_gpu_hours}: hours within a day of now, less what others then hold.`
-    : `${back}, free of charge.`;
+    ? `${back}. Returning this late costs up to ${credits(found.late_gpu_hours)}, less if someone else books the time.`
+    : `${back}.`;
 };
 
 async function look(form) {

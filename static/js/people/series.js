@@ -1,6 +1,7 @@
 // A new series: each day is shown as it would be booked, then all are booked at once.
 import { api } from "../api.js";
 import { el, pageData } from "../dom.js";
+import { credits } from "../format.js";
 import { icon } from "../icons.js";
 import { fromWall } from "../calendar/zone.js";
 
@@ -34,7 +35,7 @@ function wish() {
 }
 
 function verdict(day) {
-  if (day.state === "booked") return `${day.kind}, ${day.cost_gpu_hours} weighted GPU-h`;
+  if (day.state === "booked") return `${day.kind}, ${credits(day.cost_gpu_hours)}`;
   return { later: "waits", refused: "refused", ahead: "booked when it is near enough" }[day.state];
 }
 
@@ -60,7 +61,7 @@ async function look() {
   const found = await api("POST", "/series/preview", shown);
   rows.replaceChildren(...found.days.map(row));
   const refused = found.days.filter((day) => day.state === "refused").length;
-  sum.textContent = `${found.words}; ${found.cost_gpu_hours} weighted GPU-hours now`;
+  sum.textContent = `${found.words}; ${credits(found.cost_gpu_hours)} now`;
   skipLine.hidden = !refused;
   skipBox.checked = false;
   section.hidden = false;

@@ -50,7 +50,7 @@ def test_a_series_a_part_and_an_offer_by_hand(browser, live_asgi, lab):
         page.locator("tbody a").first.click()
         page.click('summary:has-text("Give back a part")')
         page.fill("#give-hours", "1")
-        expect(page.locator("[data-price-said]")).to_contain_text("10 weighted")
+        expect(page.locator("[data-price-said]")).to_contain_text("10 credits")
         fits(page, "reservation")
         page.click('summary:has-text("Give away or swap")')
         page.fill("#offer-to", "carol")
