@@ -146,7 +146,8 @@ def term_cards(context: Context) -> SafeString | str:
     """Return the explanations of all words that this page has marked."""
     return format_html_join(
         "",
-        '<div popover id="term-{0}" class="term-card" data-card="{0}"><p><strong>{1}</strong> {2}</p>'
+        '<div popover id="term-{0}" class="term-card" data-card="{0}">'
+        "<p><strong>{1}</strong> {2}</p>"
         '<a href="{3}">More in Help</a></div>',
         ((key, *card) for key, card in (_cards(context) or {}).items()),
     )

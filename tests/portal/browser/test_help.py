@@ -29,8 +29,10 @@ def test_a_word_made_by_a_script_fetches_its_explanation(
     sign_in(alice)
     page.goto(f"{live_asgi}/me/")
     page.evaluate(
-        """async () => { const { term, price } = await import("/static/js/terms.js");
-          document.querySelector("h1").append(term("flex"), price("80 credits", "8 × 10 = 80")); }"""
+        """async () => {
+          const { term, price } = await import("/static/js/terms.js");
+          const title = document.querySelector("h1");
+          title.append(term("flex"), price("80 credits", "8 × 10 = 80")); }"""
     )
     page.locator('h1 [data-term="flex"]').click()
     expect(page.locator("#term-flex")).to_contain_text("Free time that may be taken")
