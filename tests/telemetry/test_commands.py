@@ -50,6 +50,23 @@ class TestEnrollNode:
         node = Node.objects.get()
         assert (node.simulated, node.accepts(token)) == (True, True)
 
+    def test_it_makes_the_order_key_and_says_what_to_copy_where(
+        self, db, settings, tmp_path, monkeypatch
+    ):
+        """The first job of a node needs the key, long before there is an order."""
+        monkeypatch.setenv("GPUPORTAL_VAR", str(tmp_path))
+        settings.VAR_DIR = tmp_path
+        for words in (["node-a"], ["node-a", "--renew"]):
+            said = run("enroll_node", *words)
+            for made, wanted in (
+                ("node-node-a.token", "node.token"),
+                ("order_key.pub", "order_key.pub"),
+            ):
+                path = tmp_path / "secret" / made
+                assert path.read_text()
+                assert f"{path}  ->  /etc/gpuportal/{wanted}" in said
+        assert "BEGIN PUBLIC KEY" in (tmp_path / "secret/order_key.pub").read_text()
+
     def test_a_second_enrolment_is_refused_and_renew_replaces_the_token(
         self, db, settings, tmp_path
     ):
@@ -63,7 +80,7 @@ class TestEnrollNode:
         run("enroll_node", "node-a", "--renew")
         assert not Node.objects.get().accepts(old)
         assert Node.objects.get().accepts(path.read_text())
-        assert list(path.parent.iterdir()) == [path]
+        assert not list(path.parent.glob(".*"))
 
     @pytest.mark.parametrize(
         ("arguments", "why"),

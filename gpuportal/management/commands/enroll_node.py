@@ -10,20 +10,28 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
+from gpuportal import paths
+from placement import signing
 from telemetry.domain.errors import TelemetryError
 from telemetry.services import enroll_node, renew_token
 
+NODE_FILES = Path("/etc/gpuportal")
+"""Where ``deploy/node.env.example`` looks for them on the node."""
+
 
 class Command(BaseCommand):
-    """Makes the node's row and its token, and says where the token is."""
+    """Makes the node's row, its token and the order key, and says what to copy."""
 
-    help = "Enrol a node and write its token to a file of mode 600."
+    help = (
+        "Enrol a node, write its token to a file of mode 600, "
+        "and print which files the node needs."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Name, and what it is."""
         parser.add_argument("name", help="letters, digits, - and _; at most 63")
         parser.add_argument(
-            "--simulated", action="store_true", help="its Gpus are simulated"
+            "--simulated", action="store_true", help="its GPUs are simulated"
         )
         parser.add_argument(
             "--renew", action="store_true", help="a new token for an enrolled node"
@@ -34,7 +42,7 @@ class Command(BaseCommand):
         name, simulated = options["name"], options["simulated"]
         if simulated and not settings.ALLOW_SIMULATED_GPUS:
             raise CommandError(
-                "this site takes no simulated Gpus; ALLOW_SIMULATED_GPUS=1 allows them"
+                "this site takes no simulated GPUs; ALLOW_SIMULATED_GPUS=1 allows them"
             )
         try:
             if options["renew"]:
@@ -47,7 +55,15 @@ class Command(BaseCommand):
         except TelemetryError as error:
             raise CommandError(str(error)) from error
         path = write_token(Path(settings.VAR_DIR) / "secret", name, token)
-        self.stdout.write(f"{name} is enrolled; its token: {path}")
+        # A node refuses every order that it cannot check.
+        signing.public_key_pem()
+        key = paths.secret_file(signing.PUBLIC)
+        done = "has a new token" if options["renew"] else "is enrolled"
+        self.stdout.write(
+            f"{name} {done}. Copy these files to {name}, owner root, mode 600:\n"
+            f"  {path}  ->  {NODE_FILES / 'node.token'}\n"
+            f"  {key}  ->  {NODE_FILES / 'order_key.pub'}"
+        )
 
 
 def write_token(folder: Path, name: str, token: str) -> Path:
