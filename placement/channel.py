@@ -16,12 +16,13 @@ from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
-from placement import logs, model_files
+from placement import logs, model_files, signing
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
 from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services.keeping import files_for_job
 from placement.services.serve_states import record
+from telemetry import services as telemetry
 from telemetry.models import Node
 
 MOST_PIECE_BYTES = 2**20
@@ -73,6 +74,14 @@ def problem(status: int, detail: str, **fields: object) -> JsonResponse:
         status=status,
         content_type="application/problem+json",
     )
+
+
+@for_nodes("GET")
+def hello(request: HttpRequest, node: Node) -> HttpResponse:
+    """Answer a node that asks whether its token and its order key are right."""
+    telemetry.mark_channel(name=node.name, now=timezone.now())
+    digest = signing.public_key_sha256(signing.public_key_pem())
+    return JsonResponse({"node": node.name, "order_key_sha256": digest})
 
 
 @for_nodes("GET")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -48,6 +50,20 @@ def private_key() -> Ed25519PrivateKey:
 def public_key_pem() -> str:
     """Return the public key for the nodes; both files are made where they miss."""
     return _public_pem(private_key())
+
+
+def public_key_file() -> Path:
+    """Return the file of the public key for the nodes, made where it is missing.
+
+    Needs no order: a node is enrolled before its first job.
+    """
+    private_key()
+    return paths.secret_file(PUBLIC)
+
+
+def public_key_sha256(pem: str) -> str:
+    """Return the SHA-256 of a public key in PEM, blanks around it left out."""
+    return hashlib.sha256(pem.strip().encode()).hexdigest()
 
 
 def sign(payload: str) -> str:

@@ -42,6 +42,7 @@ urlpatterns = [
     path("serve/", serve.serve_list, name="serves"),
     path("serve/new/", serve.serve_new, name="serve-new"),
     path("serve/<int:pk>/", serve.serve_show, name="serve"),
+    path("node/v1/hello", channel.hello, name="node-hello"),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/files", channel.files, name="node-files"),
     path("node/v1/jobs/<int:pk>/log", channel.log, name="node-log"),

@@ -14,6 +14,7 @@ from placement.domain.errors import FactRefused
 from placement.domain.meeting import address_problem
 
 MOST_TEXT = 400
+MOST_DETAIL = 200
 MOST_LINES = 20
 MOST_LINE = 500
 MOST_RUNNING = 1000
@@ -78,7 +79,34 @@ class Belief:
     ended: tuple[JobFact, ...]
 
 
-def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief:
+class ChannelState(StrEnum):
+    """How a node's HTTPS channel to the portal is."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """The portal does not know the node, or the token is not the node's."""
+    DOWN = "down"
+    """The portal cannot be reached."""
+    TOKEN = "token"
+    """The node cannot read its token."""
+    ORDER_KEY = "order_key"
+    """The node has no order key, or not the portal's: it would refuse every order."""
+
+
+@dataclass(frozen=True)
+class ChannelFact:
+    """What a node found when it tried its channel."""
+
+    state: ChannelState
+    detail: str = ""
+
+    def message(self, at: float) -> dict[str, Any]:
+        """Return the message of ``facts.<node>``; ``at`` is Unix time."""
+        told = {"state": self.state.value, "detail": self.detail[:MOST_DETAIL]}
+        return {"v": 1, "kind": "channel", "at": at, **told}
+
+
+def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief | ChannelFact:
     """Read one message of ``facts.<node>``.
 
     Raises:
@@ -88,8 +116,10 @@ def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief:
         raise FactRefused("v", "not 1")
     if message.get("kind") == "job":
         return _job_fact(message)
+    if message.get("kind") == "channel":
+        return _channel_fact(message)
     if message.get("kind") != "jobs":
-        raise FactRefused("kind", "neither job nor jobs")
+        raise FactRefused("kind", "none of job, jobs and channel")
     return Belief(
         at=_time(message, "at"),
         running=tuple(
@@ -105,6 +135,14 @@ def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief:
         ),
         ended=tuple(_job_fact(item) for item in _objects(message, "ended", MOST_ENDED)),
     )
+
+
+def _channel_fact(body: Mapping[str, Any]) -> ChannelFact:
+    try:
+        state = ChannelState(body.get("state"))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise FactRefused("state", "unknown") from error
+    return ChannelFact(state, _text(body, "detail")[:MOST_DETAIL])
 
 
 def _job_fact(body: Mapping[str, Any]) -> JobFact:

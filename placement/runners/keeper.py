@@ -30,6 +30,7 @@ import redis
 from placement.runners import trees
 from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.carrying import Carrier
+from placement.runners.channel_check import ChannelWatch
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
 from placement.runners.logpump import LogPump
@@ -105,6 +106,7 @@ class JobKeeper:
         self.uploader = Uploader(node)
         self.carrier = Carrier(node)
         self.results = ResultCarrier(node)
+        self.channel = ChannelWatch(node)
         self.kept: dict[str, Kept] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -119,6 +121,7 @@ class JobKeeper:
             ("results", lambda: self.results.run(self._stop, self._with_results)),
             ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
             ("serving", self._serve),
+            ("channel", lambda: self.channel.run(self._stop, self._tell)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
         ]
         for name, loop in loops:

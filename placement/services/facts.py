@@ -16,13 +16,21 @@ from django.db.models import Q
 
 from placement import live
 from placement.domain.errors import FactRefused
-from placement.domain.facts import Belief, Event, JobFact, Running, parse_fact
+from placement.domain.facts import (
+    Belief,
+    ChannelFact,
+    Event,
+    JobFact,
+    Running,
+    parse_fact,
+)
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.models import Job, JobEvent, JobPart, JobQuerySet
 from placement.services import carrying, parts
 from placement.services.moves import instant, move
 from reservations import services as reservations
+from telemetry import services as telemetry
 
 ABSENT_SECONDS = 15.0
 CLOCK_SECONDS = 300.0
@@ -50,6 +58,10 @@ def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
         return False
     if isinstance(said, Belief):
         return _take_belief(node_name, said, now)
+    if isinstance(said, ChannelFact):
+        return telemetry.record_channel(
+            name=node_name, state=said.state.value, detail=said.detail
+        )
     job = _jobs().filter(pk=said.job).first()
     part = None if job is None else parts.of_node(job, node_name)
     if job is not None and part is not None and job.attempt == said.attempt:

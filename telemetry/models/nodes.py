@@ -17,6 +17,15 @@ class Node(models.Model):
         WATCHED = "watched", "watched: own Unix user"
         ENFORCED = "enforced", "enforced: own user and device list"
 
+    class Channel(models.TextChoices):
+        """What a node says of its HTTPS channel to the portal."""
+
+        OK = "ok", "works"
+        REFUSED = "refused", "the portal refuses its token"
+        DOWN = "down", "it does not reach the portal"
+        TOKEN = "token", "its token file cannot be read"
+        ORDER_KEY = "order_key", "its order key is missing or not the portal's"
+
     name = models.SlugField(max_length=63, unique=True)
     token_hash = models.CharField(max_length=64, editable=False)
     simulated = models.BooleanField(default=False)
@@ -60,6 +69,16 @@ class Node(models.Model):
     )
     enrolled_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
+    channel_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When the node last showed its token over HTTPS.",
+    )
+    channel_state = models.CharField(
+        max_length=10, choices=Channel, blank=True, editable=False
+    )
+    channel_detail = models.CharField(max_length=200, blank=True, editable=False)
 
     class Meta:
         ordering = ["name"]

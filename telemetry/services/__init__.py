@@ -24,7 +24,14 @@ from telemetry.services.hours import (
     roll_hours,
 )
 from telemetry.services.minutes import prune_minutes, record_minutes
-from telemetry.services.nodes import enroll_node, mark_seen, renew_token, set_lost
+from telemetry.services.nodes import (
+    enroll_node,
+    mark_channel,
+    mark_seen,
+    record_channel,
+    renew_token,
+    set_lost,
+)
 from telemetry.services.policy import set_policy
 from telemetry.services.responses import (
     NO_ANSWER,
@@ -59,6 +66,7 @@ __all__ = [
     "give_up_responses",
     "judge_xids",
     "make_pool",
+    "mark_channel",
     "mark_hours_due",
     "mark_seen",
     "mark_silent_nodes",
@@ -66,6 +74,7 @@ __all__ = [
     "open_alert",
     "prune_hours",
     "prune_minutes",
+    "record_channel",
     "record_minutes",
     "record_roster",
     "renew_token",

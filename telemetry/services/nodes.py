@@ -61,6 +61,18 @@ def mark_seen(*, seen: Mapping[str, datetime]) -> None:
     Node.objects.bulk_update(newer, ["last_seen_at"], batch_size=200)
 
 
+def mark_channel(*, name: str, now: datetime) -> None:
+    """Note that a node showed its token over HTTPS, by the server's clock."""
+    Node.objects.filter(name=name).update(channel_at=now)
+
+
+def record_channel(*, name: str, state: str, detail: str) -> bool:
+    """Keep what a node says of its HTTPS channel; whether that changed anything."""
+    row = Node.objects.filter(name=name)
+    changed = row.exclude(channel_state=state, channel_detail=detail)
+    return bool(changed.update(channel_state=state, channel_detail=detail))
+
+
 @transaction.atomic(durable=True)
 def set_lost(*, gpu_ids: Iterable[int], lost: bool) -> int:
     """Say whether the driver answers for these Gpus; how many changed."""

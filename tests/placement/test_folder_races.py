@@ -4,7 +4,7 @@ Needs root. The attacker is a real process of another uid, in C where there is a
 compiler. It does its moves as fast as it can, and never stops. It aims at a folder of
 root's: nothing there may change its owner, its mode or its content, in any try.
 
-``GPUPORTAL_RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tried by
+``RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tried by
 the functions that it calls, in a mount namespace, without systemd.
 """
 
@@ -40,7 +40,7 @@ from tests.placement import nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs root")
 UID = 54_321
-TRIES = int(os.environ.get("GPUPORTAL_RACE_TRIES", "60"))
+TRIES = int(os.environ.get("RACE_TRIES", "60"))
 STUDENT = Identity("student", UID, UID, (UID,), Path("/nonexistent"))
 HELD_BYTES = 2**20
 IN_C = r"""
