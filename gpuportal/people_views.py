@@ -1,4 +1,6 @@
-"""The operator's list of people, and the erasure of one of them."""
+"""The operator's list of people, the page of one of them, and their erasure."""
+
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -7,13 +9,24 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from gpuportal import erasing
+from gpuportal import erasing, person_links
+from gpuportal.audit_words import rows_of
+from reservations.domain.editing import LOGIN
 from reservations.domain.errors import BookingError
 from reservations.forms import read
-from reservations.models import Membership, Reservation, User, WaitingRequest
-from reservations.services import winding
+from reservations.models import (
+    ApiToken,
+    AuditEntry,
+    Membership,
+    Reservation,
+    User,
+    WaitingRequest,
+)
+from reservations.services import inviting, winding
+from reservations.services import people as people_services
 from reservations.services.invitations import UNUSABLE
 from reservations.snapshots.facts import site_policy
 from reservations.views.access import operator_required, reader
@@ -23,9 +36,10 @@ PEOPLE_PER_PAGE = 50
 KINDS = {
     "": "everybody",
     "guest": "guests",
-    "head": "heads",
-    "new": "without a password",
-    "nowhere": "in no account",
+    "head": "group heads",
+    "new": "cannot sign in yet",
+    "nowhere": "in no group",
+    "unmapped": "without a Unix user",
     "off": "switched off or erased",
 }
 SORTS = {"name": "username", "newest": "-date_joined", "seen": "-last_login"}
@@ -68,7 +82,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
     query.pop("page", None)
     page = Paginator(rows, PEOPLE_PER_PAGE).get_page(values.get("page") or 1)
     found = {
-        "tab": "accounts",
+        "tab": "people",
         "asked": asked,
         "q": q,
         "kinds": KINDS.items(),
@@ -92,7 +106,161 @@ def _of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
         return rows.filter(password__startswith=UNUSABLE)
     if kind == "nowhere":
         return rows.filter(~Exists(own))
+    if kind == "unmapped":
+        return rows.filter(unix_user="", is_superuser=False)
     return rows
+
+
+# --- one person -------------------------------------------------------------------
+
+
+class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What the operator sets about a person."""
+
+    class Meta:
+        model = User
+        fields = ("display_name", "email", "unix_user", "is_active", "is_superuser")
+        labels = {
+            "display_name": "Name",
+            "email": "Mail",
+            "unix_user": "Unix user",
+            "is_active": "May sign in",
+            "is_superuser": "Admin",
+        }
+        help_texts = {
+            "display_name": "",
+            "unix_user": "The account on the nodes that jobs of this person run as. "
+            "It must exist there and have a uid of 1000 or more.",
+            "is_active": "",
+            "is_superuser": "Sees and changes everything.",
+        }
+
+
+class NewPersonForm(PersonForm):
+    """A new person."""
+
+    username = forms.RegexField(
+        rf"^{LOGIN.pattern}$",
+        max_length=150,
+        label="User name",
+        help_text="What the person types to sign in.",
+        error_messages={"invalid": "Letters, digits and @ . + - _ only."},
+    )
+
+    class Meta(PersonForm.Meta):
+        fields = ("display_name", "email", "unix_user")
+
+    field_order = ("username", "display_name", "email", "unix_user")
+
+    def clean_username(self) -> str:
+        """Refuse a user name that another person has, in any case of its letters.
+
+        Raises:
+            ValidationError: it is taken.
+        """
+        name: str = self.cleaned_data["username"]
+        if User.objects.filter(username__iexact=name).exists():
+            raise forms.ValidationError("Another person has this user name.")
+        return name
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+def person_new(request: HttpRequest) -> HttpResponseBase:
+    """Make a person, who then gets a password link and groups."""
+    form = NewPersonForm(request.POST if request.method == "POST" else None)
+    if request.method != "POST" or not form.is_valid():
+        status = 200 if request.method != "POST" else 422
+        page = {"tab": "people", "form": form}
+        return render(request, "gpuportal/person_new.html", page, status=status)
+    values = dict(form.cleaned_data)
+    made = people_services.make(
+        username=values.pop("username"),
+        fields=values,
+        actor=reader(request),
+        now=timezone.now(),
+    )
+    messages.success(
+        request, f"{made} was added. Make a password link and add a group next."
+    )
+    return redirect("manage-person", made.pk)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_required
+@never_cache
+def person(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Show a person; change the account, make a password link, end sessions."""
+    found = get_object_or_404(User, pk=pk)
+    if request.method != "POST":
+        return _person_page(request, found, PersonForm(instance=found))
+    act = request.POST.get("act", "save")
+    now, actor = timezone.now(), reader(request)
+    try:
+        if act == "link":
+            text = people_services.password_link(user_id=pk, actor=actor, now=now)
+            link = inviting.link_of(text, request.build_absolute_uri("/"))
+            return _person_page(
+                request, found, PersonForm(instance=found), password_link=link
+            )
+        if act == "mail":
+            person_links.mail(user_id=pk, actor=actor, now=now)
+            messages.success(request, f"A password link was sent to {found.email}.")
+            return redirect("manage-person", pk)
+        if act == "sign-out":
+            ended = people_services.sign_out(user_id=pk, actor=actor, now=now)
+            messages.success(
+                request, f"{ended} session{'s' * (ended != 1)} of {found} ended."
+            )
+            return redirect("manage-person", pk)
+        form = PersonForm(request.POST, instance=User.objects.get(pk=pk))
+        if not form.is_valid():
+            return _person_page(request, found, form, status=422)
+        changed = people_services.change(
+            user_id=pk, fields=form.cleaned_data, actor=actor, now=now
+        )
+    except BookingError as error:
+        text = error.text(timezone.get_current_timezone())
+        form = PersonForm(instance=found)
+        return _person_page(request, found, form, error=text, status=409)
+    messages.success(request, "Saved." if changed else "Nothing was changed.")
+    return redirect("manage-person", pk)
+
+
+def _person_page(
+    request: HttpRequest,
+    found: User,
+    form: PersonForm,
+    *,
+    status: int = 200,
+    **more: Any,
+) -> HttpResponse:
+    now = timezone.now()
+    policy = site_policy()
+    rights = found.memberships.filter(active=True).select_related("account", "sponsor")
+    log = AuditEntry.objects.filter(Q(actor=found) | Q(subject=f"user:{found.pk}"))
+    page = {
+        "tab": "people",
+        "person": found,
+        "form": form,
+        "rights": [
+            (right, policy.quota_gpu_seconds)
+            if right.quota_gpu_seconds is None
+            else (right, right.quota_gpu_seconds)
+            for right in rights
+        ],
+        "fresh": found.password.startswith(UNUSABLE),
+        "mail_possible": inviting.possible() and bool(found.email),
+        "sessions": len(people_services.sessions_of(found, now=now)),
+        "tokens": ApiToken.objects.filter(
+            user=found, revoked_at=None, expires_at__gt=now
+        ).count(),
+        "live": Reservation.objects.live().filter(user=found).order_by("start")[:10],
+        "waits": WaitingRequest.objects.waiting().filter(user=found).count(),
+        "log": rows_of(log.select_related("actor")[:10]),
+        **more,
+    }
+    return render(request, "gpuportal/person.html", page, status=status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -111,7 +279,7 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
             reason="ended by the operator",
         )
         messages.success(
-            request, "What this person held, waited for or was owed is over."
+            request, "Bookings, requests and vouchers of this person have ended."
         )
         return redirect("person-erase", pk)
     try:
@@ -132,7 +300,7 @@ def _page(
     request: HttpRequest, person: User, *, error: str = "", status: int = 200
 ) -> HttpResponse:
     page = {
-        "tab": "accounts",
+        "tab": "people",
         "person": person,
         "error": error,
         "held": Reservation.objects.live().filter(user=person).count(),

@@ -6,7 +6,6 @@ from reservations.views import (
     account_tree,
     courses,
     group_head,
-    manage,
     tree_changes,
     tree_draft,
     tree_import,
@@ -14,7 +13,6 @@ from reservations.views import (
 )
 
 urlpatterns = [
-    path("manage/", manage.home, name="manage"),
     path("manage/accounts/", account_tree.show, name="manage-accounts"),
     path("manage/accounts/collect/", account_tree.collect, name="manage-collect"),
     path("manage/accounts/add/", account_tree.add, name="manage-add"),

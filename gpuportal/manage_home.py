@@ -1,0 +1,280 @@
+"""The first page of Manage: what needs the operator today."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+from django.db.models import Exists, OuterRef
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from gpuportal.alerts import visible_alerts
+from gpuportal.audit_words import AuditRow, rows_of
+from gpuportal.context import frame_age_seconds
+from reservations.domain.outlook import promises_of
+from reservations.models import (
+    AuditEntry,
+    Delivery,
+    Membership,
+    NoticeSettings,
+    Reservation,
+    User,
+    WaitingRequest,
+)
+from reservations.services.invitations import UNUSABLE
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.outlook import pool_infos
+from reservations.snapshots.tree import read_tree
+from reservations.views.access import operator_required, reader
+from telemetry.domain.units import format_duration
+from telemetry.models import Gpu, Node
+
+SILENT_SECONDS = 30
+"""A node reports every second; after this it counts as not live."""
+LATE_FRAME_SECONDS = 10.0
+WAITING_LONG = timedelta(days=1)
+FAILED_SINCE = timedelta(days=1)
+ALERTS_SHOWN = 5
+ACTS_SHOWN = 6
+NAMES_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that wants the operator."""
+
+    icon: str
+    title: str
+    text: str
+    url: str
+    act: str
+    """The words of the link that leads to it."""
+    urgent: bool = False
+
+
+@require_safe
+@operator_required
+def home(request: HttpRequest) -> HttpResponse:
+    """Show what needs the operator, what is in order, and what happened last."""
+    now = timezone.now()
+    calling = visible_alerts(reader(request), now).calling(now)
+    needs = list(needs_of(now, alerts=calling.count()))
+    last = AuditEntry.objects.select_related("actor")[:ACTS_SHOWN]
+    acts: list[AuditRow] = rows_of(last)
+    page = {
+        "tab": "home",
+        "needs": sorted(needs, key=lambda need: not need.urgent),
+        "urgent": sum(need.urgent for need in needs),
+        "figures": figures(now),
+        "acts": acts,
+    }
+    return render(request, "gpuportal/manage_home.html", page)
+
+
+def figures(now: datetime) -> list[tuple[str, str, str]]:
+    """Return (label, figure, address) of the lab as it is now."""
+    nodes = Node.objects.count()
+    people = User.objects.filter(is_active=True).count()
+    running = Reservation.objects.live().filter(start__lte=now, end__gt=now).count()
+    ahead = Reservation.objects.live().filter(start__gt=now).count()
+    return [
+        ("nodes", str(nodes), reverse("manage-pools")),
+        ("GPUs", str(Gpu.objects.shown().count()), reverse("manage-gpus")),
+        ("people", str(people), reverse("manage-people")),
+        ("bookings now", str(running), reverse("calendar")),
+        ("bookings ahead", str(ahead), reverse("calendar")),
+        (
+            "waiting requests",
+            str(WaitingRequest.objects.waiting().count()),
+            reverse("waiting"),
+        ),
+    ]
+
+
+def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
+    """Look at everything that may want the operator.
+
+    Args:
+        alerts: how many open alerts are neither acknowledged nor snoozed.
+    """
+    if alerts:
+        yield Need(
+            "alert",
+            _count(alerts, "open alert"),
+            "Not acknowledged yet.",
+            reverse("alerts"),
+            "See alerts",
+            urgent=True,
+        )
+    yield from _machines(now)
+    yield from _requests(now)
+    yield from _people()
+    yield from _oversold()
+    yield from _deliveries(now)
+
+
+def _machines(now: datetime) -> Iterator[Need]:
+    """Nodes that do not report, late live data, Gpus that are lost or missing."""
+    nodes = list(Node.objects.values_list("name", "last_seen_at", "maintenance"))
+    limit = now - timedelta(seconds=SILENT_SECONDS)
+    silent = [
+        name
+        for name, seen, maintenance in nodes
+        if not maintenance and (seen is None or seen < limit)
+    ]
+    if silent:
+        yield Need(
+            "stale",
+            f"{_count(len(silent), 'node')} not live",
+            f"No data arrives from {_some(silent)}. Is the worker running there?",
+            f"{reverse('alerts')}?{urlencode({'node': silent[0]})}",
+            "See alerts",
+            urgent=True,
+        )
+    if not nodes:
+        yield Need(
+            "node",
+            "No node is enrolled",
+            "Enrol a machine with manage.py enroll_node NAME, then start its worker.",
+            reverse("board"),
+            "Go to the board",
+        )
+    age_seconds = frame_age_seconds() if nodes else None
+    if age_seconds is not None and age_seconds > LATE_FRAME_SECONDS:
+        yield Need(
+            "clock",
+            "Live data is late",
+            f"The newest reading is {format_duration(age_seconds)} old. "
+            "Is the ingest process running?",
+            reverse("board"),
+            "See the board",
+            urgent=True,
+        )
+    gone = [
+        str(gpu)
+        for gpu in Gpu.objects.shown().select_related("node")
+        if (gpu.lost or not gpu.present) and gpu.replaced_by_id is None
+    ]
+    if gone:
+        yield Need(
+            "lost",
+            f"{_count(len(gone), 'GPU')} lost or missing",
+            f"{_some(gone)}: restart the node, replace the GPU or retire it.",
+            f"{reverse('manage-gpus')}?state=missing",
+            "See GPUs",
+            urgent=True,
+        )
+
+
+def _requests(now: datetime) -> Iterator[Need]:
+    """Requests that have waited for long."""
+    old = WaitingRequest.objects.waiting().filter(created_at__lte=now - WAITING_LONG)
+    count = old.count()
+    if count:
+        yield Need(
+            "queued",
+            f"{_count(count, 'request')} waiting for more than a day",
+            "Free time may be short, or a request asks for more than the lab has.",
+            reverse("waiting"),
+            "See the waitlist",
+        )
+
+
+def _people() -> Iterator[Need]:
+    """People who cannot sign in, belong to no group, or have no Unix user."""
+    people = User.objects.filter(is_active=True, erased_at=None)
+    own = Membership.objects.filter(user=OuterRef("pk"), active=True)
+    isolated = Node.objects.exclude(isolation=Node.Isolation.NONE).exists()
+    kinds = [
+        (
+            "new",
+            people.filter(password__startswith=UNUSABLE),
+            "cannot sign in yet",
+            "A password link lets them in.",
+        ),
+        (
+            "nowhere",
+            people.filter(~Exists(own), is_superuser=False),
+            "in no group",
+            "They can look, but not book.",
+        ),
+    ]
+    if isolated:
+        kinds.append(
+            (
+                "unmapped",
+                people.filter(unix_user="", is_superuser=False).filter(Exists(own)),
+                "without a Unix user",
+                "They cannot run their own scripts on isolated nodes.",
+            )
+        )
+    for kind, rows, what, why in kinds:
+        names = list(rows.values_list("username", flat=True)[: NAMES_SHOWN + 1])
+        if names:
+            count = len(names) if len(names) <= NAMES_SHOWN else rows.count()
+            yield Need(
+                "users",
+                f"{count} {'person' if count == 1 else 'people'} {what}",
+                f"{_some(names, count)}. {why}",
+                f"{reverse('manage-people')}?kind={kind}",
+                "See people",
+            )
+
+
+def _oversold() -> Iterator[Need]:
+    """Pools whose quotas add up to more than they hold."""
+    policy = site_policy()
+    found = promises_of(
+        read_tree(), pool_infos(), quota_gpu_seconds=policy.quota_gpu_seconds
+    )
+    oversold = [one.pool.name for one in found if not one.kept]
+    if oversold:
+        yield Need(
+            "standing",
+            f"Quotas exceed {_count(len(oversold), 'pool')}",
+            f"{_some(oversold)}: if everybody books their whole quota, "
+            "some will find no free time.",
+            reverse("manage-accounts"),
+            "See quotas",
+        )
+
+
+def _deliveries(now: datetime) -> Iterator[Need]:
+    """Mails and webhook calls that were not taken."""
+    failed = Delivery.objects.filter(
+        state=Delivery.State.FAILED, done_at__gte=now - FAILED_SINCE
+    )
+    count = failed.count()
+    if count:
+        why = failed.order_by("-done_at").values_list("error", flat=True).first()
+        yield Need(
+            "bell",
+            f"{_count(count, 'notice')} not delivered since yesterday",
+            f"The last error: {why or 'unknown'}.",
+            f"{reverse('manage-audit')}?area=people",
+            "See the log",
+        )
+    off = NoticeSettings.objects.exclude(webhook_disabled_at=None).count()
+    if off:
+        yield Need(
+            "link",
+            f"{_count(off, 'webhook')} switched off after failures",
+            "The owners were told; they switch them on again in their settings.",
+            f"{reverse('manage-audit')}?q=webhook",
+            "See the log",
+        )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _some(names: list[str], count: int = 0) -> str:
+    """Return the first few names, and how many more there are."""
+    more = max(count, len(names)) - min(len(names), NAMES_SHOWN)
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return f"{shown} and {more} more" if more else shown

@@ -1,0 +1,38 @@
+"""A password link by mail: made and sent in one go, so that no link is ever stored."""
+
+from datetime import datetime
+
+from django.conf import settings
+
+from reservations import mailing
+from reservations.domain.errors import NotFound
+from reservations.models import Invitation, User
+from reservations.services import invitations, inviting, people
+
+
+def mail(*, user_id: int, actor: User, now: datetime) -> None:
+    """Make a password link and mail it; a link that cannot be sent ends at once.
+
+    Raises:
+        NotFound: no such person, no mail address, or the server took no mail.
+    """
+    user = User.objects.filter(pk=user_id).first()
+    if user is None or not user.email or not inviting.possible():
+        raise NotFound(what="way to mail a link to this person")
+    text = people.password_link(user_id=user_id, actor=actor, now=now)
+    row = Invitation.objects.get(user=user, used_at=None)
+    try:
+        mailing.send(
+            to=user.email,
+            subject="A new password for the GPU Portal",
+            text=(
+                f"The lab admin sends you a link for the user name {user.username}.\n\n"
+                f"Choose your password here, once:\n"
+                f"{inviting.link_of(text, settings.PORTAL_URL)}\n\n"
+                "Anyone who has this link can choose the password. Keep it private.\n"
+            ),
+            message_id=f"password-{row.pk}",
+        )
+    except mailing.MailFailed as error:
+        invitations.revoke(invitation_ids=[row.pk])
+        raise NotFound(what=f"mail server that took it ({error.why})") from error
