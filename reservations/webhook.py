@@ -59,17 +59,25 @@ def resolve(target: Target) -> str:
     try:
         found = asked.result(timeout=TIMEOUT_SECONDS)
     except (OSError, UnicodeError, Late) as error:
-        raise WebhookRefused(f"There is no host {target.host}.") from error
+        raise _not_reachable(target) from error
     addresses = [str(row[4][0]) for row in found]
     networks = [ip_network(text) for text in settings.WEBHOOK_ALLOWED_NETWORKS]
     if settings.WEBHOOK_LOOPBACK_HTTP and not target.secure:
         networks += [ip_network("127.0.0.0/8"), ip_network("::1/128")]
     if not addresses or not all(allowed(one, networks=networks) for one in addresses):
-        raise WebhookRefused(
-            f"{target.host} is an address inside a network: the portal calls only "
-            "public ones, and those that the site allows."
-        )
+        raise _not_reachable(target)
     return addresses[0]
+
+
+def _not_reachable(target: Target) -> WebhookRefused:
+    """Return the refusal of a host; the same for every reason.
+
+    Two sentences would let anybody ask which names the institute's own DNS knows.
+    """
+    return WebhookRefused(
+        f"The portal cannot call {target.host}. The host must have a public address, "
+        "or one in a network that the site allows."
+    )
 
 
 class _Pinned(http.client.HTTPConnection):

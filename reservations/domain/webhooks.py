@@ -28,6 +28,8 @@ from urllib.parse import urlsplit
 LONGEST = 400
 Network = IPv4Network | IPv6Network
 NAT64 = IPv6Network("64:ff9b::/96")
+IETF_PROTOCOLS = IPv4Network("192.0.0.0/24")
+"""Set aside by RFC 6890. Python 3.11 calls parts of it public."""
 
 
 class WebhookRefused(ValueError):
@@ -94,8 +96,8 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
 
     >>> allowed("93.184.216.34"), allowed("10.0.0.5"), allowed("169.254.169.254")
     (True, False, False)
-    >>> allowed("::ffff:127.0.0.1"), allowed("64:ff9b::7f00:1")
-    (False, False)
+    >>> allowed("::ffff:127.0.0.1"), allowed("64:ff9b::7f00:1"), allowed("192.0.0.192")
+    (False, False, False)
     >>> allowed("10.0.0.5", networks=[IPv4Network("10.0.0.0/24")])
     True
     """
@@ -107,6 +109,8 @@ def allowed(address: str, *, networks: Iterable[Network] = ()) -> bool:
         return True
     if isinstance(found, IPv6Address) and found.is_site_local:
         # Gone since RFC 3879, still routed inside some sites, "global" to Python.
+        return False
+    if isinstance(found, IPv4Address) and found in IETF_PROTOCOLS:
         return False
     return found.is_global and not (
         found.is_multicast or found.is_reserved or found.is_unspecified
