@@ -2,7 +2,9 @@
 
 SQLite has no exclusion constraint: a trigger refuses overlapping live
 Allocations under the constraint's own name. Both databases refuse to update or
-delete ledger and audit rows. One thing may be done to them: a text that names a
+delete ledger and audit rows; SQLite must also refuse an insert under a number that is
+taken, because ``INSERT OR REPLACE`` deletes the old row and fires no DELETE trigger.
+One thing may be done to them: a text that names a
 person who is erased is struck out, once and for good; who, what, when and how much
 stay for ever. They are made after migrate and not by a
 migration: a later AlterField rebuilds the SQLite table and silently drops
@@ -18,6 +20,7 @@ APPEND_ONLY = ("reservations_ledgerentry", "reservations_auditentry")
 STRUCK_TEXT = "(erased)"
 STRUCK_JSON = {"erased": True}
 _STRUCK_JSON = json.dumps(STRUCK_JSON)
+SQLITE_EVENTS = ("INSERT", "UPDATE", "DELETE")
 TEXTS = ("reason", "detail")
 """Columns in which people write words of their own."""
 
@@ -71,17 +74,25 @@ def _install_sqlite(cursor: CursorWrapper, tables: set[str]) -> None:
         if "reservations_allocation" in tables:
             cursor.execute(_SQLITE_OVERLAP.format(when=when))
     for table in APPEND_ONLY:
-        for when in ("UPDATE", "DELETE"):
+        for when in SQLITE_EVENTS:
             cursor.execute(f"DROP TRIGGER IF EXISTS {table}_append_only_{when}")
             if table in tables:
-                unless = _sqlite_unless(cursor, table) if when == "UPDATE" else ""
+                unless = _sqlite_unless(cursor, table, when)
                 cursor.execute(
                     _SQLITE_APPEND_ONLY.format(table=table, when=when, unless=unless)
                 )
 
 
-def _sqlite_unless(cursor: CursorWrapper, table: str) -> str:
-    """Return the condition of the one update that is let through: a strike-out."""
+def _sqlite_unless(cursor: CursorWrapper, table: str, when: str) -> str:
+    """Return the condition under which a trigger refuses; "": always.
+
+    An insert is refused under a number that is taken, an update unless it is a
+    strike-out.
+    """
+    if when == "INSERT":
+        return f"WHEN EXISTS (SELECT 1 FROM {table} old WHERE old.id = NEW.id)\n"
+    if when == "DELETE":
+        return ""
     cursor.execute(f"SELECT name FROM pragma_table_info('{table}')")
     columns = [name for (name,) in cursor.fetchall()]
     same = [f'NEW."{name}" IS OLD."{name}"' for name in columns if name not in TEXTS]
@@ -116,7 +127,7 @@ def missing(using: str = "default") -> list[str]:
         wanted = {f"allocation_no_overlap_{when}" for when in ("INSERT", "UPDATE")} | {
             f"{table}_append_only_{when}"
             for table in APPEND_ONLY
-            for when in ("UPDATE", "DELETE")
+            for when in SQLITE_EVENTS
         }
         query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
     else:

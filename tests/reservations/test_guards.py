@@ -66,6 +66,29 @@ def test_ledger_and_audit_cannot_be_changed_or_deleted(lab, alice, model) -> Non
     assert model.objects.filter(pk=row.pk).exists()
 
 
+@pytest.mark.parametrize("model", [LedgerEntry, AuditEntry])
+def test_no_row_of_the_ledger_is_replaced_by_another(lab, alice, model) -> None:
+    """SQLite's INSERT OR REPLACE deletes the old row and fires no DELETE trigger."""
+    lab.book(alice, lab.gpus[:1], at(14), 1)
+    row = model.objects.values().get()
+    table, columns = model._meta.db_table, [f.column for f in model._meta.fields]
+    forged = ["'forged'" if name == "reason" else name for name in columns]
+    insert = {
+        "sqlite": "INSERT OR REPLACE INTO {0} ({1}) SELECT {2} FROM {0}",
+        "postgresql": "INSERT INTO {0} ({1}) SELECT {2} FROM {0} "
+        "ON CONFLICT (id) DO UPDATE SET reason = 'forged'",
+    }[connection.vendor]
+    quoted = ", ".join(f'"{name}"' for name in columns)
+    values = ", ".join(f"{text}" if text[0] == "'" else f'"{text}"' for text in forged)
+    with (
+        pytest.raises(IntegrityError, match="append-only"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(insert.format(table, quoted, values))
+    assert model.objects.values().get() == row
+
+
 def test_all_guards_are_there_and_the_check_misses_one_that_is_not(db) -> None:
     assert triggers.missing() == []
     assert guards_are_there(databases=["default"]) == []
