@@ -10,18 +10,16 @@ django.setup(set_prefix=False)
 # Consumers import models: only after Django is set up.
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal.handler import OneHopHandler  # noqa: E402
+from gpuportal.origin import SameOrigin  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 from gpuportal.serve_door import ServeDoor  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
         "http": ServeDoor(OneHopHandler()),
-        "websocket": AllowedHostsOriginValidator(
-            AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
-        ),
+        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

@@ -37,8 +37,12 @@ def sign_in(user: User) -> str:
     return session.session_key
 
 
-def socket(key: str = "", origin: str = "http://localhost") -> WebsocketCommunicator:
+def socket(
+    key: str = "", origin: str = "http://localhost", proto: str = ""
+) -> WebsocketCommunicator:
     headers = [(b"origin", origin.encode()), (b"host", b"localhost")]
+    if proto:
+        headers.append((b"x-forwarded-proto", proto.encode()))
     if key:
         headers.append((b"cookie", f"sessionid={key}".encode()))
     return WebsocketCommunicator(application, "/ws/board/", headers=headers)
@@ -110,8 +114,35 @@ async def test_a_stranger_is_told_to_sign_in():
 
 
 async def test_another_sites_page_is_not_let_in(keys):
-    page = socket(keys["alice"], origin="http://evil.example")
-    assert not (await page.connect())[0]
+    for origin in (
+        "http://evil.example",
+        # Cookies know no port and no scheme: a job's web page on the portal's host.
+        "http://localhost:9999",
+        "https://localhost",
+        "http://localhost.evil.example",
+        "http://evil@localhost:81",
+        "http://localhost:port",
+        "null",
+        "",
+    ):
+        page = socket(keys["alice"], origin=origin)
+        assert not (await page.connect())[0], origin
+
+
+async def test_a_page_behind_the_proxys_tls_is_let_in(keys, settings):
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    settings.CSRF_TRUSTED_ORIGINS = ["https://*.lab.example:8443"]
+    for origin, opens in (
+        ("https://localhost", True),
+        ("https://localhost:443", True),
+        ("http://localhost", False),
+        ("https://gpus.lab.example:8443", True),
+        ("https://gpus.lab.example", False),
+    ):
+        page = socket(keys["alice"], origin=origin, proto="https")
+        assert (await page.connect())[0] is opens, origin
+        if opens:
+            await page.disconnect()
 
 
 async def test_roster_then_holders_then_frames(people, keys, redis_client):
