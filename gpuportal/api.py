@@ -22,39 +22,61 @@ from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.parser import Parser
 from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal import problems
 from gpuportal.token_auth import ScopeMissing, user_of
+from gpuportal.token_scopes import scopes_needed
 from reservations.models import User
+from telemetry.domain.json_values import MOST_DEPTH, TooDeep, unstorable
 
 log = logging.getLogger(__name__)
-_JOB_PATHS = ("/api/v1/jobs", "/api/v1/plans", "/api/v1/models", "/api/v1/serve")
 
 
-def scope_needed(request: HttpRequest) -> str:
-    """Return the scope that a token needs for this request."""
-    if request.method in ("GET", "HEAD"):
-        return "read"
-    return "job" if request.path.startswith(_JOB_PATHS) else "book"
+class BodyRefused(ValueError):
+    """A JSON body that no operation takes; ``fields`` name what is wrong."""
+
+    def __init__(self, detail: str, fields: dict[str, str] | None = None) -> None:
+        self.fields = fields or {}
+        super().__init__(detail)
 
 
-_ALSO = {"/api/v1/waiting": ("job", "job"), "/api/v1/jobs": ("backfill", "book")}
-"""Field of the body that needs a second scope: a Job that waits on the waitlist runs
-code, too; one that runs in gaps holds Gpus."""
+class JsonParser(Parser):
+    """Reads a body that is one JSON object, with values that the database can keep."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        """Return the object of a body; None where the body is ``null``.
+
+        Raises:
+            ValueError: it is not JSON.
+            BodyRefused: it is not an object, is nested too deeply, or has a value that
+                cannot be stored.
+        """
+        try:
+            sent = json.loads(request.body)
+            wrong = unstorable(sent)
+        except (RecursionError, TooDeep):
+            raise BodyRefused(
+                f"It is nested more than {MOST_DEPTH} levels deep."
+            ) from None
+        if sent is not None and not isinstance(sent, dict):
+            raise BodyRefused("It must be a JSON object.")
+        if wrong:
+            raise BodyRefused("Some fields are wrong", wrong)
+        return sent
 
 
-def also_needed(request: HttpRequest) -> str:
-    """Return the second scope that a token needs for this request; "": none."""
-    field, scope = _ALSO.get(request.path.rstrip("/"), ("", ""))
-    if request.method != "POST" or not field:
-        return ""
-    try:
-        sent = json.loads(request.body)
-    except ValueError:
-        # Refused as bad JSON later on.
-        return ""
-    return scope if isinstance(sent, dict) and sent.get(field) is not None else ""
+def scopes_of(request: HttpRequest) -> tuple[str, ...]:
+    """Return the scopes that a token needs for this request."""
+    match, body = request.resolver_match, None
+    if request.method == "POST" and request.content_type != "multipart/form-data":
+        try:
+            body = JsonParser().parse_body(request)
+        except ValueError:
+            # The operation refuses it later on.
+            body = None
+    return scopes_needed(str(request.method), match.route if match else "", body or {})
 
 
 class TokenAuth(HttpBearer):
@@ -67,9 +89,7 @@ class TokenAuth(HttpBearer):
             HttpError: the token lacks the scope.
         """
         try:
-            user = user_of(token, scope=scope_needed(request))
-            if user is not None and (more := also_needed(request)):
-                user = user_of(token, scope=more)
+            user = user_of(token, scopes=scopes_of(request))
         except ScopeMissing as missing:
             raise HttpError(403, str(missing)) from missing
         if user is not None:
@@ -111,6 +131,7 @@ api = PortalAPI(
     auth=[TokenAuth(), PageAuth()],
     docs_url=None,
     urls_namespace="api",
+    parser=JsonParser(),
 )
 for _floor in ("telemetry", "reservations", "placement"):
     # A floor that is still being built has no door yet.
@@ -141,6 +162,18 @@ def _unknown(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
 
 @api.exception_handler(HttpError)
 def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
+    refused = error.__cause__
+    if isinstance(refused, BodyRefused):
+        if refused.fields:
+            return problems.respond(problems.invalid_fields(refused.fields))
+        return problems.respond(
+            problems.problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                code="invalid",
+                title="The body is wrong",
+                detail=str(refused),
+            )
+        )
     status = HTTPStatus(error.status_code)
     code = {
         HTTPStatus.FORBIDDEN: "not-allowed",
@@ -191,7 +224,7 @@ def _other(request: HttpRequest, error: Exception) -> HttpResponse:
     """A refusal or an outage as a problem; a crash is logged and says little."""
     if problems.status_of(error) is not None:
         return problems.problem_response(error)
-    number = problems.number_problem(request, error)
+    number = problems.value_problem(request, error)
     if number is not None:
         return problems.respond(number)
     log.error("%s %s failed", request.method, request.path, exc_info=error)

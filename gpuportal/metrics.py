@@ -215,7 +215,7 @@ MEASURES = (
 def metrics(request: HttpRequest) -> HttpResponse:
     """Answer a scrape; 401 without a token of the scope ``metrics``."""
     try:
-        if user_of(bearer(request), scope=SCOPE) is None:
+        if user_of(bearer(request), scopes=[SCOPE]) is None:
             return _no_token()
     except ScopeMissing as missing:
         return problems.respond(

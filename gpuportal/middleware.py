@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -11,6 +12,29 @@ from django.utils.deprecation import MiddlewareMixin
 from gpuportal import problems
 
 logger = logging.getLogger(__name__)
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class NullMiddleware(MiddlewareMixin):
+    """Replaces null characters of an address, as HTML's parser does (U+FFFD).
+
+    No text of ours holds one and PostgreSQL refuses them, so such an address finds
+    nothing: a page answers as for any other word that it does not know.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Replace them in the path and in the query."""
+        query = request.META.get("QUERY_STRING", "")
+        if "\0" in request.path_info:
+            request.path = request.path.replace("\0", REPLACEMENT)
+            request.path_info = request.path_info.replace("\0", REPLACEMENT)
+        if "%00" in query or "\0" in query:
+            encoded = quote(REPLACEMENT)
+            request.META["QUERY_STRING"] = query.replace("\0", "%00").replace(
+                "%00", encoded
+            )
 
 
 class ProblemMiddleware(MiddlewareMixin):
@@ -43,7 +67,7 @@ class ProblemMiddleware(MiddlewareMixin):
         """Answer with the error's status; None: a crash, Django's to report."""
         status = problems.status_of(error)
         if status is None:
-            return _number_answer(request, error)
+            return _value_answer(request, error)
         if isinstance(error, problems.OUTAGES):
             logger.error("%s %s: %s", request.method, request.path, error)
         if problems.wants_problem(request):
@@ -58,9 +82,9 @@ class ProblemMiddleware(MiddlewareMixin):
         )
 
 
-def _number_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
-    """Answer for a number that no database can hold; None: that is not it."""
-    found = problems.number_problem(request, error)
+def _value_answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """Answer for a value that no database can hold; None: that is not it."""
+    found = problems.value_problem(request, error)
     if found is None:
         return None
     if problems.wants_problem(request):

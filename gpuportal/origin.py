@@ -13,11 +13,22 @@ from channels.security.websocket import WebsocketDenier
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
-from django.http.request import is_same_domain
+from django.utils.http import is_same_domain
 
 from gpuportal.bodies import Receive, Scope
 
 PORTS = {"http": 80, "https": 443}
+
+
+class _Handshake(HttpRequest):
+    """The request that opens a websocket, as far as its headers go."""
+
+    def __init__(self, *, secure: bool) -> None:
+        super().__init__()
+        self._secure = secure
+
+    def _get_scheme(self) -> str:
+        return "https" if self._secure else "http"
 
 
 class SameOrigin:
@@ -41,15 +52,13 @@ class SameOrigin:
 
 def _request_of(scope: Scope, headers: dict[str, str]) -> HttpRequest:
     """Return what Django needs to say which scheme and host were asked for."""
-    request = HttpRequest()
+    request = _Handshake(secure=scope.get("scheme") in ("wss", "https"))
     server = scope.get("server") or ("", "")
     request.META = {
         f"HTTP_{name.upper().replace('-', '_')}": value
         for name, value in headers.items()
     }
     request.META |= {"SERVER_NAME": server[0], "SERVER_PORT": str(server[1])}
-    secure = scope.get("scheme") in ("wss", "https")
-    request._get_scheme = lambda: "https" if secure else "http"  # type: ignore[method-assign]
     return request
 
 

@@ -137,13 +137,17 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> dict[str, object]:
         errors: as the schema reports them. A place is (source, parameter, field, ...)
             or (source, field); people know only the field.
     """
-    fields = field_sentences(errors, skip=2)
+    return invalid_fields(field_sentences(errors, skip=2))
+
+
+def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
+    """Return problem details for fields with what is wrong with each, in a sentence."""
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         code="invalid",
         title="Some fields are wrong",
         detail=" ".join(f"{name}: {text}" for name, text in fields.items()),
-        fields=fields,
+        fields=dict(fields),
     )
 
 
@@ -177,12 +181,36 @@ def respond(details: dict[str, object]) -> JsonResponse:
 LONG_NUMBER = re.compile(r"[0-9]{10,}")
 
 
-def number_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
-    """Return problem details where a number of the address broke the database's range.
+NULL_WORDS = ("NUL (0x00)", "\\u0000", "null character", "null byte")
+"""How PostgreSQL, its driver, Python and Django name a null character."""
+INSTANT_WORDS = ("time zone displacement", "timestamp out of range", "year is out of")
 
-    SQLite's driver says OverflowError, PostgreSQL DataError; Django's admin filters
-    hand numbers through as they are typed. None: the error has another cause.
+
+def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
+    """Return problem details for a value that the database cannot hold.
+
+    That is a number of the address beyond its range (SQLite's driver raises
+    OverflowError, PostgreSQL DataError; Django's admin filters hand numbers through as
+    they are typed), a null character, or an instant beyond its range. None: the error
+    has another cause.
     """
+    if not isinstance(error, OverflowError | DataError | ValueError):
+        return None
+    text = str(error)
+    if any(words in text for words in NULL_WORDS):
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            code="bad-text",
+            title="A text has a null character",
+            detail="Null characters are not allowed. Take it out of the text.",
+        )
+    if any(words in text for words in INSTANT_WORDS):
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            code="bad-instant",
+            title="A date is out of range",
+            detail="The portal knows the years 2000 to 2200 and offsets up to 14:00.",
+        )
     if not isinstance(error, OverflowError | DataError):
         return None
     if not LONG_NUMBER.search(request.get_full_path()):

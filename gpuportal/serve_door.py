@@ -113,7 +113,7 @@ def _asker(request: HttpRequest, job_id: int) -> User:
     """
     if "Authorization" in request.headers:
         try:
-            user = user_of(bearer(request), scope=f"serve:{job_id}")
+            user = user_of(bearer(request), scopes=[f"serve:{job_id}"])
         except ScopeMissing as missing:
             raise Refused(403, "not-allowed", str(missing)) from None
         if user is None:

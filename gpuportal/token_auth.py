@@ -1,5 +1,6 @@
 """Who sent an API token: ``Authorization: Bearer gp_...``."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -17,17 +18,25 @@ USED_AGAIN = timedelta(minutes=5)
 class ScopeMissing(Exception):
     """A good token that may not do this."""
 
-    def __init__(self, scope: str) -> None:
-        super().__init__(f"The token lacks the scope “{scope}”.")
+    def __init__(self, scope: str, needed: Sequence[str]) -> None:
+        words = f"The token lacks the scope “{scope}”."
+        if len(needed) > 1:
+            both = " and ".join(f"“{one}”" for one in needed)
+            words = f"{words} This request needs {both}."
+        super().__init__(words)
 
 
-def user_of(text: str, *, scope: str) -> User | None:
+def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
     """Return a token's User; None: unknown, expired, revoked, switched off.
+
+    Args:
+        text: the token.
+        scopes: what the request needs, every one of them.
 
     A token is never an operator's, whoever made it (DESIGN.md section 5).
 
     Raises:
-        ScopeMissing: the token lacks the scope.
+        ScopeMissing: the token lacks one of the scopes.
     """
     now = timezone.now()
     rows = _tokens(token_hash=ApiToken.hash_token(text))
@@ -37,8 +46,9 @@ def user_of(text: str, *, scope: str) -> User | None:
     if found.revoked_at or found.expires_at <= now or not user.is_active:
         return None
     # Who may ask every served model may ask one: serve holds serve:12.
-    if not {scope, scope.partition(":")[0]} & set(found.scopes):
-        raise ScopeMissing(scope)
+    for scope in scopes:
+        if not {scope, scope.partition(":")[0]} & set(found.scopes):
+            raise ScopeMissing(scope, scopes)
     if found.last_used_at is None or now - found.last_used_at > USED_AGAIN:
         ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
     user.is_superuser = user.is_staff = False

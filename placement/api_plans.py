@@ -1,7 +1,7 @@
 """The JSON API of models and Plans: read a model, plan it, keep a Plan, its files."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -25,6 +25,7 @@ from placement.services.keeping import zipped
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.rates import check_rate
+from reservations.schemas import in_utc
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -232,11 +233,17 @@ def _instant(at: datetime | None, now: datetime) -> datetime | None:
     """Return an aware instant within the calendar's reach; None: now.
 
     Raises:
-        BadInput: too far ahead.
+        BadInput: too far ahead, or a year that the portal cannot know.
     """
     if at is None:
         return None
-    aware = timezone.make_aware(at) if timezone.is_naive(at) else at
+    try:
+        # In UTC first: a year at the very end has no time in every zone.
+        aware = in_utc(at if timezone.is_aware(at) else at.replace(tzinfo=UTC))
+    except ValueError as error:
+        raise BadInput({"at": str(error)}) from None
+    if timezone.is_naive(at):
+        aware = timezone.make_aware(at)
     if aware > most_days_ahead(now):
         raise BadInput({"at": f"at most {MOST_DAYS_AHEAD} days ahead"})
     return aware

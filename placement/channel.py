@@ -6,8 +6,11 @@ another's is not found, whether it exists or not.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
+from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.db.models import Q
@@ -23,6 +26,7 @@ from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services.keeping import files_for_job
 from placement.services.serve_states import record
 from telemetry import services as telemetry
+from telemetry.domain.json_values import unstorable
 from telemetry.models import Node
 
 MOST_PIECE_BYTES = 2**20
@@ -157,20 +161,16 @@ def model(request: HttpRequest, node: Node, *, pk: int, model_id: int) -> HttpRe
     path = None if row is None else model_files.path_of(row.file, part)
     if path is None or not path.is_file():
         return problem(404, "no such model of a job here")
-    with path.open("rb") as file:
-        file.seek(offset)
-        piece = file.read(FILE_PIECE_BYTES)
-    return HttpResponse(piece, content_type="application/octet-stream")
+    return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
 
 
 def _heard(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
     """Keep what a node tells of an endpoint's models."""
-    length = request.headers.get("Content-Length", "")
-    if not length.isdecimal() or int(length) > MOST_STATES_BYTES:
+    if not 0 <= length_of(request) <= MOST_STATES_BYTES:
         return problem(413, f"at most {MOST_STATES_BYTES} bytes, of a known length")
     try:
-        said = json.loads(request.body)["models"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        said = json_of(request)["models"]
+    except (ValueError, KeyError, TypeError):
         return problem(422, "an object with models is wanted")
     record(endpoint, said, timezone.now())
     return HttpResponse(status=204)
@@ -201,10 +201,10 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     job = _on(node).filter(pk=pk).first()
     if job is None or not 1 <= attempt <= job.attempt:
         return problem(404, "no such job here")
-    length = request.headers.get("Content-Length", "")
-    if not length.isdecimal():
+    length = length_of(request)
+    if length < 0:
         return problem(411, "the length must be known")
-    if int(length) > MOST_PIECE_BYTES:
+    if length > MOST_PIECE_BYTES:
         return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request")
     try:
         part = JobPart.objects.filter(job=job, node=node).first()
@@ -232,3 +232,37 @@ def number(request: HttpRequest, name: str) -> int | None:
     """Return a whole number of the address; None: it has none."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
+def length_of(request: HttpRequest) -> int:
+    """Return the length in bytes that a request declares; -1: it declares none."""
+    text = request.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() and len(text) <= 18 else -1
+
+
+def json_of(request: HttpRequest) -> Any:
+    """Return the JSON document of a request whose values the database can keep.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or holds such a value.
+    """
+    try:
+        document = json.loads(request.body)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    wrong = unstorable(document)
+    if wrong:
+        raise ValueError(" ".join(f"{path}: {why}" for path, why in wrong.items()))
+    return document
+
+
+def piece_of(path: Path, offset: int) -> bytes:
+    """Return up to ``FILE_PIECE_BYTES`` of a file; b"" from its end on.
+
+    An offset past the end is not sought: file systems refuse one beyond their limit.
+    """
+    with path.open("rb") as file:
+        if offset >= os.fstat(file.fileno()).st_size:
+            return b""
+        file.seek(offset)
+        return file.read(FILE_PIECE_BYTES)

@@ -5,18 +5,24 @@ that is ordered to it, by that Job's number: the other Job's is not in the addre
 """
 
 import hashlib
-import json
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
 from placement import checkpoint_files
-from placement.channel import MOST_PIECE_BYTES, for_nodes, number, problem
+from placement.channel import (
+    MOST_PIECE_BYTES,
+    for_nodes,
+    json_of,
+    length_of,
+    number,
+    piece_of,
+    problem,
+)
 from placement.domain.errors import LogConflict, OrderRefused
 from placement.domain.meeting import LATER, NONE, REFUSED, Carried
 from placement.models import CarriedCheckpoint, Job, JobPart
-from placement.runners.webchannel import FILE_PIECE_BYTES
 from placement.services import carrying
 from telemetry.models import Node
 
@@ -54,10 +60,9 @@ def _about(request: HttpRequest) -> tuple[int, str, str, str]:
     Raises:
         ValueError, OrderRefused: it is none.
     """
-    length = request.headers.get("Content-Length", "")
-    if not length.isdecimal() or int(length) > MOST_ABOUT_BYTES:
+    if not 0 <= length_of(request) <= MOST_ABOUT_BYTES:
         raise ValueError("its length")
-    body = json.loads(request.body)
+    body = json_of(request)
     if not isinstance(body, dict):
         raise ValueError("no object")
     why = body.get("problem", "")
@@ -83,8 +88,7 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     row = _asked(node, pk)
     if row is None or row.state != State.COMING:
         return problem(404, "no checkpoint of such a job was asked for here")
-    length = request.headers.get("Content-Length", "")
-    if not length.isdecimal() or not 0 < int(length) <= MOST_PIECE_BYTES:
+    if not 0 < length_of(request) <= MOST_PIECE_BYTES:
         return problem(413, f"1 to {MOST_PIECE_BYTES} bytes a request")
     data = request.body
     if hashlib.sha256(data).hexdigest() != request.headers.get("X-Sha256", ""):
@@ -109,10 +113,7 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpR
     path = None if row is None else checkpoint_files.path_of(row)
     if path is None or not path.is_file():
         return problem(404, "no checkpoint for such a job here")
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(FILE_PIECE_BYTES)
-    return HttpResponse(data, content_type="application/octet-stream")
+    return HttpResponse(piece_of(path, offset), content_type="application/octet-stream")
 
 
 def _asked(node: Node, pk: int) -> CarriedCheckpoint | None:

@@ -1,12 +1,17 @@
 """The nodes' channel for results: what is wanted, the list, the bytes."""
 
-import json
-
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
-from placement.channel import MOST_PIECE_BYTES, for_nodes, number, problem
+from placement.channel import (
+    MOST_PIECE_BYTES,
+    for_nodes,
+    json_of,
+    length_of,
+    number,
+    problem,
+)
 from placement.domain.errors import BadInput
 from placement.models import Job, JobPart, ResultFile
 from placement.services import results
@@ -27,14 +32,14 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         return JsonResponse(
             {"most_files": policy.most_files, "most_bytes": policy.most_bytes}
         )
-    if not 0 < _length(request) <= MOST_LIST_BYTES:
+    if not 0 < length_of(request) <= MOST_LIST_BYTES:
         return problem(413, f"1 to {MOST_LIST_BYTES} bytes, told first")
     above = "" if job.node_id == node.pk else f"{node.name}/"
     try:
-        said = json.loads(request.body)
+        said = json_of(request)
         rows = results.listed(job=job, attempt=attempt, said=said, now=timezone.now())
-    except (ValueError, RecursionError):
-        return problem(422, "must be JSON")
+    except ValueError:
+        return problem(422, "must be JSON that can be stored")
     except BadInput as error:
         return problem(422, "is no list of results", fields=error.problems)
     return JsonResponse(
@@ -68,7 +73,7 @@ def job_result(
         ).first()
     if file is None:
         return problem(404, "no such file of a job here")
-    if not 0 <= _length(request) <= MOST_PIECE_BYTES:
+    if not 0 <= length_of(request) <= MOST_PIECE_BYTES:
         return problem(413, f"at most {MOST_PIECE_BYTES} bytes a request, told first")
     try:
         size = results.append(
@@ -91,9 +96,3 @@ def _job(request: HttpRequest, node: Node, pk: int) -> Job | None:
     if job is None or attempt is None or not 1 <= attempt <= job.attempt:
         return None
     return job
-
-
-def _length(request: HttpRequest) -> int:
-    """Return the length that a request tells; -1: none."""
-    length = request.headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() and len(length) <= 12 else -1

@@ -1,7 +1,7 @@
 """What programs may send to the calendar's API: strict, bounded, no surprises."""
 
 import unicodedata
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from ninja import Schema
@@ -23,10 +23,17 @@ _TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Bidirectional controls: they reorder the text around them."""
 
 
-def _plausible(at: datetime) -> datetime:
+def in_utc(at: datetime) -> datetime:
+    """Return an aware instant in UTC, the only zone that every database takes.
+
+    PostgreSQL refuses offsets beyond 15:59, which ISO 8601 allows.
+
+    Raises:
+        ValueError: its year is not one that the portal can know.
+    """
     if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
         raise ValueError(f"the year is not between {_FIRST_YEAR} and {_LAST_YEAR}")
-    return at
+    return at.astimezone(UTC)
 
 
 def _printable(text: str) -> str:
@@ -35,7 +42,7 @@ def _printable(text: str) -> str:
     return text.strip()
 
 
-Instant = Annotated[AwareDatetime, AfterValidator(_plausible)]
+Instant = Annotated[AwareDatetime, AfterValidator(in_utc)]
 """ISO 8601 with a zone ("2026-11-21T14:00:00Z")."""
 Key = Annotated[StrictInt, Field(ge=1, le=LARGEST_KEY)]
 GpuIds = Annotated[list[Key], Field(max_length=MOST_GPUS)]

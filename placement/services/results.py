@@ -21,6 +21,7 @@ from django.db import transaction
 from placement import live
 from placement.domain.errors import BadInput
 from placement.models import Job, PlacementPolicy, ResultFile
+from telemetry.domain.json_values import text_problem
 
 MOST_PATH = 220
 MOST_LISTED = 2000
@@ -163,7 +164,8 @@ def _sound(row: object, whole: bool) -> bool:
     if not (named and sized):
         return False
     if not whole:
-        return isinstance(row.get("why"), str) and "\0" not in str(path)
+        why = row.get("why")
+        return isinstance(why, str) and not (text_problem(str(path) + why))
     clean = str(path).isprintable() and all(
         part not in ("", ".", "..") for part in str(path).split("/")
     )

@@ -120,6 +120,8 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
     assert (part.number, part.size_bytes, part.sha256) == (0, len(BODY), SUM)
     assert call("get", job, "/0?offset=0", "blue").content == BODY
     assert call("get", job, "/0?offset=6999", "blue").content == BODY[6999:]
+    for past in (7000, 2**40, 10**18 - 1):
+        assert call("get", job, f"/0?offset={past}", "blue").content == b""
     assert call("get", job, "/0?offset=x", "blue").status_code == 422
     assert call("get", job, "/1?offset=0", "blue").status_code == 404
     for node in ("red", "green"):  # another node learns nothing of it

@@ -202,6 +202,9 @@ def test_the_site_says_how_much_and_the_node_is_not_believed(ended, channel, tmp
     for path in ("../x", "/x", "a//b", "", "a\0b", "x" * 400, 5):
         row = {"path": path, "size": 1, "sha256": sums}
         assert put(json.dumps({"files": [row]}).encode()).status_code == 422
+    for path, why in (("a", "n\0"), ("a\0", "n"), ("a", "\ud800")):
+        row = {"path": path, "size": 1, "why": why}
+        assert put(json.dumps({"left_out": [row]}).encode()).status_code == 422
     rows = [{"path": n, "size": 60, "sha256": sums} for n in ("a", "b")]
     assert put(json.dumps({"files": rows}).encode(), attempt=2).status_code == 404
     wanted = put(json.dumps({"files": rows}).encode()).json()["files"]
