@@ -18,6 +18,13 @@ RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
 RESULT = "result:"
 """How a file is written that a Job left: result:<number>; a kept one by its number."""
 
+ADMITS: Choices = (
+    (Admits.OWNER, "only I"),
+    (Admits.ACCOUNT, "members of the group that pays"),
+    (Admits.ANYBODY, "everyone"),
+)
+"""Who may add models to an endpoint, as its owner chooses it."""
+
 
 class EndpointFilterForm(PlainForm):
     """Which endpoints a list shows."""
@@ -55,7 +62,7 @@ class ServeForm(PlainForm):
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     most_batch = whole(1, 256, initial=8)
     deadline_ms = whole(1, 600_000, initial=10_000)
-    admits = forms.ChoiceField(choices=Admits.choices, initial=Admits.ACCOUNT)
+    admits = forms.ChoiceField(choices=ADMITS, initial=Admits.ACCOUNT)
     may_move = forms.BooleanField(required=False, initial=True)
 
     def __init__(
@@ -70,7 +77,7 @@ class ServeForm(PlainForm):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.arrived = ""
         for name, choices in (
-            ("file", [("", "the one that is uploaded"), *files]),
+            ("file", [("", "the uploaded file"), *files]),
             ("place", list(places)),
             ("membership", list(memberships)),
         ):
@@ -104,5 +111,5 @@ class ServeForm(PlainForm):
             self.add_error("upload", "Choose an ONNX model.")
         unsaid = "hours" not in self.errors and not data.get("hours")
         if data.get("place") == BOOK and unsaid:
-            self.add_error("hours", "Say for how many hours.")
+            self.add_error("hours", "Enter for how many hours the GPU is booked.")
         return data

@@ -43,6 +43,11 @@ urlpatterns = [
     path("serve/new/", serve.serve_new, name="serve-new"),
     path("serve/<int:pk>/", serve.serve_show, name="serve"),
     path("node/v1/hello", channel.hello, name="node-hello"),
+    path(
+        "serve/<int:pk>/models/<int:model>/request.json",
+        serve.serve_request,
+        name="serve-request",
+    ),
     path("node/v1/jobs/<int:pk>/script", channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/files", channel.files, name="node-files"),
     path("node/v1/jobs/<int:pk>/log", channel.log, name="node-log"),

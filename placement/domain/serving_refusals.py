@@ -14,11 +14,13 @@ class FitsNowhere(JobRefusal):
     """No Gpu that may be used holds the model."""
 
     code: ClassVar[str] = "model-fits-nowhere"
-    title: ClassVar[str] = "No GPU holds the model"
+    title: ClassVar[str] = "The model fits on no GPU"
     why: tuple[str, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "No GPU can serve it: " + "; ".join(self.why or ("none is offered",))
+        return "No GPU can serve this model: " + "; ".join(
+            self.why or ("there is none",)
+        )
 
 
 @dataclass(eq=False)
@@ -26,13 +28,13 @@ class ServesAlready(JobRefusal):
     """One server per Gpu: its models share it by plan."""
 
     code: ClassVar[str] = "gpu-serves-already"
-    title: ClassVar[str] = "It serves already"
+    title: ClassVar[str] = "This GPU serves models already"
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"Job #{self.job} serves models on that GPU already. Add this model to it: "
-            "models that share a GPU take turns by plan."
+            f"Job {self.job} serves models on this GPU already. Add this model to that "
+            "job: the models then share the GPU."
         )
 
 
@@ -46,7 +48,7 @@ class EndpointFull(JobRefusal):
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job #{self.job} holds {self.most} models, as many as it may."
+        return f"Job {self.job} serves {self.most} models, which is the limit."
 
 
 @dataclass(eq=False)
@@ -54,15 +56,15 @@ class TooLargeForEndpoint(JobRefusal):
     """The model needs more than all models of the endpoint may take together."""
 
     code: ClassVar[str] = "model-too-large"
-    title: ClassVar[str] = "The model is too large for it"
+    title: ClassVar[str] = "The model is too large"
     job: int
     needs_bytes: int
     room_bytes: int
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"The model needs about {self.needs_bytes / 2**30:.2f} GiB; models at job "
-            f"#{self.job} may take {self.room_bytes / 2**30:.2f} GiB."
+            f"The model needs about {self.needs_bytes / 2**30:.2f} GiB. All models of "
+            f"job {self.job} together may take {self.room_bytes / 2**30:.2f} GiB."
         )
 
 
@@ -79,9 +81,10 @@ class FilesFull(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"You keep {self.files} model files, {self.size_bytes / 2**30:.2f} GiB; "
-            f"{self.most_files} files and {self.most_bytes / 2**30:.0f} GiB are what "
-            "one person may keep. Delete one that is not served."
+            f"You have {self.files} model files, {self.size_bytes / 2**30:.2f} GiB. "
+            f"The limit is {self.most_files} files and "
+            f"{self.most_bytes / 2**30:.0f} GiB per person. Delete a file that is "
+            "not served."
         )
 
 
@@ -90,12 +93,15 @@ class FileServed(JobRefusal):
     """A file that is served cannot be deleted."""
 
     code: ClassVar[str] = "model-file-served"
-    title: ClassVar[str] = "It is being served"
+    title: ClassVar[str] = "The file is being served"
     jobs: tuple[int, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
-        there = ", ".join(f"#{job}" for job in self.jobs)
-        return f"The file is served by job {there}. Stop that, or take it out there."
+        there = ", ".join(str(job) for job in self.jobs)
+        return (
+            f"The file is served by job {there}. "
+            "Stop the job or remove the model there."
+        )
 
 
 @dataclass(eq=False)
@@ -103,12 +109,12 @@ class CannotMove(JobRefusal):
     """An endpoint that does not go anywhere now."""
 
     code: ClassVar[str] = "endpoint-stays"
-    title: ClassVar[str] = "It cannot move now"
+    title: ClassVar[str] = "The models cannot move now"
     job: int
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job #{self.job} cannot move: {self.why}."
+        return f"Job {self.job} cannot move: {self.why}."
 
 
 @dataclass(eq=False)
@@ -121,6 +127,6 @@ class NothingServedFor(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"On {self.node} models are served by their owner's own Unix user, and "
-            "none is set for you in the portal: ask an operator."
+            f"On {self.node} models run under the Unix user of their owner. You have "
+            "no Unix user in the portal. Ask the lab admin to set one."
         )

@@ -191,7 +191,9 @@ class ServeApp:
         try:
             await asyncio.wait({inference, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not inference.done():
-                raise problem(499, "gone", "Nobody waits for the answer any more.")
+                raise problem(
+                    499, "gone", "The client closed the connection before the answer."
+                )
             return self._done(kept, asked, inference)
         finally:
             for task in (inference, gone):
@@ -295,7 +297,9 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise problem(499, "gone", "The request was broken off.")
+            raise problem(
+                499, "gone", "The client closed the connection within the request."
+            )
         part = message.get("body", b"")
         size += len(part)
         if size > MOST_BODY_BYTES:

@@ -14,6 +14,9 @@ from placement.serving.counts import Counts, profile_json
 from placement.serving.engine import Engine, EngineError, Loaded
 from placement.serving.tensors import Asked
 
+QUEUE_SHOWN_RATIO = 0.05
+"""A smaller part of the time needed is not worth a word."""
+
 
 class TurnedAway(Exception):
     """A request that is not served: why, and when it would have been done."""
@@ -136,24 +139,48 @@ def _parts(
     ]
 
 
-def turned_away(waiting: Waiting, verdict: Verdict, way_ms: float) -> TurnedAway:
-    """Count who is not let in, and say why."""
+def turned_away(
+    waiting: Waiting, verdict: Verdict, way_ms: float, run_ms: float
+) -> TurnedAway:
+    """Count a request that is not let in, and say why.
+
+    Args:
+        waiting: with ``predicted_ms``, from its arrival to its end at the model.
+        verdict: not ``IN``.
+        way_ms: of its deadline for the network, there and back.
+        run_ms: of ``predicted_ms`` for the model itself; the rest is the queue.
+    """
     full, counts = verdict is Verdict.FULL, waiting.kept.counts
     counts.full += full
     counts.refused += not full
+    needed_ms = way_ms + waiting.predicted_ms
+    parts = {
+        "network": way_ms,
+        "queue": max(0.0, waiting.predicted_ms - run_ms),
+        "model": min(run_ms, waiting.predicted_ms),
+    }
+    if parts["queue"] < QUEUE_SHOWN_RATIO * needed_ms:
+        # Switching threads: too little to be told apart from the model.
+        parts["model"] += parts.pop("queue")
+    told = ", ".join(f"{name} {_figure(ms)} ms" for name, ms in parts.items())
+    deadline = f"The deadline of {waiting.within_ms + way_ms:g} ms cannot be met"
+    why = f"Too many requests are waiting. {deadline}" if full else deadline
     return TurnedAway(
         "full" if full else "deadline",
-        f"it would take {waiting.predicted_ms:.1f} ms: "
-        f"{'too many wait' if full else _left(waiting.within_ms)}",
-        predicted_ms=waiting.predicted_ms + way_ms,
+        f"{why}: about {_figure(needed_ms)} ms are needed ({told}).",
+        predicted_ms=needed_ms,
     )
 
 
-def _left(within_ms: float) -> str:
-    """What is left of a deadline, in words."""
-    if within_ms > 0:
-        return f"{within_ms:.1f} ms are left for it"
-    return f"the way here and back takes {-within_ms:.1f} ms more than its deadline"
+def _figure(ms: float) -> str:
+    """Return milliseconds, with as many decimals as matter.
+
+    >>> _figure(120.4), _figure(3.21), _figure(0.0123)
+    ('120', '3.2', '0.01')
+    """
+    if ms >= 10:
+        return f"{ms:.0f}"
+    return f"{ms:.1f}" if ms >= 1 else f"{max(ms, 0.01):.2f}"
 
 
 def resident_bytes() -> int:

@@ -163,7 +163,10 @@ class Station:
         admission = self._offer(waiting, now)
         waiting.predicted_ms = (admission.done_at - now + lag) * 1000
         if admission.verdict is not Verdict.IN:
-            raise turned_away(waiting, admission.verdict, way_ms)
+            placed = self.scheduler.placed.get(kept.name)
+            rows = request.rows
+            run_ms = 1000 * placed.timing.predicted_seconds(rows) if placed else 0.0
+            raise turned_away(waiting, admission.verdict, way_ms, run_ms)
         return waiting
 
     async def answered(self, waiting: Waiting) -> Answered:
@@ -237,7 +240,7 @@ class Station:
             self._stopping = True
             self._changed.notify()
         requests = [waiting.request for waiting in self._waiting.values()]
-        self._turn_all(requests, "gone", "the endpoint stops")
+        self._turn_all(requests, "gone", "The endpoint stops.")
 
     def _turn_all(self, requests: list[Request], code: str, why: str) -> None:
         for request in requests:
@@ -309,7 +312,7 @@ class Station:
         while action is not None and not scheduler.begin(action, now):
             action = scheduler.next(now)
         if scheduler.late:
-            why = "it could not be in time any more"
+            why = "Its deadline can no longer be met."
             self._post(self._turn_all, scheduler.late, "late", why)
             scheduler.late = []
         return action

@@ -1,22 +1,27 @@
 """Pages of served models: the list, the form, one endpoint."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django.core.files.uploadedfile import UploadedFile
 from django.core.paginator import Paginator
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
+from placement import serve_examples as examples
 from placement import serve_snapshots as show
 from placement.api_plans import UPLOADS_PER_MINUTE
 from placement.domain.errors import BadInput
 from placement.domain.lifecycle import JobState
-from placement.models import Admits, Endpoint, ModelFile
+from placement.models import Endpoint, ModelFile, ServedModel
 from placement.serve_forms import (
+    ADMITS,
     BOOK,
     ENDPOINT,
     RESERVATION,
@@ -109,14 +114,17 @@ def serve_new(request: HttpRequest) -> HttpResponse:
 def _places(user: User) -> list[tuple[str, str]]:
     """Where a model may go: own reservations, a new booking, open endpoints."""
     now = timezone.now()
-    found = [(BOOK, "book the best GPU from now")]
+    found = [(BOOK, "book the best GPU, from now")]
     found += [
         (f"{RESERVATION}:{row.pk}", f"the best GPU of {row.label}")
         for row in own_reservations(user, now)
     ]
     there = Endpoint.objects.open_to(user).select_related("job__owner", "job__node")
     found += [
-        (f"{ENDPOINT}:{row.job_id}", f"beside {row.job.name}, job {row.job_id}")
+        (
+            f"{ENDPOINT}:{row.job_id}",
+            f"on the same GPU as {row.job.name}, job {row.job_id}",
+        )
         for row in there.order_by("-job_id")[:PAGE_ROWS]
     ]
     return found
@@ -193,6 +201,42 @@ def _store(user: User, uploads: list[UploadedFile], now: datetime) -> ModelFile:
     return model_store.store_file(user=user, upload=first, beside=beside, now=now)
 
 
+@dataclass(frozen=True)
+class Call:
+    """How a program asks a model once."""
+
+    command: str
+    file: str
+    """Address of its request.json; "": the command carries the request itself."""
+    made: bool
+    """False: the model's inputs are too large for an example in JSON."""
+
+
+def _call(request: HttpRequest, facts: Mapping[str, Any], row: ServedModel) -> Call:
+    """Return the command that asks a model once."""
+    body = examples.example_request(row.file.signature["inputs"])
+    command = examples.curl_command(
+        request.build_absolute_uri(facts["address"]), row.name, body
+    )
+    apart = body is not None and not examples.is_inline(body)
+    file = reverse("serve-request", args=[facts["job"], row.pk]) if apart else ""
+    return Call(command, file, body is not None)
+
+
+@require_safe
+def serve_request(request: HttpRequest, pk: int, model: int) -> HttpResponse:
+    """Download request.json: an example request for one model of an endpoint."""
+    endpoint = show.endpoints_of(reader(request)).filter(job_id=pk).first()
+    rows = endpoint.models.all() if endpoint is not None else ()
+    row = next((row for row in rows if row.pk == model and not row.removed_at), None)
+    body = examples.example_request(row.file.signature["inputs"]) if row else None
+    if body is None:
+        raise Http404("no such example")
+    answer = JsonResponse(body)
+    answer["Content-Disposition"] = f'attachment; filename="{examples.REQUEST_FILE}"'
+    return answer
+
+
 @require_safe
 def serve_show(request: HttpRequest, pk: int) -> HttpResponse:
     """One endpoint; its script then follows its figures."""
@@ -225,9 +269,9 @@ def serve_show(request: HttpRequest, pk: int) -> HttpResponse:
             "rows": rows,
             "mine": mine,
             "sees_job": user.is_operator or endpoint.job.owner_id == user.pk,
-            "admits": Admits.choices,
+            "admits": ADMITS,
             "may_bring": Endpoint.objects.open_to(user).filter(pk=endpoint.pk).exists(),
-            "example": request.build_absolute_uri(facts["address"]),
+            "call": _call(request, facts, rows[0]) if rows else None,
             "page": page,
         },
     )

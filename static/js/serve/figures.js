@@ -1,4 +1,4 @@
-// What an endpoint told last, drawn: tiles, the table of models, predicted and actual.
+// Draws the last figures of an endpoint: tiles, table of models, predicted and actual time.
 
 import { el, setAttr, setText } from "../dom.js";
 import { bytes } from "../format.js";
@@ -16,7 +16,7 @@ function tiles(told) {
 }
 
 function stateOf(model) {
-  const word = model.state === "ready" && !model.loaded ? "ready, unloaded" : model.state;
+  const word = model.state === "ready" && !model.loaded ? "ready, not in memory" : model.state;
   return model.note ? `${word} (${model.note})` : word;
 }
 
@@ -50,8 +50,8 @@ function plot(model) {
   });
   const error = model?.error_ms;
   setText(at("predicted-words"), error
-    ? `Off by ${ms(error.p50)} ms in the middle, ${ms(error.p95)} ms for 95 %. Refused at once: ${model.refused + model.full}; let in and late: ${model.late + model.dropped}. The axes end at ${ms(most)} ms.`
-    : "Nothing was asked in the last five minutes.");
+    ? `Prediction error: median ${ms(error.p50)} ms, 95th percentile ${ms(error.p95)} ms. Refused: ${model.refused + model.full}. Accepted, but late: ${model.late + model.dropped}. Both axes end at ${ms(most)} ms.`
+    : "No requests in the last five minutes.");
 }
 
 function profile(model) {

@@ -7,7 +7,7 @@ for (const button of document.querySelectorAll("[data-drop]")) {
   button.addEventListener("click", async () => {
     const sure = await ask({
       title: `Delete ${button.dataset.name}?`,
-      text: "Its bytes are deleted from the portal. What serves it must end first.",
+      text: "The file is deleted from the portal. Stop the endpoints that serve it first.",
       yes: "Delete",
     });
     if (!sure) return;

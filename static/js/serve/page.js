@@ -29,7 +29,7 @@ async function runs() {
   if (state === "running") return true;
   ({ state } = await api("GET", `/serve/${page.job}`));
   at("serve-state").replaceChildren(chip(state));
-  if (state !== "running") live("wait", LIVE.has(state) ? "it has not begun" : "it is over");
+  if (state !== "running") live("wait", LIVE.has(state) ? "not started yet" : "ended");
   return state === "running";
 }
 
@@ -49,7 +49,7 @@ async function look() {
     return AWAY_MS;
   } catch (error) {
     if (!(error instanceof TypeError || error instanceof SyntaxError || error instanceof Problem)) throw error;
-    live("late", "the portal does not answer");
+    live("late", "no answer from the portal");
     return AWAY_MS;
   }
 }
@@ -72,22 +72,22 @@ async function act(method, path, body) {
 for (const button of document.querySelectorAll("[data-take-out]")) {
   const name = button.dataset.takeOut;
   button.addEventListener("click", async () => {
-    const sure = await ask({ title: `Take ${name} out?`, text: "Who waits for it is told. The file stays with whoever brought it.", yes: "Take out" });
+    const sure = await ask({ title: `Remove ${name}?`, text: "Waiting requests are refused. The model file is kept.", yes: "Remove" });
     if (sure) act("DELETE", `/serve/${page.job}/models/${encodeURIComponent(name)}`);
   });
 }
 at("serve-stop")?.addEventListener("click", async () => {
-  const sure = await ask({ title: "Stop serving?", text: "All models here stop answering. The reservation stays yours until you give it back.", yes: "Stop", no: "Go on" });
+  const sure = await ask({ title: "Stop serving?", text: "All models here stop answering. You keep the reservation until you return it.", yes: "Stop", no: "Keep serving" });
   if (sure) act("POST", `/jobs/${page.job}/stop`, {});
 });
 at("serve-move")?.addEventListener("click", async () => {
-  const sure = await ask({ title: "Move to another GPU?", text: "The least used GPU that holds the models: of this reservation, else one that is booked for the rest of it. The address stays.", yes: "Move" });
+  const sure = await ask({ title: "Move to another GPU?", text: "The portal takes the least used GPU of this reservation that has room. Without one, it books a GPU until this reservation ends. The address stays the same.", yes: "Move" });
   if (sure) act("POST", `/serve/${page.job}/move`, {});
 });
 at("serve-admits")?.addEventListener("change", async (event) => {
   try {
     await api("PATCH", `/serve/${page.job}`, { admits: event.target.value });
-    toast("Kept. Models that are here already stay.");
+    toast("Saved. Models that are already here stay.");
   } catch (error) {
     toastProblem(error);
   }
@@ -95,4 +95,4 @@ at("serve-admits")?.addEventListener("change", async (event) => {
 at("figures-model").addEventListener("change", show);
 startTry(page);
 if (page.live) follow();
-else live("off", "it is over");
+else live("off", "ended");

@@ -22,7 +22,7 @@ export function exampleOf(model) {
 
 function takes(model) {
   const words = (list) => list.map((one) => `${one.name} (${one.datatype}, ${one.shape.map((size) => (size < 0 ? "any" : size)).join(" × ") || "one number"})`).join(", ");
-  return `Takes ${words(model.inputs)}; gives ${words(model.outputs)}.`;
+  return `Inputs: ${words(model.inputs)}. Outputs: ${words(model.outputs)}.`;
 }
 
 async function send(page, name, body, deadline) {
@@ -59,11 +59,11 @@ export function startTry(page) {
   at("try").addEventListener("submit", async (event) => {
     event.preventDefault();
     at("try-send").disabled = true;
-    setText(at("try-status"), "asked …");
+    setText(at("try-status"), "sending …");
     try {
       const { answer, text, took } = await send(page, at("try-model").value, at("try-body").value, at("try-deadline").value.trim());
       const served = answer.headers.get("x-served-ms");
-      setText(at("try-status"), `${answer.status} ${answer.ok ? "answered" : "refused"} in ${took.toFixed(1)} ms${served ? `, ${Number(served).toFixed(2)} ms of it at the model` : ""}`);
+      setText(at("try-status"), `${answer.status} ${answer.ok ? "answered" : "refused"} in ${took.toFixed(1)} ms${served ? `, ${Number(served).toFixed(2)} ms of it in the model` : ""}`);
       at("try-answer").textContent = shown(text);
       at("try-answer").hidden = false;
     } catch (error) {

@@ -73,7 +73,7 @@ def nobody_is_served_by_root(web, upload):
     upload.seek(0)
     form = {"upload": upload, "place": "book", "hours": "2", "most_batch": "4",
             "deadline_ms": "50", "admits": "owner"}  # fmt: skip
-    assert b"none is set for you" in web.post("/serve/new/", form).content
+    assert b"no Unix user in the portal" in web.post("/serve/new/", form).content
     assert not Job.objects.exists() and not Reservation.objects.exists()
     Node.objects.update(isolation="none")
 
@@ -148,7 +148,7 @@ def test_a_model_is_booked_served_shown_and_given_to_its_own_node_only(
     assert booked.end - timezone.now() > timedelta(hours=1.9)
     assert [row.name for row in endpoint.models.all()] == ["mlp"]
 
-    assert b"Try one inference" in web.get(f"/serve/{job.pk}/").content
+    assert b"Try it" in web.get(f"/serve/{job.pk}/").content
     assert b"serve mlp" in web.get("/serve/?q=mlp&state=live").content
     assert b"serve mlp" in web.get(f"/jobs/{job.pk}/").content
     assert signed_in(carol).get(f"/serve/{job.pk}/").status_code == 404
@@ -193,7 +193,7 @@ def test_one_server_per_gpu_and_only_where_the_model_fits(alice, redis_client):
             deploy(**said)
         assert list(caught.value.problems) == [field]
     job = deploy(name="one")
-    with pytest.raises(ServesAlready, match=f"#{job.pk}"):
+    with pytest.raises(ServesAlready, match=f"Job {job.pk} "):
         deploy(name="two")
     file.weight_bytes = 200 * 2**30
     file.save()

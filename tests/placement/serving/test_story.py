@@ -1,7 +1,9 @@
 """A model from its file to its answers, through everything that is there in between."""
 
+import html
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -170,6 +172,7 @@ def test_a_model_is_uploaded_placed_asked_shared_moved_and_stopped(
     closed_to_others(live_asgi, base, job, alice, bob, carol)
     crooked_requests_go_nowhere(live_asgi, base, job, mine)
     asked_from_the_page(live_asgi, base, job, alice)
+    asked_as_the_page_prints_it(live_asgi, job, alice, mine)
     shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol)
     asked_at_another_process(live_asgi, other_web, job, mine)
 
@@ -219,6 +222,11 @@ def refused_by_deadline_and_by_field(base, mine):
     status, headers, body = ask(url, mine, infer_body(ROWS), hurry)
     assert (status, json.loads(body)["code"]) == (503, "deadline")
     assert json.loads(body)["predicted_ms"] > 0.01
+    assert re.fullmatch(
+        r"The deadline of 0\.01 ms cannot be met: about [\d.]+ ms are needed "
+        r"\(network [\d.]+ ms, (queue [\d.]+ ms, )?model [\d.]+ ms\)\.",
+        json.loads(body)["detail"],
+    ), body
     assert headers["Retry-After"]
     named = infer_body(ROWS, parameters={"deadline_ms": 0.01})
     assert ask(url, mine, named)[0] == 503
@@ -285,11 +293,27 @@ def crooked_requests_go_nowhere(live_asgi, base, job, mine):
     assert ask(f"{base}/models/mlp", mine, method="DELETE")[0] == 405
 
 
+def asked_as_the_page_prints_it(live_asgi, job, alice, mine):
+    """Copy the command of the page into a shell, as a student does."""
+    cookies = f"sessionid={signed_in(alice).cookies['sessionid'].value}"
+    headers = {"Cookie": cookies, "Accept": "text/html"}
+    page = ask(f"{live_asgi}/serve/{job.pk}/", headers=headers)[2].decode()
+    found = re.search(r'(?s)<pre[^>]*id="call-command"[^>]*>(.*?)</pre>', page)
+    command = html.unescape(found[1])
+    assert "X-Deadline-Ms" not in command, "it has to work on a busy day"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --silent --show-error"],
+        env=os.environ | {"TOKEN": mine}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 3], done.stdout
+
+
 def asked_from_the_page(live_asgi, base, job, alice):
     client = signed_in(alice)
     page = client.get(f"/serve/{job.pk}/")
     assert page.status_code == 200
-    assert b"Try one inference" in page.content
+    assert b"Try it" in page.content
     cookies = f"sessionid={client.cookies['sessionid'].value}"
     url = f"{base}/models/mlp/infer"
     assert ask(url, "", infer_body(ROWS), {"Cookie": cookies})[0] == 403, "no CSRF"
