@@ -8,7 +8,7 @@ from django import forms
 
 from reservations.domain.delivering import CHANNELS
 from reservations.domain.webhooks import LONGEST
-from reservations.models import Notice
+from reservations.models import Notice, NoticeSettings
 from telemetry.plain_forms import PlainForm
 
 MUTES = (
@@ -80,8 +80,14 @@ class MuteForm(PlainForm):
 
 
 class WebhookForm(PlainForm):
-    """Where to call; judged by ``domain/webhooks.py``."""
+    """Where to call, judged by ``domain/webhooks.py``, and what is there."""
 
+    format = forms.ChoiceField(
+        choices=NoticeSettings.Format.choices,
+        initial=NoticeSettings.Format.PORTAL,
+        required=False,
+        widget=forms.Select(attrs={"class": "select"}),
+    )
     url = forms.CharField(
         max_length=LONGEST,
         strip=True,
@@ -94,3 +100,7 @@ class WebhookForm(PlainForm):
             }
         ),
     )
+
+    def clean_format(self) -> str:
+        """Return the format; an older page sends none."""
+        return self.cleaned_data["format"] or NoticeSettings.Format.PORTAL

@@ -101,5 +101,5 @@ def webhook_off(told: Told) -> str:
 
 
 def trial(told: Told) -> str:
-    """Say that this is only a trial."""
-    return "This is the trial that you asked for: what you read here gets through."
+    """Say that this is only a test message."""
+    return "This is the test message that you sent. Notices reach you here."

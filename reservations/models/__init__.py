@@ -5,6 +5,7 @@ from reservations.models.audit import AuditEntry
 from reservations.models.calendar import Allocation, LateReturn, Reservation
 from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import KeptUsage, LedgerEntry
+from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
 from reservations.models.pools import Closure, PoolQuota, PoolRule
@@ -34,6 +35,7 @@ __all__ = [
     "Closure",
     "CoUser",
     "Delivery",
+    "GroupLink",
     "Invitation",
     "KeptUsage",
     "LateReturn",
@@ -59,4 +61,5 @@ __all__ = [
     "User",
     "WaitingRequest",
     "WaitlistLook",
+    "WallLink",
 ]

@@ -52,7 +52,7 @@ class Notice(models.Model):
         JOB_HELD = "job_held", "A GPU is held after its job"
         SERVE_DOWN = "serve_down", "A served model does not answer"
         WEBHOOK_OFF = "webhook_off", "Your webhook was switched off"
-        TRIAL = "trial", "A trial, asked for by you"
+        TRIAL = "trial", "A test message, sent by you"
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="notices")
     # No choices here: a kind more is no change of the table.
@@ -99,6 +99,16 @@ class Notice(models.Model):
 class NoticeSettings(models.Model):
     """How one User wants to be told beside the page; no row: the defaults."""
 
+    class Format(models.TextChoices):
+        """What a webhook's receiver takes; payloads: ``domain/chat.py``."""
+
+        PORTAL = "portal", "own program (signed JSON)"
+        SLACK = "slack", "Slack"
+        MATTERMOST = "mattermost", "Mattermost"
+        TEAMS = "teams", "Microsoft Teams"
+        MATRIX = "matrix", "Matrix (hookshot)"
+        NTFY = "ntfy", "ntfy"
+
     user = models.OneToOneField(
         User, on_delete=models.CASCADE, related_name="notice_settings"
     )
@@ -111,6 +121,9 @@ class NoticeSettings(models.Model):
     quiet_until = models.TimeField(null=True, blank=True)
     muted_until = models.DateTimeField(null=True, blank=True)
     webhook_url = models.CharField(max_length=400, blank=True)
+    webhook_format = models.CharField(
+        max_length=12, choices=Format, default=Format.PORTAL
+    )
     webhook_nonce = models.CharField(
         max_length=32, blank=True, help_text="The signing secret is derived from it."
     )

@@ -211,6 +211,11 @@ class SitePolicy(models.Model):
         default=True,
         help_text="Students see who holds a GPU; off: groups only; default yes.",
     )
+    heads_add_members = models.BooleanField(
+        default=True,
+        help_text="Group heads add and remove members and make links to join; "
+        "default yes.",
+    )
     version = models.PositiveIntegerField(
         default=1,
         editable=False,

@@ -9,6 +9,7 @@ from django.core import signing
 from django.urls import reverse
 
 from reservations import mailing, webhook
+from reservations.domain import chat
 from reservations.domain.webhooks import signature
 from reservations.models import Notice, NoticeSettings, User
 from reservations.services.channels import MAIL
@@ -91,6 +92,9 @@ def _post(
     number: str,
     now: datetime,
 ) -> None:
+    if how.webhook_format in chat.formats():
+        _chat(how, told, number)
+        return
     body = {
         "version": 1,
         "delivery": number,
@@ -110,17 +114,28 @@ def _post(
     data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = int(now.timestamp())
     secret = webhook.secret_of(user.pk, how.webhook_nonce)
+    _call(
+        how.webhook_url,
+        data,
+        {
+            "Content-Type": "application/json",
+            "X-Portal-Delivery": number,
+            "X-Portal-Timestamp": str(timestamp),
+            "X-Portal-Signature": signature(secret, timestamp=timestamp, body=data),
+        },
+    )
+
+
+def _chat(how: NoticeSettings, told: Sequence[NoticeInfo], number: str) -> None:
+    """Post the Notices to a chat service, in the payload that it takes."""
+    links = [absolute(one.url) if settings.PORTAL_URL else "" for one in told]
+    lines = [chat.Line(one.text, url) for one, url in zip(told, links, strict=True)]
+    made = chat.message(how.webhook_format, lines)
+    _call(how.webhook_url, made.body, {**made.headers, "X-Portal-Delivery": number})
+
+
+def _call(url: str, data: bytes, headers: dict[str, str]) -> None:
     try:
-        webhook.post(
-            how.webhook_url,
-            data,
-            {
-                "Content-Type": "application/json",
-                "User-Agent": "GPU-Portal",
-                "X-Portal-Delivery": number,
-                "X-Portal-Timestamp": str(timestamp),
-                "X-Portal-Signature": signature(secret, timestamp=timestamp, body=data),
-            },
-        )
+        webhook.post(url, data, {"User-Agent": "GPU-Portal", **headers})
     except webhook.WebhookFailed as error:
         raise NotTaken(error.why, final=error.gone) from error

@@ -63,8 +63,18 @@ def unsubscribe(*, user: User, kind: str, now: datetime) -> NoticeSettings:
     return _keep(user, "notices.unsubscribed", now, chosen=chosen)
 
 
-def set_webhook(*, user: User, url: str, now: datetime) -> str:
+def set_webhook(
+    *,
+    user: User,
+    url: str,
+    now: datetime,
+    format_name: str = NoticeSettings.Format.PORTAL,
+) -> str:
     """Take an address and make its secret, which is returned this once.
+
+    Args:
+        format_name: what its receiver takes. Chat services check no signature, so
+            that they have no secret and "" is returned.
 
     Raises:
         WebhookRefused: the portal does not call that address.
@@ -76,10 +86,13 @@ def set_webhook(*, user: User, url: str, now: datetime) -> str:
         "notices.webhook-set",
         now,
         webhook_url=url,
+        webhook_format=format_name,
         webhook_nonce=nonce,
         webhook_failures=0,
         webhook_disabled_at=None,
     )
+    if format_name != NoticeSettings.Format.PORTAL:
+        return ""
     return webhook.secret_of(user.pk, nonce)
 
 
@@ -107,6 +120,7 @@ def drop_webhook(*, user: User, now: datetime) -> NoticeSettings:
         "notices.webhook-dropped",
         now,
         webhook_url="",
+        webhook_format=NoticeSettings.Format.PORTAL,
         webhook_nonce="",
         webhook_failures=0,
         webhook_disabled_at=None,

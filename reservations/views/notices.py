@@ -123,11 +123,17 @@ def notice_webhook(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         try:
             secret = telling.set_webhook(
-                user=user, url=form.cleaned_data["url"], now=now
+                user=user,
+                url=form.cleaned_data["url"],
+                format_name=form.cleaned_data["format"],
+                now=now,
             )
         except WebhookRefused as refused:
             form.add_error("url", refused.why)
         else:
+            if not secret:
+                messages.success(request, "Saved. Send a test message to try it.")
+                return redirect("notice-settings")
             return _settings_page(request, secret=secret)
     return _settings_page(request, hook=form, status=422)
 
@@ -137,9 +143,11 @@ def notice_try(request: HttpRequest) -> HttpResponse:
     """Send a trial by every channel that is on."""
     sent = telling.try_channels(user=reader(request), now=timezone.now())
     if sent:
-        messages.success(request, "A trial is on its way; see below what came of it.")
+        messages.success(
+            request, "The test message is on its way. The result appears below."
+        )
     else:
-        messages.info(request, "A trial went out this very minute.")
+        messages.info(request, "A test message was sent less than a minute ago.")
     return redirect("notice-settings")
 
 
@@ -178,7 +186,11 @@ def _settings_page(
             ],
             "muted": how.muted_until is not None and how.muted_until > now,
             "mute": MuteForm(),
-            "hook": hook or WebhookForm(initial={"url": how.webhook_url}),
+            "hook": hook
+            or WebhookForm(
+                initial={"url": how.webhook_url, "format": how.webhook_format}
+            ),
+            "webhook_name": how.get_webhook_format_display(),
             "secret": secret,
             "mail_configured": mailing.configured(),
             "networks": settings.WEBHOOK_ALLOWED_NETWORKS,

@@ -205,3 +205,102 @@ def test_the_link_of_a_mail_ends_that_kind_without_a_login(alice, mail):
     assert delivery.due(now=NOW + MINUTE)["sent"] == 1
     assert len(mail.mails) == 2
     assert anybody.get(path[:-3] + "/").status_code == 404
+
+
+HOSTILE = "<!channel> @all *[click](https://evil.example)* & more"
+
+
+def sent_to_chat(alice, hook, name: str) -> tuple[dict[str, str], bytes]:
+    """Send one Notice through the delivery queue; what the chat's server got."""
+    assert (
+        telling.set_webhook(user=alice, url=hook.url, now=NOW, format_name=name) == ""
+    )
+    told(alice, "job_done", text=HOSTILE, job=7)
+    assert delivery.due(now=NOW)["sent"] == 1
+    ((path, headers, body),) = hook.heard
+    assert path == "/hook?x=1"
+    assert "X-Portal-Signature" not in headers
+    assert headers["X-Portal-Delivery"]
+    return headers, body
+
+
+@pytest.fixture
+def outside(settings):
+    settings.PORTAL_URL = "https://gpu.example.org"
+
+
+def test_slack_gets_text_in_which_only_our_link_is_one(alice, hook, outside):
+    headers, body = sent_to_chat(alice, hook, "slack")
+    assert headers["Content-Type"] == "application/json"
+    got = json.loads(body)
+    assert set(got) == {"text"}
+    assert "&lt;!channel&gt;" in got["text"]
+    assert got["text"].endswith("<https://gpu.example.org/jobs/7/|Open>")
+
+
+def test_mattermost_gets_markdown_that_mentions_nobody(alice, hook, outside):
+    _, body = sent_to_chat(alice, hook, "mattermost")
+    got = json.loads(body)
+    assert got["username"] == "GPU Portal"
+    assert "@all" not in got["text"] and "\\[click\\](https" in got["text"]
+    assert got["text"].endswith("[Open](https://gpu.example.org/jobs/7/)")
+
+
+def test_teams_gets_an_adaptive_card(alice, hook, outside):
+    _, body = sent_to_chat(alice, hook, "teams")
+    got = json.loads(body)
+    assert got["type"] == "message"
+    (attachment,) = got["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    card = attachment["content"]
+    assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
+    title, line = card["body"]
+    assert title["text"] == "GPU Portal"
+    assert line["wrap"] is True
+    assert line["text"].endswith("[Open](https://gpu.example.org/jobs/7/)")
+
+
+def test_matrix_gets_text_and_escaped_html(alice, hook, outside):
+    _, body = sent_to_chat(alice, hook, "matrix")
+    got = json.loads(body)
+    assert set(got) == {"username", "text", "html"}
+    assert got["text"].endswith("https://gpu.example.org/jobs/7/")
+    assert "<!channel>" not in got["html"]
+    assert '<a href="https://gpu.example.org/jobs/7/">Open</a>' in got["html"]
+
+
+def test_ntfy_gets_plain_text_with_a_title_and_a_link(alice, hook, outside):
+    headers, body = sent_to_chat(alice, hook, "ntfy")
+    assert headers["Content-Type"].startswith("text/plain")
+    assert headers["Title"] == "GPU Portal"
+    assert headers["Click"] == "https://gpu.example.org/jobs/7/"
+    assert HOSTILE in body.decode()
+
+
+def test_a_long_digest_fits_into_one_chat_message(alice, hook):
+    telling.set_webhook(user=alice, url=hook.url, now=NOW, format_name="ntfy")
+    for number in range(40):
+        told(alice, "job_done", key=str(number), text="ü" * 300, job=number)
+    assert delivery.due(now=NOW)["sent"] == 40
+    ((_, headers, body),) = hook.heard
+    assert len(body) <= 4096
+    assert "Click" not in headers, "the site has no address of its own here"
+    hook.heard.clear()
+    telling.set_webhook(user=alice, url=hook.url, now=NOW, format_name="slack")
+    for number in range(40):
+        told(alice, "job_done", key=f"b{number}", text="x" * 300, job=number)
+    assert delivery.due(now=NOW)["sent"] == 40
+    ((_, _, body),) = hook.heard
+    text = json.loads(body)["text"]
+    assert len(text) < 4000
+    assert text.splitlines()[-1].startswith("And ")
+
+
+def test_a_chat_that_is_down_is_tried_again(alice, hook):
+    telling.set_webhook(user=alice, url=hook.url, now=NOW, format_name="teams")
+    hook.answers = [503]
+    told(alice, "job_done", text="ready")
+    assert delivery.due(now=NOW)["retried"] == 1
+    assert delivery.due(now=NOW + 2 * MINUTE)["sent"] == 1
+    first, second = hook.heard
+    assert first[1]["X-Portal-Delivery"] == second[1]["X-Portal-Delivery"]

@@ -95,9 +95,27 @@ def test_a_webhook_leads_nowhere_inside_and_its_secret_is_shown_once(alice, sett
     assert "no-store" in answer["Cache-Control"]
     assert "whsec_" not in mine.get("/me/notices/").content.decode()
     assert mine.post("/me/notices/try/").status_code == 302
-    assert "trial" in mine.get("/me/notices/").content.decode()
+    assert "A test message, sent by you" in mine.get("/me/notices/").content.decode()
     assert Notice.objects.get().deliveries.get().channel == "webhook"
     mine.post("/me/notices/webhook/", {"act": "drop"})
     kept = NoticeSettings.objects.get()
     assert (kept.webhook_url, kept.webhook_nonce) == ("", "")
     assert mine.post("/me/notices/webhook/", {"act": "enable"}).status_code == 404
+
+
+def test_a_chat_is_chosen_saved_without_a_secret_and_removed(alice, settings):
+    mine = browser(alice)
+    settings.WEBHOOK_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    chat = {"act": "set", "url": "https://127.0.0.1/x", "format": "mattermost"}
+    inside = mine.post(
+        "/me/notices/webhook/", chat | {"url": "https://10.1.2.3/hooks/x"}
+    )
+    assert inside.status_code == 422, "the guard is the same for chats"
+    assert mine.post("/me/notices/webhook/", chat).status_code == 302
+    page = mine.get("/me/notices/").content.decode()
+    assert '<option value="mattermost" selected>' in page
+    assert "whsec_" not in page
+    odd = mine.post("/me/notices/webhook/", chat | {"format": "pigeon"})
+    assert odd.status_code == 422
+    mine.post("/me/notices/webhook/", {"act": "drop"})
+    assert NoticeSettings.objects.get().webhook_format == "portal"
