@@ -27,6 +27,8 @@ SENTENCES = {
     rules.CLAIMED_ELSEWHERE: "Another node says that it has this GPU.",
     rules.WEDGED: "The driver holds a process that cannot be killed: only a reboot "
     "of the node helps.",
+    rules.MISUSE: "The node did something on the broker that no honest node does. It "
+    "was put right; look at the node before you trust it.",
     rules.XID_CRITICAL: "The driver told of an error after which the GPU is not to "
     "be trusted.",
     rules.XID_WARNING: "The driver told of an error that ended an application.",
@@ -64,6 +66,8 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
         found.append(("Claimed by", str(detail["claimed_by"])))
     if detail.get("reason"):
         found.append(("The node says", str(detail["reason"])))
+    if detail.get("broker"):
+        found.append(("On the broker", str(detail["broker"])))
     if detail.get("job"):
         found.append(("Job", f"#{detail['job']}"))
     if detail.get("memory_bytes"):

@@ -43,6 +43,7 @@ SILENT = "no sample"
 MISSING = "missing after reboot"
 CLAIMED_ELSEWHERE = "claimed elsewhere"
 WEDGED = "wedged driver"
+MISUSE = "misuse of the broker"
 XID_CRITICAL = "critical XID"
 XID_WARNING = "XID"
 ECC = "uncorrectable ECC"
@@ -69,6 +70,7 @@ SEVERITIES: Mapping[str, Severity] = {
     CLAIMED_ELSEWHERE: Severity.CRITICAL,
     BROKEN_WITH_BOOKINGS: Severity.CRITICAL,
     WEDGED: Severity.CRITICAL,
+    MISUSE: Severity.CRITICAL,
     XID_CRITICAL: Severity.CRITICAL,
     ECC: Severity.CRITICAL,
     REMAP_FAILURE: Severity.CRITICAL,

@@ -1,36 +1,135 @@
-"""Streams of nodes, bounded in bytes: one node must not fill the broker.
+"""What a node may keep on the broker: keys of the right type, and so many bytes.
 
-The number of entries is bounded elsewhere, but a node may send large ones. A
-broker that is full refuses every other node and every task, and what filled it
-stays. Cutting needs no memory, so it works on a full broker too.
+A node is not trusted. Its user may do little on the broker (deploy/acl.sh), but a
+stream can hold large entries, and an older line of users.acl allowed more. A broker
+that is full refuses every other node and every task, and what filled it stays. A key
+of the wrong type fails each command that reads it beside others.
+
+Cutting and deleting need no memory, so they work on a full broker too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from redis import Redis
 
-STREAM_MOST_BYTES = 16 * 2**20
+from telemetry.domain.units import MIB_BYTES, format_bytes
+
+STREAM_MOST_BYTES = 16 * MIB_BYTES
 """An honest node's hour of samples is a few MiB."""
+NODE_MOST_BYTES = 40 * MIB_BYTES
+"""All keys of one node together."""
 LEFT_OF_A_FLOOD = (200, 10, 0)
 """Entries that are left, the newest, of a stream that is too large: the first
 number with which it no longer is."""
+GROWTH_BYTES = 16 * MIB_BYTES
+"""The keys are looked at when the broker has grown by this much."""
+
+KEYS: Mapping[str, str] = {
+    "raw.": "stream",
+    "facts.": "stream",
+    "log.": "stream",
+    "node.": "list",
+    "_kombu.binding.node.": "set",
+    "_kombu.binding_permanent.node.": "set",
+    # Written by workers of before, and by their users in users.acl.
+    "unacked.": "hash",
+    "unacked_index.": "zset",
+    "unacked_mutex.": "string",
+}
+"""Beginning of each key that a node's user may ever have written, and its type."""
 
 
-def cut_floods(redis: Redis, keys: Iterable[str]) -> list[str]:
-    """Cut streams that take too much of the broker's memory; which ones were."""
-    return [key for key in keys if _cut(redis, key)]
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """Something on the broker that no honest node does; it was put right."""
+
+    node: str
+    what: str
+    """For the operator: which key, and what was done about it."""
 
 
-def _cut(redis: Redis, key: str) -> bool:
-    if _bytes_of(redis, key) <= STREAM_MOST_BYTES:
-        return False
-    for entries in LEFT_OF_A_FLOOD:
-        redis.xtrim(key, maxlen=entries, approximate=False)
-        if _bytes_of(redis, key) <= STREAM_MOST_BYTES:
-            break
-    return True
+@dataclass(frozen=True, slots=True)
+class _Key:
+    name: str
+    wanted: str
+    type: str
+    size: int
+    """Bytes."""
 
 
-def _bytes_of(redis: Redis, key: str) -> int:
-    # SAMPLES 0: all of it; a few large entries must not hide among small ones.
-    return int(redis.memory_usage(key, samples=0) or 0)  # type: ignore[arg-type]
+class Bounds:
+    """Keeps every node's keys within their part of the broker's memory."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._used_bytes = 0
+
+    def grown(self) -> bool:
+        """Return whether the broker holds much more than at the last look."""
+        used = self._memory_used()
+        if used < self._used_bytes:
+            self._used_bytes = used
+        return used > self._used_bytes + GROWTH_BYTES
+
+    def enforce(self, nodes: Iterable[str]) -> list[Misuse]:
+        """Look at all keys of these nodes; return what had to be put right."""
+        names = list(nodes)
+        found = [
+            misuse
+            for node, keys in zip(names, self._keys_of(names), strict=True)
+            for misuse in self._enforce_node(node, keys)
+        ]
+        self._used_bytes = self._memory_used()
+        return found
+
+    def _enforce_node(self, node: str, keys: list[_Key]) -> Iterable[Misuse]:
+        room = NODE_MOST_BYTES
+        for key in sorted(keys, key=lambda key: key.size):
+            if key.type != key.wanted:
+                self._redis.unlink(key.name)
+                yield Misuse(
+                    node, f"{key.name} was a {key.type}, not a {key.wanted}: deleted"
+                )
+                continue
+            size, most = key.size, min(room, STREAM_MOST_BYTES)
+            if size > most:
+                size = self._cut(key, most)
+                yield Misuse(node, f"{key.name} held {format_bytes(key.size)}: cut")
+            room -= size
+
+    def _cut(self, key: _Key, most: int) -> int:
+        """Shorten a key to so many bytes; return how many are left of it."""
+        if key.wanted != "stream":
+            self._redis.unlink(key.name)
+            return 0
+        size = key.size
+        for entries in LEFT_OF_A_FLOOD:
+            self._redis.xtrim(key.name, maxlen=entries, approximate=False)
+            size = int(self._redis.memory_usage(key.name, samples=0) or 0)  # type: ignore[arg-type]
+            if size <= most:
+                break
+        return size
+
+    def _keys_of(self, nodes: list[str]) -> list[list[_Key]]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for node in nodes:
+                for prefix, wanted in KEYS.items():
+                    pipe.type(prefix + node)
+                    # SAMPLES 0: all of it; a few large entries must not hide among
+                    # small ones.
+                    pipe.memory_usage(
+                        prefix + node, samples=0 if wanted == "stream" else 100
+                    )
+            answers = iter(pipe.execute())
+        found = []
+        for node in nodes:
+            keys = [
+                _Key(prefix + node, wanted, next(answers).decode(), next(answers) or 0)
+                for prefix, wanted in KEYS.items()
+            ]
+            found.append([key for key in keys if key.type != "none"])
+        return found
+
+    def _memory_used(self) -> int:
+        return int(self._redis.info("memory")["used_memory"])  # type: ignore[index]

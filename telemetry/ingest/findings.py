@@ -1,11 +1,11 @@
 """What is wrong with each Gpu and Node this second, and what that asks to store."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from telemetry.domain.frame import FrameRow
 from telemetry.domain.hardware_rules import HardwareWatcher
-from telemetry.domain.rules import BLIND, WEDGED, Finding, RuleClock, Step
+from telemetry.domain.rules import BLIND, MISUSE, WEDGED, Finding, RuleClock, Step
 from telemetry.domain.trouble import TroubleState
 from telemetry.ingest.readings import NodeInbox
 from telemetry.ingest.writer import Writer
@@ -46,12 +46,14 @@ class Findings:
         inboxes: dict[str, NodeInbox],
         *,
         judged: Collection[int],
+        misuses: Mapping[str, str],
         now: datetime,
         steady: float,
     ) -> None:
         """Look at every Gpu and Node once.
 
         Args:
+            misuses: what nodes did lately on the broker that they must not do.
             judged: Gpus whose state is the judge's: those under maintenance, and
                 missing ones, have no findings of their own.
         """
@@ -65,7 +67,8 @@ class Findings:
                 standing.extend(self._judged(gpu.pk))
             self._leave(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
         for name, inbox in inboxes.items():
-            self._leave(name, self._nodes.see(name, _of_node(inbox), at=steady))
+            found = _of_node(inbox, misuses.get(name))
+            self._leave(name, self._nodes.see(name, found, at=steady))
 
     def _of_card(
         self,
@@ -89,9 +92,11 @@ class Findings:
             self._writer.leave_step(place, step)
 
 
-def _of_node(inbox: NodeInbox) -> tuple[Finding, ...]:
+def _of_node(inbox: NodeInbox, misuse: str | None) -> Iterator[Finding]:
     """A node is wedged by its own last word, however long ago it said so."""
     trouble = inbox.trouble
-    if trouble is None or trouble.state is not TroubleState.WEDGED:
-        return ()
-    return (Finding(WEDGED, detail={"reason": trouble.reason, "said_at": trouble.at}),)
+    if trouble is not None and trouble.state is TroubleState.WEDGED:
+        detail = {"reason": trouble.reason, "said_at": trouble.at}
+        yield Finding(WEDGED, detail=detail)
+    if misuse is not None:
+        yield Finding(MISUSE, detail={"broker": misuse})

@@ -1,11 +1,11 @@
 """Reading the raw streams: bytes of untrusted machines in, readings out."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis import Redis
+from redis import Redis, ResponseError
 
 from telemetry.domain.energy import EnergyMeters
 from telemetry.domain.errors import MessageRefused
@@ -15,6 +15,7 @@ from telemetry.domain.reading import XidEvent
 from telemetry.domain.rollup import MINUTE_SECONDS, minute_start, of_reading
 from telemetry.domain.sample import NodeSample, read_message
 from telemetry.domain.trouble import NodeTrouble
+from telemetry.ingest.bounds import Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.readings import (
     Heard,
@@ -32,6 +33,15 @@ RAW_MAXLEN = 4000
 MINUTES_DONE = "telemetry.minutes.done"
 """Key of the last minute that was stored, in Unix seconds."""
 READ_COUNT = 100
+FUTURE_MILLISECONDS = 60_000
+"""An entry further ahead of the server's clock was given its id by the node. No
+entry with an id of the server's could follow it: the stream is begun again."""
+FLOOD_MESSAGES = 20
+"""So many messages too many in a row, and the node's stream is passed over..."""
+PASSED_OVER_SECONDS = 2.0
+"""...for so long; then its newest entries are read."""
+NEWEST_COUNT = 3
+WRONG_TYPE_PAUSE_SECONDS = 0.02
 LAST_NUMBER = 2**64 - 1
 """Largest number of an entry within its millisecond."""
 MOST_XIDS_KEPT = 256
@@ -49,11 +59,13 @@ class Intake:
         *,
         complaints: Complaints,
         holder_present: HolderPresent,
+        on_misuse: Callable[[Misuse], object] = lambda _misuse: None,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
         self._complaints = complaints
+        self._on_misuse = on_misuse
         self._holder_present = holder_present
         self._clock = clock
         self._steady = steady
@@ -63,11 +75,15 @@ class Intake:
         self.inboxes: dict[str, NodeInbox] = {}
         self.minutes = Minutes()
         self._meters = EnergyMeters()
-        self.behind = False
-        """Whether the last read left entries that were there already."""
         self.samples = 0
         """Samples taken since the start."""
         self._xids: dict[int, list[XidEvent]] = {}
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last read left entries that were there already. A node that
+        floods its stream does not count: nobody waits for it."""
+        return any(inbox.behind for inbox in self.inboxes.values())
 
     def follow(self, cluster: ClusterSnapshot) -> None:
         """Read the streams of these nodes from now on, and of no others."""
@@ -81,9 +97,16 @@ class Intake:
         self.set_clock()
         start = self._first_unstored()
         for name in new:
-            inbox = NodeInbox(name, last_id=f"{start * 1000 - 1}-{LAST_NUMBER}")
+            inbox = NodeInbox(
+                name,
+                last_id=f"{start * 1000 - 1}-{LAST_NUMBER}",
+                read_until_ms=start * 1000,
+            )
             self._recall_trouble(inbox)
-            self._prime(inbox)
+            try:
+                self._prime(inbox)
+            except ResponseError as error:
+                self._drop_stream(inbox, error)
             self.inboxes[name] = inbox
 
     def set_clock(self) -> None:
@@ -103,29 +126,113 @@ class Intake:
             for name in self.inboxes:
                 pipe.xtrim(RAW + name, maxlen=RAW_MAXLEN, approximate=True)
                 pipe.xtrim(RAW + name, minid=max(0, oldest_ms), approximate=True)
-            pipe.execute()
+            # A stream that is none costs its own node only.
+            pipe.execute(raise_on_error=False)
 
     def read(self, block_seconds: float) -> int:
         """Take what has come, waiting so long for the first; how many entries."""
         if not self.inboxes:
             time.sleep(block_seconds)
             return 0
-        streams: dict[Any, Any] = {
-            RAW + name: inbox.last_id for name, inbox in self.inboxes.items()
-        }
+        steady = self._steady()
+        asked_ms = self._server_ms()
+        read = []
+        for inbox in self.inboxes.values():
+            if inbox.passed_over_until is not None:
+                if steady < inbox.passed_over_until:
+                    continue
+                self._read_newest(inbox)
+            read.append(inbox)
+        if not read:
+            time.sleep(min(block_seconds, PASSED_OVER_SECONDS / 4))
+            return 0
         # BLOCK 0 would wait for ever.
         block = None if self.behind else max(1, int(block_seconds * 1000))
-        answer = self._redis.xread(streams, count=READ_COUNT, block=block)
         entries = 0
-        self.behind = False
-        for key, messages in answer or []:  # type: ignore[union-attr]
-            inbox = self.inboxes[key.decode().removeprefix(RAW)]
-            for entry_id, fields in messages:
-                inbox.last_id = entry_id.decode()
-                self._take(inbox, entry_id, fields.get(b"m"))
+        for inbox, messages in self._answers(read, block).items():
+            self._take_all(inbox, messages)
             entries += len(messages)
-            self.behind = self.behind or len(messages) >= READ_COUNT
+        for inbox in read:
+            if not inbox.behind:
+                inbox.read_until_ms = max(inbox.read_until_ms, asked_ms)
         return entries
+
+    def _answers(
+        self, read: list[NodeInbox], block: int | None
+    ) -> dict[NodeInbox, list[Any]]:
+        """What is new in these streams, by inbox; one bad stream costs no other."""
+        streams: dict[Any, Any] = {RAW + inbox.name: inbox.last_id for inbox in read}
+        for inbox in read:
+            inbox.behind = False
+        try:
+            answer: Any = self._redis.xread(streams, count=READ_COUNT, block=block)
+        except ResponseError:
+            answer = self._each(read)
+        found = {}
+        for key, messages in answer or []:
+            inbox = self.inboxes[key.decode().removeprefix(RAW)]
+            inbox.behind = len(messages) >= READ_COUNT
+            found[inbox] = messages
+        return found
+
+    def _each(self, read: list[NodeInbox]) -> list[Any]:
+        """The same, asked for each node by itself, after one of them was refused."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for inbox in read:
+                pipe.xread({RAW + inbox.name: inbox.last_id}, count=READ_COUNT)
+            answers = pipe.execute(raise_on_error=False)
+        found: list[Any] = []
+        for inbox, answer in zip(read, answers, strict=True):
+            if isinstance(answer, ResponseError):
+                self._drop_stream(inbox, answer)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                found += answer or []
+        if not found:
+            # Who makes such keys in a loop must not keep this one busy.
+            time.sleep(WRONG_TYPE_PAUSE_SECONDS)
+        return found
+
+    def _drop_stream(self, inbox: NodeInbox, why: object) -> None:
+        """Begin a node's stream again: what is under its name cannot be read."""
+        self._redis.unlink(RAW + inbox.name)
+        inbox.last_id = "0-0"
+        inbox.behind = False
+        self._on_misuse(Misuse(inbox.name, f"{RAW}{inbox.name} was deleted: {why}"))
+
+    def _pass_over(self, inbox: NodeInbox) -> None:
+        """Do not read a flooded stream for a while."""
+        inbox.passed_over_until = self._steady() + PASSED_OVER_SECONDS
+        inbox.behind = False
+        self._on_misuse(
+            Misuse(
+                inbox.name, f"{RAW}{inbox.name} gets far more than a sample a second"
+            )
+        )
+
+    def _read_newest(self, inbox: NodeInbox) -> None:
+        """Go on at the end of a stream that was passed over."""
+        inbox.passed_over_until, inbox.refused = None, 0
+        key = RAW + inbox.name
+        try:
+            newest: Any = self._redis.xrevrange(key, count=NEWEST_COUNT)
+        except ResponseError as error:
+            self._drop_stream(inbox, error)
+            return
+        self._take_all(inbox, reversed(newest or []))
+
+    def _take_all(self, inbox: NodeInbox, messages: Iterable[Any]) -> None:
+        """Take entries in their order, up to where they are a flood."""
+        for entry_id, fields in messages:
+            inbox.last_id = entry_id.decode()
+            self._take(inbox, entry_id, fields.get(b"m"))
+            if _milliseconds(entry_id) > self._server_ms() + FUTURE_MILLISECONDS:
+                self._drop_stream(inbox, "it had an entry of the future")
+                return
+            if inbox.refused >= FLOOD_MESSAGES:
+                self._pass_over(inbox)
+                return
 
     def stored_until(self) -> int:
         """Start of the last minute that is stored; drops it and older ones."""
@@ -169,30 +276,37 @@ class Intake:
 
     def _prime(self, inbox: NodeInbox) -> None:
         """Show a node's newest sample at once, before its past is read again."""
-        newest = self._redis.xrevrange(RAW + inbox.name, count=3)
+        newest = self._redis.xrevrange(RAW + inbox.name, count=NEWEST_COUNT)
         for entry_id, fields in reversed(newest or []):  # type: ignore[arg-type]
             message = self._parse(inbox, fields.get(b"m"))
+            at_ms = min(_milliseconds(entry_id), self._server_ms())
             if isinstance(message, NodeSample):
-                self._keep_newest(inbox, message, _milliseconds(entry_id))
+                self._keep_newest(inbox, message, at_ms)
             elif isinstance(message, NodeTrouble):
-                self._keep_trouble(inbox, message, _milliseconds(entry_id))
+                self._keep_trouble(inbox, message, at_ms)
 
     def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
-        entry_ms = _milliseconds(entry_id)
+        """Take one entry.
+
+        Its id is the server's clock, unless the node chose one. So it is believed
+        only between the last read of the stream and now: it came in that time.
+        """
+        at_ms = max(_milliseconds(entry_id), inbox.read_until_ms)
+        at_ms = min(at_ms, self._server_ms())
         if len(payload or b"") > MESSAGE_MOST_BYTES:
             self._redis.xdel(RAW + inbox.name, entry_id)
-        if not inbox.admits(entry_ms):
+        if not inbox.admits(at_ms):
             self._complaints.add(inbox.name, "more messages than a node has to send")
             return
         message = self._parse(inbox, payload)
         if isinstance(message, NodeInfo):
             inbox.info = message
         elif isinstance(message, NodeSample):
-            self._keep_newest(inbox, message, entry_ms)
-            self._count(inbox, message, entry_ms)
+            self._keep_newest(inbox, message, at_ms)
+            self._count(inbox, message, at_ms)
             self.samples += 1
         elif isinstance(message, NodeTrouble):
-            self._keep_trouble(inbox, message, entry_ms)
+            self._keep_trouble(inbox, message, at_ms)
 
     def _parse(
         self, inbox: NodeInbox, payload: bytes | None
@@ -217,32 +331,28 @@ class Intake:
             if owner not in (None, inbox.name):
                 self._complaints.add(inbox.name, f"speaks for {gpu.uuid} of {owner}")
 
-    def _keep_newest(self, inbox: NodeInbox, sample: NodeSample, entry_ms: int) -> None:
-        if entry_ms < inbox.newest_ms:
+    def _keep_newest(self, inbox: NodeInbox, sample: NodeSample, at_ms: int) -> None:
+        if at_ms < inbox.newest_ms:
             return
-        inbox.newest_ms = entry_ms
+        inbox.newest_ms = at_ms
         inbox.sample = sample
-        inbox.arrived = arrived = self._steady() - self._age_seconds(entry_ms)
+        age_seconds = max(0, self._server_ms() - at_ms) / 1000
+        inbox.arrived = arrived = self._steady() - age_seconds
         for gpu in sample.gpus:
             inbox.latest[gpu.uuid] = Heard(gpu, arrived)
 
     @staticmethod
-    def _keep_trouble(inbox: NodeInbox, trouble: NodeTrouble, entry_ms: int) -> None:
-        if entry_ms >= inbox.trouble_ms:
-            inbox.trouble, inbox.trouble_ms = trouble, entry_ms
+    def _keep_trouble(inbox: NodeInbox, trouble: NodeTrouble, at_ms: int) -> None:
+        if at_ms >= inbox.trouble_ms:
+            inbox.trouble, inbox.trouble_ms = trouble, at_ms
 
-    def _age_seconds(self, entry_ms: int) -> float:
-        """How long ago the server got an entry; one of the future is new."""
-        server_now = self._clock() + self._offset_seconds
-        return max(0.0, server_now - entry_ms / 1000)
+    def _server_ms(self) -> int:
+        """Milliseconds of the server's clock."""
+        return int((self._clock() + self._offset_seconds) * 1000)
 
-    def _count(self, inbox: NodeInbox, sample: NodeSample, entry_ms: int) -> None:
-        """Add a sample to its minute. A minute is of the server's clock: a node
-        can send odd entry ids, and then speaks of now."""
-        at = entry_ms / 1000
-        server_now = self._clock() + self._offset_seconds
-        if not server_now - LOOK_BACK_SECONDS <= at <= server_now + 1:
-            at = server_now
+    def _count(self, inbox: NodeInbox, sample: NodeSample, at_ms: int) -> None:
+        """Add a sample to its minute, which is one of the server's clock."""
+        at = at_ms / 1000
         now = datetime.fromtimestamp(at, UTC)
         bound = self.cluster.bound[inbox.name]
         for gpu in sample.gpus:
@@ -257,5 +367,6 @@ class Intake:
 
 
 def _milliseconds(entry_id: bytes) -> int:
-    """The server's clock in a stream entry's id (`<ms>-<number>`)."""
+    """Milliseconds in a stream entry's id (`<ms>-<number>`): the server's clock,
+    unless the one who appended it chose another number."""
     return int(entry_id.partition(b"-")[0])

@@ -16,10 +16,10 @@ from telemetry.domain.judge import bare_state
 from telemetry.domain.rules import Finding
 from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
-from telemetry.ingest.bounds import cut_floods
+from telemetry.ingest.bounds import Bounds, Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.findings import Findings
-from telemetry.ingest.intake import RAW, Intake
+from telemetry.ingest.intake import Intake
 from telemetry.ingest.lease import Lease
 from telemetry.ingest.readings import (
     HolderPresent,
@@ -42,6 +42,8 @@ from telemetry.snapshots import ClusterGpu
 ROSTER_AGAIN_SECONDS = 10.0
 """The roster's key is written again: a broker that restarted has forgotten it."""
 TIDY_SECONDS = 60.0
+MISUSE_STANDS_SECONDS = 300.0
+"""How long a node's misuse of the broker is told after it was put right."""
 MINUTE_GRACE_SECONDS = 3.0
 TICK_PHASE_SECONDS = 0.35
 """Nodes sample on the whole second; a third later their samples are here."""
@@ -102,14 +104,22 @@ class Ingest:
             redis,
             complaints=self.complaints,
             holder_present=holder_present,
+            on_misuse=self._note_misuse,
             steady=steady,
         )
+        self._bounds = Bounds(redis)
+        self._misuses: dict[str, tuple[float, Misuse]] = {}
+        """The newest misuse of the broker by node, and when it was put right."""
         self._findings = Findings(self.writer, findings)
         self._judged: set[int] = set()
         """Gpus whose state in this tick is the judge's; not maintenance, missing."""
         self.readers = [
             GroupReader(
-                redis, prefix=prefix, handler=handler, complaints=self.complaints
+                redis,
+                prefix=prefix,
+                handler=handler,
+                complaints=self.complaints,
+                on_misuse=self._note_misuse,
             )
             for prefix, handler in (("facts.", on_fact), ("log.", on_log))
             if handler is not None
@@ -161,7 +171,7 @@ class Ingest:
                 self.complaints.add("broker", error)
                 self._roster_id = None
                 if isinstance(error, OutOfMemoryError):
-                    self._cut_floods()
+                    self._enforce_bounds()
                 back_off = BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)]
                 failures += 1
                 stop.wait(back_off)
@@ -204,6 +214,7 @@ class Ingest:
             rows,
             self.intake.inboxes,
             judged=self._judged,
+            misuses=self._standing_misuses(steady),
             now=now,
             steady=steady,
         )
@@ -213,6 +224,8 @@ class Ingest:
         if steady - self._tidied > TIDY_SECONDS:
             self._tidied = steady
             self._tidy()
+        elif self._bounds.grown():
+            self._enforce_bounds()
 
     def _follow(self) -> None:
         """Take over what the writer has read of the cluster since the last time."""
@@ -274,17 +287,28 @@ class Ingest:
         self.intake.trim()
         for reader in self.readers:
             reader.trim(self._nodes())
-        self._cut_floods()
+        self._enforce_bounds()
 
-    def _cut_floods(self) -> None:
-        """Keep every node's streams within their part of the broker's memory."""
-        kinds = (RAW, *(reader.prefix for reader in self.readers))
-        keys = [kind + node for node in self._nodes() for kind in kinds]
+    def _enforce_bounds(self) -> None:
+        """Keep every node's keys within their part of the broker's memory."""
         try:
-            for key in cut_floods(self._redis, keys):
-                self.complaints.add(key, "more bytes than a node may send: cut")
+            for misuse in self._bounds.enforce(self._nodes()):
+                self._note_misuse(misuse)
         except RedisError as error:
             self.complaints.add("broker", error)
+
+    def _note_misuse(self, misuse: Misuse) -> None:
+        """Remember what a node did on the broker; from any thread."""
+        self._misuses[misuse.node] = (self._steady(), misuse)
+        self.complaints.add(misuse.node, misuse.what)
+
+    def _standing_misuses(self, steady: float) -> dict[str, str]:
+        """What nodes did lately, for their alerts."""
+        return {
+            node: misuse.what
+            for node, (at, misuse) in list(self._misuses.items())
+            if steady - at < MISUSE_STANDS_SECONDS
+        }
 
 
 def _json(value: object) -> bytes:

@@ -43,12 +43,21 @@ class Heard:
     """Steady clock's seconds at which it came to the server."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NodeInbox:
     """What one node has told. Never more than its own Gpus."""
 
     name: str
     last_id: str
+    read_until_ms: int = 0
+    """Server's clock up to which the stream has been read: what is read next came
+    later, whatever its id says."""
+    behind: bool = False
+    """Whether the last read left entries that were there already."""
+    passed_over_until: float | None = None
+    """Steady clock's seconds until which a flooded stream is not read."""
+    refused: int = 0
+    """Messages too many since the last one that was admitted."""
     sample: NodeSample | None = None
     arrived: float | None = None
     """Steady clock's seconds at which that came to the server."""
@@ -67,15 +76,18 @@ class NodeInbox:
     _tokens: float = MESSAGES_AT_ONCE
     _tokens_ms: int = 0
 
-    def admits(self, entry_ms: int) -> bool:
-        """Token bucket over the stream's own clock: the same on a second reading."""
-        passed_seconds = max(0, entry_ms - self._tokens_ms) / 1000
-        self._tokens_ms = max(self._tokens_ms, entry_ms)
+    def admits(self, at_ms: int) -> bool:
+        """Token bucket over the time at which messages came; the same on a second
+        reading, for then the server's ids are believed."""
+        passed_seconds = max(0, at_ms - self._tokens_ms) / 1000
+        self._tokens_ms = max(self._tokens_ms, at_ms)
         filled = self._tokens + passed_seconds * MESSAGES_PER_SECOND
         self._tokens = min(MESSAGES_AT_ONCE, filled)
         if self._tokens < 1:
+            self.refused += 1
             return False
         self._tokens -= 1
+        self.refused = 0
         return True
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
@@ -11,14 +12,20 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from django.utils import timezone
 from redis import Redis, RedisError, ResponseError
 
+from telemetry.ingest.bounds import Misuse
 from telemetry.ingest.complaints import Complaints
 
 GROUP = "ingest"
 CONSUMER = "ingest"
 """One name for all: only the lease's holder reads, and so finds what its
 predecessor took and did not finish."""
-READ_COUNT = 100
+READ_COUNT = 25
+"""Messages of one node that are handled before it is another one's turn."""
+FUTURE_MILLISECONDS = 60_000
+"""An entry further ahead of the server's clock was given its id by the node. No
+entry with an id of the server's could follow it: the stream is begun again."""
 WAIT_SECONDS = 1.0
+WRONG_TYPE_PAUSE_SECONDS = 0.05
 STREAM_MAXLEN = 10_000
 MESSAGE_MOST_BYTES = 512 * 1024
 
@@ -43,11 +50,13 @@ class GroupReader:
         prefix: str,
         handler: Handler,
         complaints: Complaints,
+        on_misuse: Callable[[Misuse], object] = lambda _misuse: None,
     ) -> None:
         self._redis = redis
         self.prefix = prefix
         self._handler = handler
         self._complaints = complaints
+        self._on_misuse = on_misuse
         self._groups: set[str] = set()
         self._unfinished = True
         """Whether messages may be there that were taken and not acknowledged."""
@@ -87,37 +96,94 @@ class GroupReader:
             return 0
         keys = [self.prefix + node for node in nodes]
         self._make_groups(keys)
-        taken = self._redis.xreadgroup(
-            GROUP,
-            CONSUMER,
-            dict.fromkeys(keys, "0" if self._unfinished else ">"),
-            count=READ_COUNT,
-            block=None if self._unfinished else max(1, int(block_seconds * 1000)),
-        )
-        messages = [(key, entry) for key, part in taken or [] for entry in part]  # type: ignore[union-attr]
-        for key, (entry_id, fields) in messages:
-            # An entry that was trimmed away while it waited has no fields.
-            self._handle(key.decode(), (fields or {}).get(b"m", b""))
-            self._redis.xack(key, GROUP, entry_id)
-            if len((fields or {}).get(b"m", b"")) > MESSAGE_MOST_BYTES:
-                self._redis.xdel(key, entry_id)
-            self.handled += 1
+        messages = 0
+        for key, part in self._taken(keys, block_seconds):
+            messages += len(part)
+            for entry_id, fields in part:
+                # An entry that was trimmed away while it waited has no fields.
+                payload = (fields or {}).get(b"m", b"")
+                self._handle(key, payload)
+                self._redis.xack(key, GROUP, entry_id)
+                if len(payload) > MESSAGE_MOST_BYTES:
+                    self._redis.xdel(key, entry_id)
+                self.handled += 1
+            if part and self._of_the_future(part[-1][0]):
+                self._drop(key, "it had an entry of the future")
         if not messages:
             self._unfinished = False
-        return len(messages)
+        return messages
+
+    def _taken(self, keys: list[str], block_seconds: float) -> list[tuple[str, Any]]:
+        """Entries by stream, waiting so long for the first; one bad stream costs
+        no other."""
+        try:
+            answer: Any = self._redis.xreadgroup(
+                GROUP,
+                CONSUMER,
+                dict.fromkeys(keys, self._from),
+                count=READ_COUNT,
+                block=None if self._unfinished else max(1, int(block_seconds * 1000)),
+            )
+        except ResponseError:
+            answer = self._each(keys)
+            if not answer:
+                # Who makes such keys in a loop must not keep this one busy.
+                threading.Event().wait(WRONG_TYPE_PAUSE_SECONDS)
+        return [(key.decode(), part) for key, part in answer or []]
+
+    @property
+    def _from(self) -> str:
+        return "0" if self._unfinished else ">"
+
+    def _each(self, keys: list[str]) -> list[Any]:
+        """The same, asked for each stream by itself, after one of them was refused."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.xreadgroup(GROUP, CONSUMER, {key: self._from}, count=READ_COUNT)
+            answers = pipe.execute(raise_on_error=False)
+        found: list[Any] = []
+        for key, answer in zip(keys, answers, strict=True):
+            if isinstance(answer, ResponseError) and "NOGROUP" in str(answer):
+                # Deleted under our feet; the group is made again at the next step.
+                self._groups.discard(key)
+            elif isinstance(answer, ResponseError):
+                self._drop(key, answer)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                found += answer or []
+        return found
+
+    def _drop(self, key: str, why: object) -> None:
+        """Begin a stream again: what is under its name cannot be read."""
+        self._redis.unlink(key)
+        self._groups.discard(key)
+        node = key.removeprefix(self.prefix)
+        self._on_misuse(Misuse(node, f"{key} was deleted: {why}"))
+
+    def _of_the_future(self, entry_id: bytes) -> bool:
+        milliseconds = int(entry_id.partition(b"-")[0])
+        if milliseconds < time.time() * 1000:
+            return False
+        # Ahead of our clock: only the server's own says whether it is of the future.
+        seconds, _microseconds = self._redis.time()  # type: ignore[misc]
+        return milliseconds > seconds * 1000 + FUTURE_MILLISECONDS
 
     def trim(self, nodes: Iterable[str]) -> None:
         """Bound the streams of nodes that do not bound them themselves."""
         with self._redis.pipeline(transaction=False) as pipe:
             for node in nodes:
                 pipe.xtrim(self.prefix + node, maxlen=STREAM_MAXLEN, approximate=True)
-            pipe.execute()
+            pipe.execute(raise_on_error=False)
 
     def _make_groups(self, keys: list[str]) -> None:
         for key in set(keys) - self._groups:
             try:
                 self._redis.xgroup_create(key, GROUP, id="0", mkstream=True)
             except ResponseError as error:
+                if "WRONGTYPE" in str(error):
+                    self._drop(key, error)
+                    continue
                 if "BUSYGROUP" not in str(error):
                     raise
             self._groups.add(key)

@@ -1,5 +1,8 @@
 """An ingest that a test drives by hand, and its fixtures."""
 
+import time
+from collections.abc import Callable
+
 import redis
 
 from telemetry import live
@@ -8,11 +11,24 @@ from telemetry.ingest import Ingest
 
 
 class Stepped:
-    """An ingest whose rounds a test takes one by one, in one thread."""
+    """An ingest whose rounds a test takes one by one, in one thread.
 
-    def __init__(self, client: redis.Redis, **parts: object) -> None:
+    Args:
+        ahead: seconds by which the broker's clock is ahead of the real one.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        ahead: Callable[[], float] = lambda: 0.0,
+        **parts: object,
+    ) -> None:
         self.client = client
         self.ingest = Ingest(client, **parts)
+        intake = self.ingest.intake
+        intake._clock = lambda: time.time() + ahead()
+        intake.set_clock = lambda: None
         self.round()
 
     def round(self) -> frame.Frame | None:

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from telemetry import live
+from telemetry.domain.rules import MISUSE
 from telemetry.domain.state import GpuState
 from telemetry.ingest import Ingest
-from telemetry.models import Gpu, Node
+from telemetry.models import Alert, Gpu, Node
 from tests.factories import make_gpu, make_node
 from tests.telemetry.messages import (
     gpu_info,
@@ -226,7 +227,10 @@ class TestTrust:
         rows = ingest.round().rows
         assert rows[1].state is GpuState.FREE
         assert ingest.ingest.intake.samples <= 30
-        assert ingest.ingest.complaints.counts["node-a"] > 400
+        # What is left of it is passed over unread, and an alert names the node.
+        assert ingest.ingest.intake.inboxes["node-a"].passed_over_until is not None
+        (alert,) = Alert.objects.open()
+        assert (alert.rule, alert.place) == (MISUSE, "node-a")
 
     def test_entry_ids_of_the_future_do_not_silence_or_pile_up(
         self, node_a, stepped, redis_client

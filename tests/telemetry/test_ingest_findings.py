@@ -23,7 +23,11 @@ class Second:
     def __init__(self, client) -> None:
         self.client = client
         self.skip = 0.0
-        self.made = Stepped(client, steady=lambda: time.monotonic() + self.skip)
+        self.made = Stepped(
+            client,
+            steady=lambda: time.monotonic() + self.skip,
+            ahead=lambda: self.skip,
+        )
 
     def send(self, gpu, **more: object) -> None:
         """One second later a sample comes."""

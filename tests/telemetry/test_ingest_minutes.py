@@ -89,10 +89,12 @@ class TestMinutes:
         gpu = make_gpu(node_a)
         minute = minute_start(time.time()) - 60 * 5
         redis_client.set(MINUTES_DONE, minute - 60)
-        first, second = stepped(), stepped()
+        ahead = minute - time.time()
+        first, second = (stepped(ahead=lambda: ahead) for _ in range(2))
         for at in range(60):
             message = sample(reading(gpu.uuid))
             send(redis_client, "raw.node-a", message, at=minute + at)
+        ahead = 0.0
         assert first.ingest.lease.held
         assert not second.ingest.lease.held
         second.round()
@@ -111,11 +113,13 @@ class TestMinutes:
         gpu = make_gpu(node_a)
         minute = minute_start(time.time()) - 60 * 5
         redis_client.set(MINUTES_DONE, minute - 60)
-        ingest = stepped()
+        ahead = minute - time.time()
+        ingest = stepped(ahead=lambda: ahead)
         ingest.round()
         for second in range(60):
             message = sample(reading(gpu.uuid))
             send(redis_client, "raw.node-a", message, at=minute + second)
+        ahead = 0.0
         send(redis_client, "raw.node-a", sample(reading(gpu.uuid, util_pct=77)))
 
         def away(**_kwargs):
@@ -139,7 +143,7 @@ class TestAlertsAndSeen:
     ):
         gpu = make_gpu(node_a)
         skip = 0
-        ingest = stepped(steady=lambda: time.monotonic() + skip)
+        ingest = stepped(steady=lambda: time.monotonic() + skip, ahead=lambda: skip)
         for skip, state in enumerate(["lost"] * 6 + ["ok"] * 20):
             send(
                 redis_client,
@@ -162,7 +166,7 @@ class TestAlertsAndSeen:
         now = datetime.now(UTC)
         services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
         skip = 0
-        ingest = stepped(steady=lambda: time.monotonic() + skip)
+        ingest = stepped(steady=lambda: time.monotonic() + skip, ahead=lambda: skip)
         for skip in range(20):
             message = sample(reading(gpu.uuid))
             send(redis_client, "raw.node-a", message, at=time.time() + skip)
