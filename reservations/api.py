@@ -45,6 +45,8 @@ from reservations.series_api import router as series_router
 from reservations.services.standing import MembershipStanding, QuotaStanding
 from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
+from reservations.snapshots.payers import payers
 from reservations.waiting_api import calendar_extras, preview_chance
 from reservations.waiting_api import router as waiting_router
 
@@ -139,7 +141,9 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         token_id=wish.token,
         overstay=wish.overstay,
     )
-    return Status(201, _entry(user, made, now, gpu_ids=set(wish.gpu_ids)))
+    until = services.undo_until(made)
+    entry = _entry(user, made, now, gpu_ids=set(wish.gpu_ids))
+    return Status(201, {**entry, "undo_until": iso(until) if until else None})
 
 
 @router.post("/reservations/preview")
@@ -158,7 +162,9 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
         token_id=wish.token,
     )
     chance = preview_chance(user, wish, decision, now)
-    return {**decision_json(decision), "chance": chance}
+    soon = wish.start < now + timedelta(seconds=SOON_SECONDS) and not wish.ignoring
+    used = sorted(foreign_gpus() & set(wish.gpu_ids)) if soon else []
+    return {**decision_json(decision), "chance": chance, "foreign_gpu_ids": used}
 
 
 @router.patch("/reservations/{int:pk}")
@@ -203,6 +209,15 @@ def undo(request: HttpRequest, pk: int) -> dict[str, object]:
     return _entry(user, back, now)
 
 
+@router.post("/reservations/{int:pk}/undo-booking")
+def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
+    """Take a new booking back at no cost, within ten seconds of making it."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    gone = services.undo_booking(reservation_id=pk, user=user, now=now)
+    return _entry(user, gone, now)
+
+
 @router.post("/reservations/{int:pk}/release")
 def release(
     request: HttpRequest, pk: int, why: ReasonIn | None = None
@@ -237,8 +252,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     membership = own_membership(user, wish.membership)
     if membership is None:
         # Any will do to look; who books says which one pays.
-        own = user.memberships.filter(active=True).order_by("account__name", "pk")
-        membership = own.select_related("account").first()
+        membership = next(iter(payers(user)), None)
     found = services.find_slots(
         user=user,
         membership=membership,

@@ -61,6 +61,8 @@ def slot_json(slot: Slot) -> dict[str, object]:
         "end": iso(slot.end),
         "kind": slot.kind.value,
         "displaces": slot.displaces,
+        # Those that a process without a right to them uses now.
+        "foreign_gpu_ids": list(slot.foreign_gpu_ids),
     }
 
 

@@ -29,6 +29,7 @@ from placement.views.plan import WALL
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
 from reservations.models import Membership
+from reservations.snapshots.payers import payers
 
 MOST_KEPT = 100
 FIRST_HOURS = 4.0
@@ -155,8 +156,7 @@ def _again(row: StoredPlan, at: datetime | None) -> str:
 
 
 def _memberships(request: HttpRequest) -> list[Membership]:
-    rows = reader(request).memberships.filter(active=True).select_related("account")
-    return list(rows[:20])
+    return payers(reader(request))[:20]
 
 
 @require_POST

@@ -25,6 +25,7 @@ from placement.models import Job, JobArray, StoredPlan
 from placement.views.access import OwnReservation, own_reservations, reader
 from reservations.domain.errors import BookingError
 from reservations.models import User
+from reservations.snapshots.payers import payers
 from telemetry.models import Gpu, Pool
 
 PLAN_GONE = "That plan is gone, or not one of yours. Plan again."
@@ -281,9 +282,8 @@ def _classes() -> list[str]:
 
 def _payers(user: User) -> list[tuple[int, str]]:
     """Return the rights that may pay for gaps."""
-    rows = user.memberships.filter(active=True, account__archived_at=None)
-    found = rows.select_related("account").order_by("account__name")
-    return [(row.pk, str(row.account)) for row in found]
+    open_ones = [row for row in payers(user) if row.account.archived_at is None]
+    return [(row.pk, str(row.account)) for row in open_ones]
 
 
 def _not_held(

@@ -34,6 +34,7 @@ from placement.views.access import own_reservations, reader
 from reservations.domain.errors import BookingError
 from reservations.models import User
 from reservations.rates import check_rate
+from reservations.snapshots.payers import payers
 
 PAGE_ROWS = 30
 
@@ -84,13 +85,12 @@ def serve_new(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     posted = request.method == "POST"
     places = _places(user)
-    accounts = user.memberships.filter(active=True).select_related("account")
     form = ServeForm(
         request.POST if posted else None,
         request.FILES if posted else None,
         files=_files(user),
         places=places,
-        memberships=[(str(row.pk), str(row.account)) for row in accounts],
+        memberships=[(str(row.pk), str(row.account)) for row in payers(user)],
         initial={
             "file": request.GET.get("file", ""),
             "place": f"{ENDPOINT}:{request.GET.get('endpoint', '')}",

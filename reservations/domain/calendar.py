@@ -42,6 +42,8 @@ class Slot:
     kind: Kind
     displaces: int = 0
     """How many flex Reservations of others would go for it."""
+    foreign_gpu_ids: tuple[int, ...] = ()
+    """Those of the Gpus that a foreign process uses now."""
 
     @property
     def window(self) -> Window:
@@ -126,6 +128,9 @@ class Calendar:
         self.gaps = gaps or {}
         """Until when (Unix seconds) a Job in a gap is on a Gpu: it is free, but takes
         its notice to leave."""
+        self.foreign: dict[int, int] = {}
+        """Until when (Unix seconds) a foreign process is expected on a Gpu: it can be
+        booked, but others are better."""
         spans: dict[int, list[Busy]] = defaultdict(list)
         for span in busy:
             spans[span.gpu_pk].append(span)
@@ -237,7 +242,7 @@ class Calendar:
         other.swept_gpus = {
             pk: {} if pk in spans else own for pk, own in self.swept_gpus.items()
         }
-        other.gpus, other.gaps = self.gpus, self.gaps
+        other.gpus, other.gaps, other.foreign = self.gpus, self.gaps, self.foreign
         other._spans, other._ends = self._spans | other._spans, self._ends | other._ends
         return other
 
@@ -271,16 +276,30 @@ class Calendar:
     def sets(self, window: Window, wish: Wish) -> list[tuple[CalendarGpu, ...]]:
         """Return the sets of free Gpus worth taking.
 
-        Those that nobody plans for, and no Job in a gap is on, before others.
+        Those that nobody plans for, and that no Job in a gap and no foreign process is
+        on, before others. Then those that may be had after all, and last those that a
+        foreign process uses.
         """
         free, start = self.free(window, wish), unix(window.start)
         planned = self.planned_gpus(window)
         if self.gaps:
             planned |= {pk for pk, end in self.gaps.items() if end > start}
-        if not planned:
-            return choices(free, wish.count)
-        clear = [gpu for gpu in free if gpu.pk not in planned]
-        return choices(clear, wish.count) + choices(free, wish.count)
+        foreign = self.foreign_in((gpu.pk for gpu in free), window)
+        clean = [gpu for gpu in free if gpu.pk not in foreign]
+        clear = [gpu for gpu in clean if gpu.pk not in planned]
+        found = choices(clear, wish.count)
+        if planned:
+            found += choices(clean, wish.count)
+        if foreign:
+            found += choices(free, wish.count)
+        return found
+
+    def foreign_in(self, gpu_pks: Iterable[int], window: Window) -> tuple[int, ...]:
+        """Return those of the Gpus that a foreign process may still use then."""
+        if not self.foreign:
+            return ()
+        start = unix(window.start)
+        return tuple(pk for pk in gpu_pks if self.foreign.get(pk, start) > start)
 
     def free_from(self, gpu_pk: int, at: datetime) -> datetime:
         """Return the first instant from ``at`` on at which a Gpu is free."""
@@ -361,7 +380,8 @@ def first_slots(
             over_at[key] = window.end
             pks = tuple(gpu.pk for gpu in gpus)
             yields = calendar.flex_in(pks, window)
-            found.append(Slot(pks, window.start, window.end, kind, len(yields)))
+            used = calendar.foreign_in(pks, window)
+            found.append(Slot(pks, window.start, window.end, kind, len(yields), used))
             if len(found) == limit:
                 return found
         if asked >= search.most_asked:

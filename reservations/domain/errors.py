@@ -8,7 +8,8 @@
     │   │   └── GroupQuotaExceeded
     │   ├── GpuTaken (displacement: FlexHeld), GpuNotBookable, NoGpus
     │   ├── MembershipNeeded
-    │   └── StaleVersion, NotChangeable, UndoOver, KeepUsed, ReasonNeeded
+    │   ├── StaleVersion, NotChangeable, UndoOver, CannotUndoBooking
+    │   └── KeepUsed, ReasonNeeded
     ├── TooFast                too many requests in a minute
     ├── NotAllowed             not yours
     └── NotFound               no such thing, or not for your eyes
@@ -341,6 +342,21 @@ class UndoOver(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return f"A cancel can be undone for {self.undo_seconds} s. Book the time again."
+
+
+@dataclass(eq=False)
+class CannotUndoBooking(Refusal):
+    """A booking that is too old, in use, or displaced somebody."""
+
+    code: ClassVar[str] = "cannot-undo-booking"
+    title: ClassVar[str] = "Cannot be undone"
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"This booking cannot be undone: {self.why}. "
+            "You can still cancel it or give it back."
+        )
 
 
 @dataclass(eq=False)

@@ -54,7 +54,10 @@ NEXT: dict[State, frozenset[State]] = {
     ),
     # CONFIRMED again is the undo of a cancel, within its ten seconds.
     State.CANCELLED: frozenset({State.CONFIRMED}),
-    State.ACTIVE: frozenset({State.ENDED, State.RELEASED, State.REFUNDED}),
+    # CANCELLED is the undo of a booking for now, within ten seconds of making it.
+    State.ACTIVE: frozenset(
+        {State.ENDED, State.RELEASED, State.REFUNDED, State.CANCELLED}
+    ),
     State.ENDED: frozenset(),
     State.RELEASED: frozenset(),
     State.DISPLACED: frozenset(),

@@ -22,6 +22,7 @@ from reservations.services.search import find_slots, next_equal
 from reservations.services.standing import Standing, standing
 from reservations.services.tick import tick
 from reservations.services.tokens import create_token, revoke_token
+from reservations.services.undo import undo_booking, undo_until
 
 __all__ = [
     "UNDO_SECONDS",
@@ -44,5 +45,7 @@ __all__ = [
     "set_overstay",
     "standing",
     "tick",
+    "undo_booking",
     "undo_cancel",
+    "undo_until",
 ]

@@ -42,6 +42,7 @@ from reservations.snapshots.facts import (
     right_to_book,
     site_policy,
 )
+from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.strikes import user_strike
 from reservations.snapshots.usage import with_tree
@@ -199,6 +200,8 @@ def _facts(
         fitting, start, end,
         ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
     )  # fmt: skip
+    if start < now + timedelta(seconds=SOON_SECONDS):
+        calendar.foreign = dict.fromkeys(foreign_gpus(), unix(now) + SOON_SECONDS)
     quotas = quota_infos(
         membership, path, start, end, policy=policy, ignoring=ignoring,
         pools={gpu.pool_pk for gpu in fitting if gpu.limited},

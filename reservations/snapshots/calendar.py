@@ -11,7 +11,7 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.closed import closures_page
-from reservations.snapshots.facts import calendar_gpus
+from reservations.snapshots.gpus import gpus_with_foreign
 from reservations.snapshots.sharing import OwnExtras, own_extras
 
 SHOWN = State.holding()
@@ -211,7 +211,7 @@ def calendar_page(
     start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
 ) -> CalendarPage:
     """Read the calendar between two instants, in a handful of queries."""
-    known = calendar_gpus()
+    known, foreign = gpus_with_foreign()
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -221,6 +221,8 @@ def calendar_page(
             "gpu_class": gpu.gpu_class,
             "memory_total_bytes": gpu.memory_total_bytes,
             "bookable": gpu.bookable,
+            "weight": gpu.weight,
+            "foreign": gpu.pk in foreign,
         }
         for gpu in known
     ]

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.prices import read_peak
 from reservations.snapshots.compiled import Row, compiled
+from reservations.snapshots.foreign import foreign_alerts
 from telemetry.models import Gpu, GpuQuerySet
 
 OUT_FIELDS = (
@@ -40,6 +41,16 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     """
     rows = Gpu.objects.shown() if gpus is None else gpus
     return _read(rows.values_list(*_COLUMNS))
+
+
+def gpus_with_foreign() -> tuple[list[CalendarGpu], frozenset[int]]:
+    """Return all Gpus that are shown, and which of them a foreign process uses now.
+
+    One query; see ``snapshots.foreign``.
+    """
+    used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
+    rows = list(Gpu.objects.shown().values_list(*_COLUMNS, used))
+    return _read(row[:-1] for row in rows), frozenset(r[0] for r in rows if r[-1])
 
 
 def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 from reservations.forms import read_draft
 from reservations.models import Membership, SitePolicy, User
 from reservations.services.spending import good_tokens
+from reservations.snapshots.payers import payers
 from reservations.views.access import reader
 
 
@@ -53,9 +54,7 @@ def _tokens(user: User) -> list[dict[str, int]]:
 def calendar(request: HttpRequest) -> HttpResponse:
     """Show the frame of the calendar; `?gpu=`, `?gpus=` and so on fill a draft."""
     user = reader(request)
-    memberships = list(
-        Membership.objects.filter(user=user, active=True).select_related("account")
-    )
+    memberships = payers(user)
     draft, notices = read_draft(request.GET)
     return render(
         request,

@@ -22,6 +22,7 @@ from reservations.people_forms import SeriesFilterForm
 from reservations.services import series_ending
 from reservations.services.series_days import rule_of
 from reservations.snapshots.facts import calendar_gpus, site_policy
+from reservations.snapshots.payers import payers
 from reservations.views.access import reader
 
 PAGE_ROWS = 25
@@ -61,14 +62,13 @@ def series_new(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     draft, notices = read_draft(request.GET)
     policy = site_policy()
-    rights = user.memberships.filter(active=True).select_related("account")
     return render(
         request,
         "reservations/series_new.html",
         {
             "draft": draft or {},
             "gpus": [gpu for gpu in calendar_gpus() if gpu.bookable],
-            "memberships": list(rights),
+            "memberships": payers(user),
             "notices": notices,
             "repeats": [(repeat.value, repeat.words) for repeat in Repeat],
             "most_times": MOST_TIMES,

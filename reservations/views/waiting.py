@@ -14,10 +14,11 @@ from django.views.decorators.http import require_safe
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.forms import read, wall
-from reservations.models import Membership, WaitingRequest
+from reservations.models import WaitingRequest
 from reservations.services import carrying
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import calendar_gpus, site_policy
+from reservations.snapshots.payers import payers
 from reservations.snapshots.queue import Request, own_rows, queue_of
 from reservations.views.access import reader
 from reservations.waiting_forms import OVER, WaitForm
@@ -66,9 +67,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
             "states": OVER,
             "asked": asked,
             "draft": _draft(asked.values, now),
-            "memberships": Membership.objects.filter(
-                user=user, active=True
-            ).select_related("account"),
+            "memberships": payers(user),
             "classes": sorted({gpu.gpu_class for gpu in gpus}),
             "sizes": _sizes(gpus),
             "policy": policy,

@@ -2,11 +2,11 @@
 import { api } from "../api.js";
 import { ask, toast } from "../toast.js";
 import { gpuWords, span } from "./words.js";
-import { toWall } from "./zone.js";
+import { addWall, ceilWall, fromWall, toWall } from "./zone.js";
 
 export class Actions {
-  constructor({ store, zone, nowWall }) {
-    Object.assign(this, { store, zone, nowWall });
+  constructor({ store, zone, nowWall, gridSeconds }) {
+    Object.assign(this, { store, zone, nowWall, gridSeconds });
   }
 
   /** "node-a 0, 1, today 14:00 – 18:00" */
@@ -24,8 +24,21 @@ export class Actions {
 
   async book(body) {
     const made = this.#take(await api("POST", "/reservations", body));
-    toast(`Booked: ${this.name(made)}.`, { undo: () => this.cancel(made, { quiet: true }) });
+    toast(`Booked: ${this.name(made)}.`, made.undo_until ? { undo: () => this.undoBooking(made) } : {});
     return made;
+  }
+
+  /** Take a new booking back as if it was never made, also where it has begun. */
+  async undoBooking(made) {
+    await api("POST", `/reservations/${made.id}/undo-booking`);
+    this.store.merge({ id: made.id, gone: true });
+    toast("Undone. Nothing is booked and nothing is charged.");
+  }
+
+  /** Lengthen by an hour; the end moves to the next step of the grid. */
+  longer(reservation) {
+    const end = ceilWall(addWall(toWall(reservation.end, this.zone), 3600), this.gridSeconds);
+    return this.change(reservation, { end: fromWall(end, this.zone).toISOString(), version: reservation.version });
   }
 
   /** Move, lengthen or give to other GPUs; undone by the opposite change. */

@@ -80,6 +80,7 @@ export class Details {
     const [words, sign] = r.state === "confirmed" ? ["Cancel it", "trash"] : ["Give back now", "released"];
     if (r.editable && r.mine) {
       foot.append(this.#button("Change", "edit", () => this.change(r), "btn-primary"),
+        this.#button("1 h longer", "clock", () => this.actions.longer(r), ""),
         this.#button(words, sign, () => give(), "btn-danger"));
     } else if (r.editable) {
       const reason = el("input", { class: "input grow", "aria-label": "Why (the owner sees it)", placeholder: "Why (the owner sees it)", maxlength: 200 });

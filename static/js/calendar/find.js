@@ -4,6 +4,7 @@ import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { icon } from "../icons.js";
 import "../when.js";
+import { foreignNode } from "./foreign.js";
 import { waitAddress } from "./ghosts.js";
 import { gpuWords, gpus as gpuCount, moment, shortClass, span } from "./words.js";
 import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";
@@ -89,7 +90,8 @@ export class Find {
       on: { click: () => this.take({ gpuIds: slot.gpu_ids, start, end }) },
     }, el("strong", { class: "slot-when", text: title }),
     el("span", { class: "slot-where", text: `${gpuWords(gpus)} (${gpuCount(gpus.length)}, ${kinds})` }),
-    el("span", { class: "slot-kind" }, el("span", { class: "verdict-swatch" }), this.#kind(slot, start, now)));
+    el("span", { class: "slot-kind" }, el("span", { class: "verdict-swatch" }), this.#kind(slot, start, now)),
+    slot.foreign_gpu_ids?.length ? foreignNode(slot.foreign_gpu_ids, this.store) : null);
   }
 
   #kind(slot, start, now) {

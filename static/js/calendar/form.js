@@ -2,7 +2,8 @@
 import "../when.js";
 import { el, setText } from "../dom.js";
 import { duration, gib } from "../format.js";
-import { gpus as gpuCount, shortClass } from "./words.js";
+import { creditsPerHour, gpus as gpuCount, shortClass } from "./words.js";
+import { wallSeconds } from "./zone.js";
 
 const LENGTH_HOURS = [1, 2, 4, 8, 12, 24];
 
@@ -45,17 +46,38 @@ export class Form {
     else this.draft.set({ start: "" }, "form");
   }
 
-  /** One more like those chosen: same node first, then the same class, free ones only. */
+  /** One more like those chosen: same class and node first, free ones only. With none
+   *  chosen yet it is the cheapest that is free. */
   #more() {
     const chosen = this.draft.gpuIds.map((id) => this.store.gpu(id)).filter(Boolean);
-    const model = chosen.at(-1) ?? this.store.visibleGpus()[0];
-    if (!model) return;
-    const likeness = (gpu) => (gpu.gpu_class === model.gpu_class ? 0 : 4) + (gpu.node === model.node ? 0 : 1);
-    const found = this.store.gpus
-      .filter((gpu) => !this.draft.gpuIds.includes(gpu.id) && likeness(gpu) < 4 && this.#isFree(gpu))
-      .sort((a, b) => likeness(a) - likeness(b))[0];
-    if (found) this.draft.toggleGpu(found.id, true, "form");
-    else this.form.querySelector("#gpu-hint").textContent = `No other ${shortClass(model.gpu_class)} is free then.`;
+    const free = this.store.gpus.filter((gpu) => !this.draft.gpuIds.includes(gpu.id) && this.#isFree(gpu));
+    const model = chosen.at(-1);
+    const order = (gpu) => [
+      model && gpu.gpu_class !== model.gpu_class, this.#foreign(gpu), !gpu.favourite, gpu.weight,
+      model && gpu.node !== model.node,
+    ].map(Number);
+    const compare = (a, b) => order(a).map((one, i) => one - order(b)[i]).find((one) => one) ?? 0;
+    const [found] = free.sort(compare);
+    if (!found) this.#hint("No other GPU is free then.");
+    else if (!model || found.gpu_class === model.gpu_class) this.draft.toggleGpu(found.id, true, "form");
+    else {
+      this.#hint(`No other ${shortClass(model.gpu_class)} is free then.`, el("button", {
+        type: "button", class: "btn btn-s", id: "other-class", text: `Add ${shortClass(found.gpu_class)}`,
+        on: { click: () => {
+          this.draft.toggleGpu(found.id, true, "form");
+          this.form.querySelector("#more-gpus").focus();
+        } },
+      }));
+    }
+  }
+
+  #hint(text, button = null) {
+    this.form.querySelector("#gpu-hint").replaceChildren(text, ...(button ? [" ", button] : []));
+  }
+
+  /** Whether a process without a right to the GPU uses it, and may still do so then. */
+  #foreign(gpu) {
+    return gpu.foreign && Boolean(this.draft.start) && wallSeconds(this.nowWall(), this.draft.start) < 3600;
   }
 
   #fewer() {
@@ -85,7 +107,6 @@ export class Form {
     for (const chip of this.form.querySelectorAll("[data-seconds]")) {
       chip.setAttribute("aria-pressed", String(Number(chip.dataset.seconds) === draft.lastSeconds));
     }
-    this.form.querySelector("#book").textContent = draft.editing ? "Save the change" : "Book";
     this.form.querySelector("#drawer-title").textContent = draft.editing ? "Change your reservation" : "New booking";
     this.#drawGpus();
   }
@@ -102,21 +123,23 @@ export class Form {
       const gpu = this.store.gpu(id);
       box.checked = this.draft.gpuIds.includes(id);
       const taken = gpu.bookable && !this.#isFree(gpu);
-      const word = gpu.bookable ? (taken ? "booked then" : "") : "closed";
+      const foreign = gpu.bookable && !taken && this.#foreign(gpu) && "used by someone else now";
+      const word = gpu.bookable ? (taken ? "booked then" : foreign || "") : "not available";
       box.parentElement.classList.toggle("is-taken", taken);
+      box.parentElement.classList.toggle("is-foreign", Boolean(foreign));
       box.parentElement.title = word;
       setText(box.parentElement.querySelector(".visually-hidden"), [`GPU ${gpu.index}`, word].filter(Boolean).join(", "));
     }
     const n = this.draft.gpuIds.length;
     this.count.textContent = n ? gpuCount(n) : "none";
     this.form.querySelector("#fewer-gpus").disabled = !n;
-    this.form.querySelector("#gpu-hint").textContent = "";
+    this.#hint("");
   }
 
   #group(group) {
     const memory = gib(group.gpus[0].memory_total_bytes);
     return el("div", { class: "gpu-group", role: "group", "aria-label": `${group.node}, ${shortClass(group.gpuClass)}` },
-      el("p", { class: "gpu-group-name" }, el("strong", { text: group.node }), ` ${shortClass(group.gpuClass)}, ${memory}`),
+      el("p", { class: "gpu-group-name" }, el("strong", { text: group.node }), ` ${shortClass(group.gpuClass)}, ${memory}, ${creditsPerHour(group.gpus[0])}`),
       el("div", { class: "gpu-chips" }, ...group.gpus.map((gpu) => el("label", { class: "gpu-chip" },
         el("input", { type: "checkbox", name: "gpu", value: gpu.id, disabled: !gpu.bookable }),
         el("span", { "aria-hidden": "true", text: gpu.index }),

@@ -3,6 +3,7 @@
 import { el } from "../dom.js";
 import { credits } from "../format.js";
 import { icon } from "../icons.js";
+import { foreignNode } from "./foreign.js";
 import { levelRows } from "./level.js";
 import { moment, ordinal, span } from "./words.js";
 import { toWall } from "./zone.js";
@@ -17,6 +18,8 @@ export function judgedNodes(answer, view) {
       el("p", {}, el("strong", { text: `${title}. ` }), text)),
     el("dl", { class: "verdict-facts" }, ...facts(answer).map(([name, value, mark]) =>
       el("div", {}, el("dt", { text: name }), el("dd", { class: mark ?? null }, value)))),
+    answer.foreign_gpu_ids?.length ? foreignNode(answer.foreign_gpu_ids, view.store,
+      " If it is still there when you start, you get another GPU or all credits back.") : null,
     answer.displaces?.length ? displacedNode(answer.displaces, view) : null,
     answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why not firm" }), el("p", { text: answer.why_not_firm })) : null,
   ];

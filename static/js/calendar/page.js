@@ -27,7 +27,7 @@ const today = () => nowWall().slice(0, 10);
 
 const store = new Store();
 const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null, nowWall });
-const actions = new Actions({ store, zone: config.zone, nowWall });
+const actions = new Actions({ store, zone: config.zone, nowWall, gridSeconds: config.grid_seconds });
 let shown = readAddress(today());
 // A draft from another page is shown where it lies, unless the address says a day.
 const drafted = config.draft?.start?.slice(0, 10);

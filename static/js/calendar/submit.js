@@ -20,17 +20,33 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
     drawer.close();
   }
 
+  /** Say on the button what pressing it would do: a refused draft cannot be booked. */
+  function paint() {
+    const refused = verdict.answer?.ok === false;
+    const [yes, no] = draft.editing ? ["Save the change", "Cannot be saved"] : ["Book", "Cannot be booked"];
+    button.textContent = refused ? no : yes;
+    button.classList.toggle("btn-primary", !refused);
+  }
+  draft.addEventListener("change", paint);
+  document.addEventListener("shown", paint);
+
+  // The button is never disabled: it would lose the focus.
+  let sending = false;
   return async () => {
     const missing = draft.missing();
     if (missing) { toast(missing, { bad: true }); return; }
-    button.disabled = true;
+    if (sending) return;
+    sending = true;
+    button.setAttribute("aria-busy", "true");
     try {
-      await send();
+      // What was refused is asked for again: the time may have come free.
+      if (verdict.answer?.ok !== false || (await verdict.ask())?.ok) await send();
     } catch (error) {
       if (error.name !== "Problem") throw error;
       verdict.refused(error);
     } finally {
-      button.disabled = false;
+      sending = false;
+      button.removeAttribute("aria-busy");
     }
   };
 }

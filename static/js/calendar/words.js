@@ -74,3 +74,6 @@ export function ordinal(n) {
   const suffix = tens > 10 && tens < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th";
   return `${n}${suffix}`;
 }
+
+/** "10 credits per hour": what an hour of a GPU costs outside peak hours. */
+export const creditsPerHour = ({ weight }) => `${weight} credit${weight === 1 ? "" : "s"} per hour`;

@@ -9,6 +9,8 @@ from playwright.sync_api import Page, expect
 
 from reservations import services
 from reservations.models import Reservation, SitePolicy
+from telemetry.domain.rules import SQUATTER
+from telemetry.models import Alert
 from tests.factories import make_account, make_membership
 from tests.reservations.browser.ground import (
     Lab,
@@ -224,3 +226,116 @@ def test_the_drawer_shows_its_whole_form(browser, live_asgi, lab, width):
             timeline = page.locator("#timeline").bounding_box()
             assert timeline is not None
             assert timeline["x"] + timeline["width"] <= drawer["x"]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+def test_undo_takes_back_what_was_booked_for_now(browser, live_asgi, lab, size):
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_now(page)
+        page.click("#new-booking")
+        page.locator("#gpu-list label").first.click()
+        page.click("#start-now")
+        expect(page.locator("#verdict .verdict-kind")).to_be_visible()
+        page.click("#book")
+        page.locator(".toast").get_by_role("button", name="Undo").click()
+        expect(page.locator(".toast")).to_contain_text("Undone")
+        [made] = Reservation.objects.all()
+        assert made.state == "cancelled"
+        assert not made.ledger.filter(kind="charge").exists()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+def test_a_running_booking_gets_an_hour_more_in_two_clicks(
+    browser, live_asgi, lab, size
+):
+    own = running(lab)
+    ended = own.end
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_now(page)
+        open_details(page, own, size)
+        page.get_by_role("button", name="1 h longer").click()
+        expect(page.locator(".toast")).to_contain_text("Changed")
+        own.refresh_from_db()
+        assert own.end == ended + timedelta(hours=1)
+
+
+def test_the_account_that_paid_last_is_offered(browser, live_asgi, lab):
+    alice = lab.people["alice"]
+    # First by its name, and the default before anything was booked.
+    make_membership(alice, make_account("a-course", title="A course"))
+    vision = alice.memberships.get(account__name="vision")
+    with page_of(browser, live_asgi, alice, viewport=DESK) as page:
+        open_now(page)
+        page.click("#new-booking")
+        expect(page.locator("#membership option:checked")).to_have_text("A course")
+        lab.hold("alice", [3], 10, 12, membership=vision)
+        page.reload()
+        page.click("#new-booking")
+        expect(page.locator("#membership option:checked")).to_have_text("Vision")
+
+
+def test_a_gpu_that_somebody_uses_is_marked_and_offered_last(browser, live_asgi, lab):
+    now = timezone.now()
+    Alert.objects.create(
+        rule=SQUATTER, gpu=lab.gpus[0], opened_at=now, last_seen_at=now
+    )
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
+        open_now(page)
+        page.click("#open-find")
+        page.select_option("#find-class", "NVIDIA A100 80GB")
+        page.get_by_role("button", name="Find", exact=True).click()
+        first = page.locator(".slot-card").first
+        expect(first).to_contain_text("Now")
+        expect(first).to_contain_text("node-a 1")
+        expect(first).not_to_contain_text("process")
+        page.click("#new-booking")
+        page.locator("#gpu-list label").first.click()
+        page.click("#start-now")
+        expect(page.locator("#verdict")).to_contain_text(
+            "Someone else’s process uses node-a 0 now. If it is still there"
+        )
+        lab.hold("bob", [1, 2, 3], 0, 1)
+        for number in (1, 2, 3):
+            Alert.objects.create(
+                rule=SQUATTER, gpu=lab.gpus[number], opened_at=now, last_seen_at=now
+            )
+        page.get_by_role("button", name="Find", exact=True).click()
+        expect(first).to_contain_text("Someone else’s process uses node-a 0 now.")
+
+
+def test_a_refused_draft_says_so_and_keeps_the_focus(browser, live_asgi, lab):
+    running(lab)
+    with page_of(browser, live_asgi, lab.people["bob"], viewport=DESK) as page:
+        open_now(page)
+        page.click("#new-booking")
+        page.locator("#gpu-list label").first.click()
+        page.click("#start-now")
+        button = page.locator("#book")
+        expect(button).to_have_text("Cannot be booked")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(button).not_to_have_attribute("aria-busy", "true")
+        expect(button).to_be_focused()
+        page.locator("#gpu-list label").nth(1).click()
+        page.locator("#gpu-list label").nth(0).click()
+        expect(button).to_have_text("Book")
+
+
+def test_one_more_gpu_offers_another_class(browser, live_asgi, lab):
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
+        open_now(page)
+        page.click("#new-booking")
+        page.click("#more-gpus")
+        # The cheapest first: an A30 costs 3 credits, an A100 10.
+        expect(page.locator("#gpu-list")).to_contain_text("3 credits per hour")
+        expect(
+            page.get_by_role("group", name="node-b").locator(":checked")
+        ).to_have_count(1)
+        page.click("#more-gpus")
+        page.click("#more-gpus")
+        expect(page.locator("#gpu-count")).to_have_text("3 GPUs")
+        page.click("#more-gpus")
+        expect(page.locator("#gpu-hint")).to_contain_text("No other A30 is free then.")
+        page.get_by_role("button", name="Add A100 80GB").click()
+        expect(page.locator("#gpu-count")).to_have_text("4 GPUs")
+        expect(page.locator("#more-gpus")).to_be_focused()

@@ -1,0 +1,74 @@
+"""Take a new booking back at once, at no cost: the pages' Undo."""
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from reservations import live
+from reservations.domain.errors import CannotUndoBooking, NotAllowed
+from reservations.domain.lifecycle import State
+from reservations.domain.window import whole_second
+from reservations.models import Allocation, Reservation, Token, User
+from reservations.services import books, locking
+from reservations.services.giving import _SLACK_SECONDS, UNDO_SECONDS
+from reservations.snapshots.facts import site_policy
+
+
+def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservation:
+    """Cancel a booking within ten seconds of making it, as if it was never made.
+
+    It may have begun. Nothing is charged, also for hours within the next day, and a
+    Token that paid for it comes back. It must not have been used or changed, and must
+    not have displaced a flex Reservation: its owner has been notified already.
+
+    Raises:
+        CannotUndoBooking: one of these does not hold.
+        NotAllowed: another User made it. NotFound.
+    """
+    at = whole_second(now)
+    with transaction.atomic(durable=True):
+        row = locking.load_reservation(reservation_id, lock=True)
+        if row.user_id != user.pk:
+            raise NotAllowed(act="undo somebody else's booking")
+        _check(row, now=at)
+        allocations = list(row.allocations.order_by("gpu_id"))
+        Reservation.objects.move(row.pk, old=State(row.state), new=State.CANCELLED)
+        Allocation.objects.filter(reservation=row).update(live=False)
+        books.release_hold(row, now=at, reason="booking undone")
+        # It is good for as long as it was before.
+        if Token.objects.filter(used_for=row).update(used_for=None):
+            books.audit("token-back", row, actor=None, now=at)
+        books.audit("booking-undone", row, actor=user, now=at)
+        row.refresh_from_db()
+        live.publish_reservation(
+            row,
+            gpu_ids=[allocation.gpu_id for allocation in allocations],
+            policy=site_policy(),
+            gone=True,
+        )
+    return row
+
+
+def undo_until(row: Reservation) -> datetime | None:
+    """Return until when a new booking can be undone; None: it displaced flex."""
+    if row.decision.get("displaced"):
+        return None
+    return row.created_at + timedelta(seconds=UNDO_SECONDS)
+
+
+def _check(row: Reservation, *, now: datetime) -> None:
+    """Refuse an undo that comes too late, or would cost others something."""
+    last = row.created_at + timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
+    why = ""
+    if row.state not in State.live():
+        why = f"it is {row.state} already"
+    elif now > last:
+        why = f"the {UNDO_SECONDS} s for it are over"
+    elif row.checked_in_at is not None:
+        why = "it is in use"
+    elif Reservation.objects.filter(displaced_by=row).exists():
+        why = "it took over a flex booking, whose owner has been notified"
+    elif row.late_returns.exists():
+        why = "it was changed since"
+    if why:
+        raise CannotUndoBooking(why=why)

@@ -1,0 +1,18 @@
+"""The Memberships that a User may charge a booking to."""
+
+from reservations.models import Membership, Reservation, User
+
+
+def payers(user: User) -> list[Membership]:
+    """Return a User's active Memberships, with their Accounts.
+
+    The one that the User's newest booking was charged to comes first: forms offer the
+    first. The others follow by the name of their Account. Two queries.
+    """
+    rows = user.memberships.filter(active=True).select_related("account")
+    found = list(rows.order_by("account__name", "pk"))
+    if len(found) < 2:
+        return found
+    booked = Reservation.objects.filter(user=user, membership__in=found)
+    last = booked.order_by("-pk").values_list("membership_id", flat=True).first()
+    return sorted(found, key=lambda one: one.pk != last)

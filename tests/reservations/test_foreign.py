@@ -1,0 +1,87 @@
+"""A GPU that someone else's process uses is offered last, and with a warning."""
+
+from datetime import timedelta
+
+import pytest
+
+from reservations import services
+from reservations.snapshots.payers import payers
+from telemetry.domain.rules import INTRUDER, SQUATTER
+from telemetry.models import Alert
+from tests.factories import make_gpu, make_membership
+from tests.reservations.conftest import NOW
+
+
+def squat(gpu, rule=SQUATTER) -> Alert:
+    return Alert.objects.create(rule=rule, gpu=gpu, opened_at=NOW, last_seen_at=NOW)
+
+
+def find(user, **fields):
+    return services.find_slots(
+        user=user,
+        membership=None,
+        count=fields.pop("count", 1),
+        min_memory_bytes=0,
+        duration_seconds=7200,
+        now=NOW,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("rule", [SQUATTER, INTRUDER])
+def test_a_clean_gpu_is_found_first(lab, alice, rule) -> None:
+    squat(lab.gpus[0], rule)
+    first, *others = find(alice)
+    assert first.gpu_ids == (lab.gpus[1].pk,)
+    assert first.foreign_gpu_ids == ()
+    # No second offer of the same node and time that is worse.
+    assert all(one.start > first.start for one in others)
+
+
+def test_where_no_other_is_free_it_is_offered_and_marked(lab, alice, bob) -> None:
+    squat(lab.gpus[0])
+    lab.book(bob, lab.gpus[1:], NOW, 4)
+    first = find(alice)[0]
+    assert first.gpu_ids == (lab.gpus[0].pk,)
+    assert first.start == NOW
+    assert first.foreign_gpu_ids == (lab.gpus[0].pk,)
+
+
+def test_several_gpus_leave_it_out_where_they_can(lab, alice) -> None:
+    squat(lab.gpus[1])
+    first = find(alice, count=3)[0]
+    assert first.gpu_ids == (lab.gpus[0].pk, lab.gpus[2].pk, lab.gpus[3].pk)
+
+
+def test_a_clean_gpu_of_a_larger_class_comes_before_it(lab, alice) -> None:
+    for gpu in lab.gpus:
+        squat(gpu)
+    large = make_gpu(lab.gpus[0].node, memory_total_bytes=160 * 2**30)
+    assert find(alice)[0].gpu_ids == (large.pk,)
+
+
+def test_a_later_start_is_not_warned_about(lab, alice) -> None:
+    squat(lab.gpus[0])
+    first = find(alice, earliest=NOW + timedelta(hours=6))[0]
+    assert first.gpu_ids == (lab.gpus[0].pk,)
+    assert first.foreign_gpu_ids == ()
+
+
+def test_what_is_over_does_not_count(lab, alice) -> None:
+    alert = squat(lab.gpus[0])
+    alert.closed_at = NOW
+    alert.save()
+    assert find(alice)[0].gpu_ids == (lab.gpus[0].pk,)
+
+
+def test_the_payer_of_the_newest_booking_comes_first(lab, alice) -> None:
+    [vision] = alice.memberships.all()
+    course = make_membership(alice, "a-course")
+    assert payers(alice) == [course, vision]  # nothing booked: by name
+    lab.book(alice, lab.gpus[:1], NOW, 1, membership=vision)
+    assert payers(alice) == [vision, course]
+    lab.book(alice, lab.gpus[1:2], NOW, 1, membership=course)
+    assert payers(alice) == [course, vision]
+    course.active = False
+    course.save()
+    assert payers(alice) == [vision]
