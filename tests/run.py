@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
         _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
         _bring(("redis-server",), "redis-server")
+        _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         if _postgres_bin() is None:
             _apt("postgresql")
     environ = {k: v for k, v in os.environ.items() if k not in KEPT_OUT}
