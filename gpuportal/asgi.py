@@ -12,6 +12,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
+from gpuportal import systemd  # noqa: E402
 from gpuportal.handler import OneHopHandler  # noqa: E402
 from gpuportal.origin import SameOrigin  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
@@ -23,3 +24,5 @@ application = ProtocolTypeRouter(
         "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )
+# Requests are taken from the next moment on: the port is open already.
+systemd.ready()

@@ -3,6 +3,9 @@
 import os
 
 from celery import Celery
+from celery.signals import beat_init, setup_logging, task_success, worker_ready
+
+from gpuportal import systemd
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 
@@ -11,3 +14,35 @@ app = Celery("gpuportal")
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["telemetry", "reservations", "placement"])
+
+
+@setup_logging.connect(weak=False)
+def use_the_sites_logging(**_kwargs: object) -> None:
+    """Log as every other process: else beat and worker would be without bounds."""
+    from django.conf import settings
+    from django.utils.log import configure_logging
+
+    configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
+
+
+@task_success.connect(weak=False)
+def note_tick(sender: object = None, **_kwargs: object) -> None:
+    """Note that a periodic task was done."""
+    from gpuportal import ticks
+
+    ticks.note(str(getattr(sender, "name", "")))
+
+
+@worker_ready.connect(weak=False)
+def say_ready(sender: object = None, **_kwargs: object) -> None:
+    """Tell systemd that tasks are taken."""
+    from gpuportal import ticks
+
+    ticks.begin()
+    systemd.ready()
+
+
+@beat_init.connect(weak=False)
+def say_beating(**_kwargs: object) -> None:
+    """Tell systemd that tasks are sent."""
+    systemd.ready()

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
-from gpuportal import paths
+from gpuportal import migrations_due, paths
 from telemetry.models import Node
 
 
@@ -89,6 +89,42 @@ def nodes_are_fit_for_production(
                 hint="run their workers as root (deploy/systemd), so that each job "
                 "is its student's own Unix user",
                 id="gpuportal.E005",
+            )
+        )
+    return found
+
+
+@register(Tags.database, deploy=True)
+def database_is_migrated(
+    databases: Sequence[str] | None = None, **_kwargs: Any
+) -> list[CheckMessage]:
+    """Refuse to start on a database that waits for an upgrade.
+
+    A check of deployments only: ``migrate`` itself runs the others.
+    """
+    if "default" not in (databases or ()):
+        return []
+    try:
+        waiting, unknown = migrations_due.waiting(), migrations_due.unknown()
+    except DatabaseError:
+        # It is away, and pages say so until it comes back.
+        return []
+    found: list[CheckMessage] = []
+    if waiting:
+        found.append(
+            Error(
+                f"the database waits for {len(waiting)} migrations: "
+                f"{', '.join(waiting[:5])}{', ...' if len(waiting) > 5 else ''}",
+                hint="run: gpuportal-manage migrate",
+                id="gpuportal.E006",
+            )
+        )
+    if unknown:
+        found.append(
+            Warning(
+                f"a newer version has migrated this database: {', '.join(unknown)}",
+                hint="go back to that version, or restore the backup made before it",
+                id="gpuportal.W002",
             )
         )
     return found

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
+from gpuportal import health
 from gpuportal.alerts import calling_alerts, told_to
 from reservations.models import Account, Membership, Notice, User
 from reservations.snapshots.closed import NearMaintenance, near_maintenance
@@ -166,6 +167,18 @@ class Site:
         if not isinstance(self.request.user, User):
             return []
         return near_maintenance(timezone.now())
+
+    @cached_property
+    def troubles(self) -> list[str]:
+        """What keeps the portal from working, for operators."""
+        if not getattr(self.request.user, "is_operator", False):
+            return []
+        return health.look(from_a_page=True).troubles()
+
+    @cached_property
+    def clock_late(self) -> bool:
+        """Whether no job starts or ends now, because the periodic tasks stand still."""
+        return health.clock_is_late()
 
     @cached_property
     def late_seconds(self) -> float | None:

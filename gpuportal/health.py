@@ -1,7 +1,14 @@
-"""``/healthz``: whether the portal can work, for a load balancer or a supervisor."""
+"""``/healthz`` and ``/readyz``: whether the portal can work, and whether it does.
 
-import functools
+``/healthz`` is for a load balancer: database and broker answer. ``/readyz`` is for an
+operator's monitoring: it also goes by the periodic tasks, the disk and the migrations.
+Operators see the same on every page, as a banner.
+"""
+
 import logging
+import shutil
+from dataclasses import dataclass
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -11,8 +18,12 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from gpuportal import migrations_due, ticks
+
 logger = logging.getLogger(__name__)
-BROKER_TIMEOUT_SECONDS = 2.0
+DISK_SHORT_BYTES = 2**30
+"""Logs, results and uploads of jobs fill the rest within hours."""
+GIB = 2**30
 
 
 @login_not_required
@@ -30,6 +41,139 @@ def healthz(request: HttpRequest) -> JsonResponse:
     )
 
 
+@login_not_required
+@never_cache
+@require_safe
+def readyz(request: HttpRequest) -> JsonResponse:
+    """Answer 200 when all of the portal works, otherwise 503.
+
+    Open to everybody, and so it names the parts, with true and false. Operators get
+    the figures too.
+    """
+    state = look()
+    answer: dict[str, Any] = {
+        "status": "ok" if state.ok else "unavailable",
+        "database": state.database,
+        "broker": state.broker,
+        "ticks": state.ticking,
+        "disk": state.disk_enough,
+        "migrations": state.migrated,
+    }
+    # Who signs in is in the database.
+    if state.database and getattr(request.user, "is_operator", False):
+        answer |= {
+            "tick_age_seconds": {
+                task: None if age is None else round(age, 1)
+                for task, age in state.tick_ages.items()
+            },
+            "disk_free_bytes": state.disk_free_bytes,
+            "migrations_waiting": state.waiting,
+        }
+    return JsonResponse(answer, status=200 if state.ok else 503)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was found of the portal's parts."""
+
+    database: bool
+    broker: bool
+    tick_ages: dict[str, float | None]
+    """Seconds since each periodic task was last done."""
+    disk_free_bytes: int
+    waiting: list[str]
+    """Migrations that are not applied."""
+
+    @property
+    def late(self) -> dict[str, float | None]:
+        """The periodic tasks that should have been done by now."""
+        return ticks.late(self.tick_ages)
+
+    @property
+    def ticking(self) -> bool:
+        """Whether every periodic task is done in time."""
+        return self.broker and not self.late
+
+    @property
+    def disk_enough(self) -> bool:
+        """Whether there is room for logs and uploads."""
+        return self.disk_free_bytes >= DISK_SHORT_BYTES
+
+    @property
+    def migrated(self) -> bool:
+        """Whether the database is as this version expects it."""
+        return self.database and not self.waiting
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything works."""
+        return self.ticking and self.disk_enough and self.migrated
+
+    def troubles(self) -> list[str]:
+        """One sentence for each thing that an operator must do something about."""
+        said = []
+        if not self.database:
+            said.append("The database does not answer.")
+        if not self.broker:
+            said.append("The broker does not answer: nothing is live, no job starts.")
+        elif self.late:
+            ages = [age for age in self.late.values() if age is not None]
+            since = f" Last done {max(ages):.0f} s ago." if ages else ""
+            said.append(
+                "The portal's clock is late: no job starts or ends, no reservation "
+                f"begins.{since} See gpuportal-worker and gpuportal-beat. Late: "
+                f"{', '.join(sorted(self.late))}."
+            )
+        if not self.disk_enough:
+            said.append(
+                f"The portal's disk is nearly full: {self.disk_free_bytes / GIB:.2f} "
+                f"GiB are free in {settings.VAR_DIR}."
+            )
+        if self.waiting:
+            said.append(
+                "The database waits for an upgrade. Run: gpuportal-manage migrate. "
+                f"Not applied: {', '.join(self.waiting)}."
+            )
+        return said
+
+
+def look(*, from_a_page: bool = False) -> State:
+    """Ask every part of the portal.
+
+    Args:
+        from_a_page: The database was just read, so it need not be asked.
+    """
+    database = from_a_page or _database_answers()
+    broker, ages = True, dict[str, float | None]()
+    try:
+        ages = ticks.ages()
+    except redis.RedisError as error:
+        logger.warning("broker: %s", error)
+        broker = False
+    waiting: list[str] = []
+    if database:
+        try:
+            waiting = migrations_due.recently_waiting()
+        except DatabaseError as error:
+            logger.warning("database: %s", error)
+            database = False
+    return State(
+        database=database,
+        broker=broker,
+        tick_ages=ages,
+        disk_free_bytes=shutil.disk_usage(settings.VAR_DIR).free,
+        waiting=waiting,
+    )
+
+
+def clock_is_late() -> bool:
+    """Whether nothing starts or ends now. False where the broker cannot be asked."""
+    try:
+        return bool(ticks.late(ticks.ages()))
+    except redis.RedisError:
+        return False
+
+
 def _database_answers() -> bool:
     try:
         with connection.cursor() as cursor:
@@ -43,16 +187,7 @@ def _database_answers() -> bool:
 
 def _broker_answers() -> bool:
     try:
-        return bool(_broker(settings.REDIS_URL).ping())
+        return bool(ticks.broker().ping())
     except redis.RedisError as error:
         logger.warning("broker: %s", error)
         return False
-
-
-@functools.lru_cache(maxsize=4)
-def _broker(url: str) -> redis.Redis:
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=BROKER_TIMEOUT_SECONDS,
-        socket_connect_timeout=BROKER_TIMEOUT_SECONDS,
-    )

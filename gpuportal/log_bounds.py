@@ -1,4 +1,7 @@
-"""A log that nobody can flood from outside: the same kind of line so often a minute."""
+"""A log that nobody can flood: the same kind of line so often a minute.
+
+Every process of the portal logs through it, with what uvicorn and Celery say.
+"""
 
 import logging
 import threading
@@ -8,13 +11,19 @@ from collections.abc import Callable
 PER_MINUTE = 20
 """Lines of one logger, level and text (before its arguments are put in)."""
 MOST_KINDS = 1000
+TRACEBACKS_PER_MINUTE = 1
+"""Of one kind. A database that is away for a minute is the same 200 lines each time."""
+
+_Kind = tuple[str, int, str, str]
+"""Logger, level, text before its arguments, name of the exception."""
 
 
 class Repeats(logging.Filter):
     """Lets the first lines of a kind through each minute and leaves out the rest.
 
     What a node sends, or a visitor asks, may be refused a thousand times a second; the
-    first of the next minute says how many were left out.
+    first of the next minute says how many were left out. The first of a kind has its
+    traceback, the others name the exception in their line.
     """
 
     def __init__(
@@ -27,12 +36,16 @@ class Repeats(logging.Filter):
         self._clock = clock
         self._lock = threading.Lock()
         self._minute = 0
-        self._counts: dict[tuple[str, int, str], int] = {}
-        self._left_out: dict[tuple[str, int, str], int] = {}
+        self._counts: dict[_Kind, int] = {}
+        self._left_out: dict[_Kind, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this line is written."""
-        kind = (record.name, record.levelno, str(record.msg)[:200])
+        error = record.exc_info[1] if record.exc_info else None
+        kind = (
+            *(record.name, record.levelno, str(record.msg)[:200]),
+            type(error).__name__ if error is not None else "",
+        )
         with self._lock:
             minute = int(self._clock() // 60)
             if minute != self._minute:
@@ -48,7 +61,13 @@ class Repeats(logging.Filter):
             self._counts[kind] = self._counts.get(kind, 0) + 1
             if self._counts[kind] > self._per_minute:
                 return False
+            count = self._counts[kind]
             left_out = self._left_out.pop(kind, 0)
+        if error is not None and count > TRACEBACKS_PER_MINUTE:
+            said = f"{kind[-1]}: {error}".partition("\n")[0]
+            record.msg = f"{record.getMessage().strip()}: {said} (traceback above)"
+            record.args = None
+            record.exc_info = record.exc_text = None
         if left_out:
             record.msg = f"{record.msg} ({left_out} more in the minute before)"
         return True

@@ -36,7 +36,7 @@ from celery.signals import worker_ready, worker_shutdown  # noqa: E402
 from kombu import Exchange, Queue  # noqa: E402
 from kombu.utils.objects import cached_property  # noqa: E402
 
-from gpuportal import node_broker  # noqa: E402
+from gpuportal import node_broker, systemd  # noqa: E402
 from gpuportal.node_settings import NodeSettings  # noqa: E402
 from placement.runners.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
 from placement.runners.orderdesk import OrderDesk  # noqa: E402
@@ -140,6 +140,7 @@ def start_threads(**_kwargs: object) -> None:
         level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
     )
     threads.start()
+    systemd.ready()
 
 
 @worker_shutdown.connect(weak=False)

@@ -330,5 +330,10 @@ LOGGING = {
     },
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},
     # A visitor's 404 or a refused booking is no warning to the operator.
-    "loggers": {"django.request": {"level": "ERROR"}},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        # The server's own handlers know no bounds: a traceback for each socket that
+        # the database refuses.
+        "uvicorn": {"handlers": ["console"], "propagate": False},
+    },
 }

@@ -8,7 +8,7 @@ from gpuportal import alert_views, audit_views, manage_home, people_views, views
 from gpuportal.api import api
 from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
-from gpuportal.health import healthz
+from gpuportal.health import healthz, readyz
 from gpuportal.help_pages import help_page, help_terms
 from gpuportal.metrics import metrics
 from gpuportal.serve_door import admit
@@ -41,6 +41,7 @@ urlpatterns = [
     path("login/", views.SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", healthz, name="healthz"),
+    path("readyz", readyz, name="readyz"),
     path("metrics", metrics, name="metrics"),
     path("serve/<int:pk>/stats", admit, {"rest": "stats"}, name="serve-stats"),
     re_path(

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from redis import Redis
 
+from gpuportal import systemd
 from gpuportal.judge import CalendarJudge
 from gpuportal.respond import Responder, record_fact
 from placement.live import LogGate
@@ -56,6 +57,7 @@ class Command(BaseCommand):
         ]
         for thread in threads:
             thread.start()
+        systemd.ready()
         try:
             ingest.run(stop)
         finally:

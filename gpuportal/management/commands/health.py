@@ -1,0 +1,26 @@
+"""`manage.py health`: what `/readyz` says, in a terminal."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from gpuportal import health
+
+
+class Command(BaseCommand):
+    """One line for each part; exit status 1 where something is wrong."""
+
+    help = "Say whether database, broker, periodic tasks, disk and migrations are well."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Look once."""
+        state = health.look()
+        troubles = state.troubles()
+        if troubles:
+            raise CommandError("\n".join(troubles), returncode=1)
+        ages = [age for age in state.tick_ages.values() if age is not None]
+        self.stdout.write(
+            "All is well: database and broker answer, every periodic task was done "
+            f"within {max(ages, default=0):.0f} s, {state.disk_free_bytes / 2**30:.0f} "
+            "GiB are free, no migration waits."
+        )

@@ -1,0 +1,27 @@
+"""Tells systemd that this process can work (``Type=notify`` in ``deploy/systemd``)."""
+
+import logging
+import os
+import socket
+
+logger = logging.getLogger(__name__)
+
+
+def ready() -> None:
+    """Send READY=1 where systemd waits for it; elsewhere do nothing.
+
+    The protocol is that of sd_notify(3): one datagram to the socket that
+    ``NOTIFY_SOCKET`` names; ``@`` stands for the zero byte of an abstract address.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+            notices.connect(address)
+            notices.sendall(b"READY=1")
+    except OSError as error:
+        # The unit then fails by its own time limit, with this line above it.
+        logger.warning("systemd does not hear that this process is ready: %s", error)
