@@ -11,7 +11,7 @@ PYTHON_VENV = .venv/bin/python
 export REQUIREMENTS
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check format bench lock clean
+.PHONY: help run setup node test check format bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,6 +22,9 @@ run: ## Install what is missing, start everything, print address and logins (POR
 
 setup: ## Only install: virtual environment, Python and front-end packages
 	@sh deploy/setup.sh setup
+
+node: ## Only install what a GPU node needs: virtual environment and Python packages
+	@sh deploy/setup.sh node
 
 test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARGS="tests/portal -k lock")
 	@sh deploy/setup.sh test

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what is missing, and only that; a second call takes a blink.
 #   setup.sh setup|run       the portal: virtual environment, packages, front-end files
-#   setup.sh check|test      the same, and the tools of make check and make test
+#   setup.sh node            a GPU node: no front-end files, for it serves no pages
+#   setup.sh check|test      the portal, and the tools of make check and make test
 #   setup.sh idle            nothing: only fails while the portal runs
 # Every failure is one line on stderr; what the tools said is in var/log/setup.log.
 set -eu
@@ -58,12 +59,15 @@ explain() {
         fail "$1 failed: the disk is full ($(df -Ph . | awk 'NR == 2 {print $4}') free)"
     elif grep -qiE "(gcc|cc|clang|g\+\+).*(not found|No such file|failed)|Unable to find a compiler|No CMAKE_C_COMPILER" "$log"; then
         fail "$1 failed: a package has no ready-made build for this machine and there is no C compiler: apt-get install build-essential python3-dev"
+    elif grep -qiE 'SELF_SIGNED_CERT|CERTIFICATE_VERIFY_FAILED|UNABLE_TO_(GET_ISSUER|VERIFY_LEAF)|certificate verify failed' "$log"; then
+        fail "$1 failed: the certificate of the package registry is not trusted here. Where a proxy opens TLS, name its certificate: export PIP_CERT=FILE NODE_EXTRA_CA_CERTS=FILE (details: $log)"
     elif grep -qiE 'name resolution|Name or service not known|Failed to establish|Connection refused|Network is unreachable|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ENETUNREACH|ProxyError|timed out' "$log"; then
         fail "$1 failed: no network, the package registry cannot be reached (details: $log)"
     elif grep -qiE 'EACCES|Permission denied' "$log"; then
         fail "$1 failed: no permission to write in $(pwd) (details: $log)"
     fi
-    fail "$1 failed: $(grep -E '[Ee][Rr][Rr][Oo][Rr]' "$log" | tail -n 1 | cut -c 1-200) (details: $log)"
+    # npm ends with where its own log is, which is no cause.
+    fail "$1 failed: $(grep -E '[Ee][Rr][Rr][Oo][Rr]' "$log" | grep -v 'A complete log of this run' | tail -n 1 | cut -c 1-200) (details: $log)"
 }
 
 # Runs a tool into the log; only downloads worth waiting for are shown.
@@ -109,11 +113,18 @@ install() {
 }
 
 install_front_end() {
-    sum=$(sha256sum package-lock.json | cut -d ' ' -f 1)
+    all=$(sha256sum package-lock.json | cut -d ' ' -f 1)
+    sum="$all without development packages"
     stamp=node_modules/.stamp
-    [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] && return
+    options="ci --ignore-scripts --no-audit --no-fund --omit=dev"
+    case $mode in check | test)
+        sum=$all
+        options="ci --ignore-scripts --no-audit --no-fund"
+        ;;
+    esac
+    # Who has all packages has those of production too.
+    case $(cat "$stamp" 2>/dev/null) in "$sum" | "$all") return ;; esac
     need_disk_mib 300
-    options="ci --ignore-scripts --no-audit --no-fund"
     if command -v npm >/dev/null; then
         say "[3/3] fetching front-end packages with npm ..."
         # shellcheck disable=SC2086
@@ -135,8 +146,8 @@ install_front_end() {
 # --- all together -----------------------------------------------------------------
 
 case $mode in
-setup | run | check | test | idle) ;;
-*) fail "unknown: $mode (setup, run, check, test or idle)" ;;
+setup | run | node | check | test | idle) ;;
+*) fail "unknown: $mode (setup, run, node, check, test or idle)" ;;
 esac
 [ "$(uname -s)" = Linux ] || fail "the portal runs on Linux, this is $(uname -s)"
 mkdir -p "$var/log" "$var/run" 2>/dev/null || fail "no permission to write in $(pwd)"
@@ -157,4 +168,4 @@ case $mode in check | test)
     install requirements-peers.txt stamp-peers 100 "what bench/ measures beside us" --no-deps
     ;;
 esac
-install_front_end
+[ "$mode" = node ] || install_front_end

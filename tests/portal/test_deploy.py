@@ -1,8 +1,14 @@
 """What ``deploy/`` hands to an operator works: units, examples, broker users."""
 
 import configparser
+import os
+import pwd
 import re
+import shlex
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from gpuportal.node_settings import NodeSettings
 from tests.house.walk import ROOT
@@ -14,23 +20,23 @@ def example(name: str) -> dict[str, str]:
     """Read an example of an environment file as systemd would."""
     lines = (ROOT / "deploy" / name).read_text().splitlines()
     pairs = [line.split("=", 1) for line in lines if "=" in line and line[0] != "#"]
-    return {key: value for key, value in pairs}
+    return {key: "".join(shlex.split(value)) for key, value in pairs}
 
 
-def unit(path: Path) -> configparser.SectionProxy:
+def unit(path: Path, section: str = "Service") -> configparser.SectionProxy:
     parser = configparser.ConfigParser(
         strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",)
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(path)
-    return parser["Service"]
+    return parser[section]
 
 
 def test_there_is_a_unit_for_every_process():
     names = {path.stem for path in UNITS}
     assert names == {
         f"gpuportal-{name}"
-        for name in ("web", "worker", "refine", "beat", "ingest", "node")
+        for name in ("check", "web", "worker", "refine", "beat", "ingest", "node")
     }
     wanted = (ROOT / "deploy" / "systemd" / "gpuportal.target").read_text()
     for name in names - {"gpuportal-node"}:
@@ -43,12 +49,47 @@ def test_only_the_node_runs_as_root_and_only_the_control_side_knows_its_secrets(
         node = path.stem == "gpuportal-node"
         assert service["User"] == ("root" if node else "gpuportal")
         assert service["EnvironmentFile"].endswith("node.env" if node else "portal.env")
-        if not node:
-            assert "check --deploy" in service["ExecStartPre"]
     # Jobs outlive the worker only where systemd does not kill its whole group.
     assert unit(ROOT / "deploy/systemd/gpuportal-node.service")["KillMode"] == (
         "process"
     )
+
+
+def test_settings_and_database_are_checked_once_before_anything_starts():
+    check = unit(ROOT / "deploy/systemd/gpuportal-check.service")
+    assert check["ExecStart"].endswith("check --deploy --database default")
+    assert (check["Type"], check["RemainAfterExit"]) == ("oneshot", "yes")
+    for path in UNITS:
+        if path.stem in ("gpuportal-check", "gpuportal-node"):
+            continue
+        assert "ExecStartPre" not in unit(path)
+        for key in ("Requires", "After"):
+            assert "gpuportal-check.service" in unit(path, "Unit")[key], path
+        # Started: the process can work, and has said so.
+        assert unit(path)["Type"] == "notify"
+
+
+def test_the_port_stays_open_while_the_web_is_restarted():
+    socket = unit(ROOT / "deploy/systemd/gpuportal-web.socket", "Socket")
+    assert socket["ListenStream"] in (ROOT / "deploy/nginx.conf.example").read_text()
+    about = unit(ROOT / "deploy/systemd/gpuportal-web.socket", "Unit")
+    assert "PartOf" not in about
+    web = ROOT / "deploy/systemd/gpuportal-web.service"
+    assert "gpuportal-web.socket" in unit(web, "Unit")["Requires"]
+    assert "--fd 3 " in unit(web)["ExecStart"]
+
+
+def test_the_portals_processes_are_confined():
+    """What systemd-analyze security looks at; a node's jobs would inherit it."""
+    for path in UNITS:
+        service = unit(path)
+        if path.stem == "gpuportal-node":
+            assert "NoNewPrivileges" not in service
+            continue
+        assert service["CapabilityBoundingSet"] == ""
+        assert service["SystemCallFilter"] == "@system-service"
+        for key in ("NoNewPrivileges", "PrivateDevices", "ProtectKernelTunables"):
+            assert service[key] == "yes"
 
 
 def test_the_units_start_what_the_supervisor_starts():
@@ -72,3 +113,71 @@ def test_the_portals_example_names_every_secret_and_gives_none():
     assert given["SECRET_KEY"] == ""
     assert given["GPUPORTAL_PRODUCTION"] == "1"
     assert "PASSWORD" in given["DATABASE_URL"] + given["REDIS_URL"]
+
+
+def test_a_shell_reads_the_portals_example_as_systemd_does():
+    """Who types `. portal.env` gets the same values as the units."""
+    text = "set -a; . deploy/portal.env.example; env"
+    done = subprocess.run(
+        ["sh", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not done.stderr
+    known = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    for name, value in example("portal.env.example").items():
+        assert known[name] == value
+
+
+@pytest.fixture
+def manage(tmp_path):
+    """deploy/gpuportal-manage with settings of its own, as this very user."""
+    settings = tmp_path / "portal.env"
+    values = example("portal.env.example") | {
+        "SECRET_KEY": "a key with 'no' $meaning",
+        "GPUPORTAL_VAR": str(tmp_path / "var"),
+        "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3",
+    }
+    settings.write_text(
+        "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    )
+    environ = {
+        "PATH": os.environ["PATH"],
+        "GPUPORTAL_ENV_FILE": str(settings),
+        "GPUPORTAL_USER": pwd.getpwuid(os.getuid()).pw_name,
+    }
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / "deploy" / "gpuportal-manage"), *arguments],
+            cwd="/",
+            env=environ | more,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_manage_runs_with_the_portals_settings_from_any_folder(manage):
+    code = (
+        "from django.conf import settings as s; "
+        "print(s.PRODUCTION, s.SECRET_KEY, s.PORTAL_URL)"
+    )
+    done = manage("shell", "--no-imports", "-c", code)
+    assert done.returncode == 0, done.stderr
+    told = "True a key with 'no' $meaning https://gpu.example.org"
+    assert done.stdout.strip() == told
+
+
+def test_manage_says_in_one_line_what_is_wrong(manage, tmp_path):
+    bad = tmp_path / "bad.env"
+    bad.write_text("MAIL_FROM=GPU Portal <gpu@example.org>\n")
+    for path, said in (
+        ("/nowhere/portal.env", "cannot read /nowhere/portal.env"),
+        (str(bad), "has a line that is not NAME='value'"),
+    ):
+        done = manage("check", GPUPORTAL_ENV_FILE=path)
+        (line,) = done.stderr.strip().splitlines()
+        assert done.returncode == 2
+        assert line.startswith("gpuportal-manage: ")
+        assert said in line

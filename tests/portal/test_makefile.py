@@ -115,6 +115,7 @@ def test_a_full_disk_is_one_line(checkout, bare):
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         ("error: command 'gcc' failed: No such file or directory", "no C compiler"),
         ("ERROR: No matching distribution found for amqp==5", "amqp==5"),
+        ("ssl.SSLCertVerificationError: certificate verify failed", "PIP_CERT=FILE"),
     ],
 )
 def test_a_failing_install_is_explained_in_one_line(checkout, bare, said, shown):
@@ -149,6 +150,46 @@ def test_what_is_installed_is_not_installed_again(checkout, bare):
     assert "[2/3]" in set_up(checkout, bare).stdout
 
 
+@pytest.fixture
+def with_venv(checkout, bare):
+    """A venv that takes every package, and an npm that writes down its words."""
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    fake(checkout / ".venv" / "bin", "python", "exit 0")
+    fake(bare, "npm", f'mkdir -p node_modules; echo "$*" >>"{checkout}/calls"')
+    return checkout
+
+
+def test_a_gpu_node_fetches_no_front_end(with_venv, bare):
+    done = set_up(with_venv, bare, "node")
+    assert done.returncode == 0, done.stderr
+    assert not (with_venv / "calls").exists()
+
+
+def test_only_developers_get_development_packages(with_venv, bare):
+    for mode, calls in (("setup", 1), ("run", 1), ("test", 2), ("setup", 2)):
+        done = set_up(with_venv, bare, mode)
+        assert done.returncode == 0, done.stderr
+        said = (with_venv / "calls").read_text().splitlines()
+        assert len(said) == calls, mode
+    assert "--omit=dev" in said[0]
+    assert "--omit=dev" not in said[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("npm error code SELF_SIGNED_CERT_IN_CHAIN", "NODE_EXTRA_CA_CERTS=FILE"),
+        ("npm error 404 Not Found - GET /axe-core", "404 Not Found"),
+    ],
+)
+def test_a_failing_npm_is_explained_by_its_cause(with_venv, bare, said, shown):
+    log = "npm error A complete log of this run can be found in: /root/.npm/_logs"
+    fake(bare, "npm", f'echo "{said}"; echo "{log}"; exit 1')
+    line = one_line(set_up(with_venv, bare, "setup"))
+    assert shown in line
+    assert "complete log" not in line
+
+
 def test_a_running_portal_is_not_installed_over(checkout, bare):
     run = checkout / "var" / "run"
     run.mkdir(parents=True)
@@ -176,8 +217,12 @@ def test_a_running_portal_is_not_installed_over(checkout, bare):
 
 
 def test_the_script_is_plain_posix_shell():
-    for name in ("deploy/setup.sh", "deploy/lock.sh", ".ci/run"):
+    for name in (
+        *("deploy/setup.sh", "deploy/lock.sh", "deploy/acl.sh", ".ci/run"),
+        *("deploy/gpuportal-manage", "deploy/rehearse"),
+    ):
         path = ROOT / name
         assert path.read_text().startswith("#!/bin/sh\n")
         subprocess.run(["sh", "-n", str(path)], check=True)
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    for name in (".ci/run", "deploy/gpuportal-manage", "deploy/rehearse"):
+        assert os.access(ROOT / name, os.X_OK)
