@@ -1,20 +1,29 @@
-"""How long a request may be, decided before any of it is kept.
+"""How much of a request's body is read, from whom, how many at once and for how long.
 
-Django writes every body to a temporary file before it looks at who sends it:
-without a bound anybody could fill the disk.
+Django writes every body to a temporary file before it looks at who sends it. So the
+bounds are here, before that: a small body from anybody, a file only from a User whose
+session or token is good, a few files at once, on a disk that has space for them, and
+none slower than a bad connection would be.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
 from gpuportal import problems
 from placement.services.models import MOST_UPLOAD_BYTES
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Sender = Callable[[Scope], Awaitable[int | None]]
 
 UPLOAD_PATHS = frozenset(
     (
@@ -26,58 +35,192 @@ UPLOAD_PATHS = frozenset(
 FORM_BYTES = 2**20
 """Room for a form around a file."""
 MIB = 2**20
+MOST_UPLOADS = 8
+"""At once in one web process."""
+MOST_UPLOADS_PER_USER = 2
+COPIES = 3
+"""Of an upload on the disk at once: the body, the file in it, the parser's."""
+SPARE_BYTES = 2**30
+"""What an upload must leave free on the disk."""
+GRACE_SECONDS = 30.0
+LEAST_BYTES_PER_SECOND = 64 * 1024
+"""A body may take the grace, and a second for so many of its bytes."""
 
 
-class BodyTooLarge(Exception):
-    """More came than may."""
+class BodyRefused(Exception):
+    """A body that is not read, or not to its end: the problem that says why."""
+
+    def __init__(
+        self, status: int, code: str, title: str, detail: str, retry_seconds: int = 0
+    ) -> None:
+        self.status, self.code = status, code
+        self.title, self.detail = title, detail
+        self.retry_seconds = retry_seconds
+        super().__init__(detail)
 
 
-def most_body_bytes(scope: Scope) -> int:
-    """Return how many bytes the body of a request may have.
+class Uploads:
+    """The files that are on their way to one web process."""
 
-    Only who shows a session or a token at all may send a file; whether it is a
-    good one is seen later.
-    """
-    names = {name for name, _ in scope["headers"]}
-    if scope["path"] in UPLOAD_PATHS and names & {b"cookie", b"authorization"}:
-        return MOST_UPLOAD_BYTES + FORM_BYTES
-    return settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    def __init__(self) -> None:
+        self._by_user: Counter[int] = Counter()
+        self._bytes = 0
+
+    def begin(self, user_pk: int, size_bytes: int) -> None:
+        """Count one more.
+
+        Raises:
+            BodyRefused: too many at once, or no space for it.
+        """
+        if self._by_user[user_pk] >= MOST_UPLOADS_PER_USER:
+            raise BodyRefused(
+                429,
+                "too-many-uploads",
+                "Too many files at once",
+                f"{MOST_UPLOADS_PER_USER} files of yours are on their way already. "
+                "Send this one when they have arrived.",
+                retry_seconds=10,
+            )
+        if self._by_user.total() >= MOST_UPLOADS:
+            raise BodyRefused(
+                429,
+                "too-many-uploads",
+                "Too many files at once",
+                "Other people's files are on their way. Try again in half a minute.",
+                retry_seconds=30,
+            )
+        free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+        wanted_bytes = COPIES * (self._bytes + size_bytes)
+        if free_bytes - wanted_bytes < SPARE_BYTES:
+            raise BodyRefused(
+                507,
+                "storage-full",
+                "The portal's disk is full",
+                "There is no space for this file. Please tell the lab admin.",
+            )
+        self._by_user[user_pk] += 1
+        self._bytes += size_bytes
+
+    def end(self, user_pk: int, size_bytes: int) -> None:
+        """Count one less."""
+        self._by_user[user_pk] -= 1
+        self._by_user += Counter()
+        self._bytes -= size_bytes
 
 
-def bounded(scope: Scope, receive: Receive) -> Receive:
-    """Return ``receive`` as it is allowed for this request.
+@asynccontextmanager
+async def admitted(
+    scope: Scope, receive: Receive, *, sender: Sender, uploads: Uploads
+) -> AsyncIterator[Receive]:
+    """Yield ``receive`` as it is allowed for this request.
+
+    Args:
+        scope: of the request.
+        receive: its body's pieces.
+        sender: returns the User behind a request's session or token; None: nobody.
+        uploads: what else is on its way.
 
     Raises:
-        BodyTooLarge: the request declares too much; the returned function
-            raises it where more comes than was allowed.
+        BodyRefused: the body may not come. The yielded function raises it where more
+            comes than was declared, or comes too slowly.
     """
-    most_bytes = most_body_bytes(scope)
+    declared, chunked, credentials = _told(scope)
+    small = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    large = chunked or (declared or 0) > small
+    if not (large and credentials and scope["path"] in UPLOAD_PATHS):
+        yield bounded(receive, _within(declared, small))
+        return
+    most_bytes = _within(declared, MOST_UPLOAD_BYTES + FORM_BYTES)
+    user_pk = await sender(scope)
+    if user_pk is None:
+        raise BodyRefused(
+            401,
+            "signed-out",
+            "Signed out",
+            "Sign in again, or send a token that is valid. No file was read.",
+        )
+    size_bytes = most_bytes if declared is None else declared
+    uploads.begin(user_pk, size_bytes)
+    try:
+        yield bounded(receive, most_bytes)
+    finally:
+        uploads.end(user_pk, size_bytes)
+
+
+def _told(scope: Scope) -> tuple[int | None, bool, bool]:
+    """Return the declared length, whether it is left open, and if a User is named."""
+    declared, chunked, credentials = None, False, False
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > most_bytes:
-            raise BodyTooLarge
-    seen_bytes = 0
+        if name == b"content-length" and value.isdigit():
+            declared = int(value[:20])
+        chunked = chunked or name == b"transfer-encoding"
+        credentials = credentials or name in (b"cookie", b"authorization")
+    return declared, chunked, credentials
+
+
+def _within(declared: int | None, most_bytes: int) -> int:
+    """Return the bound. Raises BodyRefused where more is declared."""
+    if declared is not None and declared > most_bytes:
+        raise _too_large(most_bytes)
+    return most_bytes
+
+
+def _too_large(most_bytes: int) -> BodyRefused:
+    return BodyRefused(
+        413,
+        "too-large",
+        "Too large",
+        f"A request here may have {most_bytes // MIB} MiB.",
+    )
+
+
+def bounded(receive: Receive, most_bytes: int) -> Receive:
+    """Return ``receive`` that raises BodyRefused for too many bytes, or too few."""
+    loop = asyncio.get_running_loop()
+    begun, seen_bytes, whole = loop.time(), 0, False
 
     async def counted() -> Mapping[str, Any]:
-        nonlocal seen_bytes
-        message = await receive()
+        nonlocal seen_bytes, whole
+        if whole:
+            # The body is there: what still comes is that the client leaves.
+            return await receive()
+        until = begun + GRACE_SECONDS + seen_bytes / LEAST_BYTES_PER_SECOND
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise BodyRefused(
+                408, "slow", "Too slow", "The request's body did not come in time."
+            ) from None
         seen_bytes += len(message.get("body", b""))
         if seen_bytes > most_bytes:
-            raise BodyTooLarge
+            raise _too_large(most_bytes)
+        whole = not message.get("more_body", False)
         return message
 
     return counted
 
 
-def too_large(scope: Scope) -> HttpResponse:
-    """Return 413; no middleware adds to it, so its headers are here."""
-    response: HttpResponse = problems.respond(
-        problems.problem(
-            413,
-            code="too-large",
-            title="Too large",
-            detail=f"A request here may have {most_body_bytes(scope) // MIB} MiB.",
+def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
+    """Return the answer; no middleware adds to it, so its headers are here."""
+    request = HttpRequest()
+    request.path = scope["path"]
+    accepts = dict(scope["headers"]).get(b"accept", b"*/*")
+    request.META = {"HTTP_ACCEPT": accepts.decode("latin1")}
+    response: HttpResponse
+    if refused.status == 401 and not problems.wants_problem(request):
+        response = redirect("login")
+    else:
+        response = problems.respond(
+            problems.problem(
+                refused.status,
+                code=refused.code,
+                title=refused.title,
+                detail=refused.detail,
+            )
         )
-    )
+    if refused.retry_seconds:
+        response["Retry-After"] = str(refused.retry_seconds)
     response["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
     response["X-Content-Type-Options"] = "nosniff"
     return response

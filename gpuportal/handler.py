@@ -8,18 +8,37 @@ WSGI, and entered once, in threads that stay and keep their connection as long
 as CONN_MAX_AGE says. Sockets are not concerned.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIHandler
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from gpuportal.bodies import BodyTooLarge, Receive, Scope, bounded, too_large
+from gpuportal.bodies import (
+    BodyRefused,
+    Receive,
+    Scope,
+    Uploads,
+    admitted,
+    refusal,
+)
+from gpuportal.planners import (
+    PLANNED,
+    PlannerBusy,
+    PlannerLost,
+    Planners,
+    busy_response,
+    lost_response,
+)
+from gpuportal.sender import sender_of_scope
 
+log = logging.getLogger(__name__)
 PIECE_BYTES = 256 * 1024
 """Of a file in memory at once, for each who fetches one."""
 THREADS = 16
@@ -32,24 +51,55 @@ class OneHopHandler(ASGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="http")
+        self.uploads = Uploads()
+        self.planners = Planners()
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Build the synchronous chain, whatever is asked for."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Any) -> None:
-        """Answer a request, unless its body is too long to be taken."""
+        """Answer a request, unless its body may not come."""
         try:
-            await super().handle(scope, bounded(scope, receive), send)
-        except BodyTooLarge:
-            await self.send_response(too_large(scope), send)
+            async with admitted(
+                scope, receive, sender=self._sender, uploads=self.uploads
+            ) as bounded:
+                await super().handle(scope, bounded, send)
+        except BodyRefused as refused:
+            await self.send_response(refusal(scope, refused), send)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        """Run the chain in one thread."""
+        """Run the chain in one thread, or where plans are made."""
+        if settings.PLANNER_PROCESS and isinstance(request, ASGIRequest):
+            planned = await self._planned(request)
+            if planned is not None:
+                return planned
         respond = sync_to_async(
-            self._respond, thread_sensitive=False, executor=self.pool
+            self.get_response_here, thread_sensitive=False, executor=self.pool
         )
         return await respond(request)
+
+    async def _planned(self, request: ASGIRequest) -> HttpResponseBase | None:
+        """Return the planner's answer; None: this request is not for it."""
+        if not PLANNED.fullmatch(request.path):
+            return None
+        user_pk = await self._sender(dict(request.scope))
+        if user_pk is None:
+            # It will be sent to the login page.
+            return None
+        try:
+            return await self.planners.answer(request, user_pk)
+        except PlannerBusy as busy:
+            return busy_response(request, busy)
+        except PlannerLost:
+            log.exception("the planner's process ended")
+            return lost_response(request)
+
+    async def _sender(self, scope: Scope) -> int | None:
+        find = sync_to_async(
+            sender_of_scope, thread_sensitive=False, executor=self.pool
+        )
+        return await find(scope)
 
     async def send_response(self, response: HttpResponseBase, send: Any) -> None:
         """Send an answer; a file a piece at a time, whatever its length.
@@ -70,7 +120,8 @@ class OneHopHandler(ASGIHandler):
         while (piece := await ask()) is not None:
             yield piece
 
-    def _respond(self, request: HttpRequest) -> HttpResponseBase:
+    def get_response_here(self, request: HttpRequest) -> HttpResponseBase:
+        """Run the chain in this thread."""
         # Django's signals for this run in another thread than the chain.
         close_old_connections()
         try:

@@ -313,6 +313,8 @@ ALLOW_SIMULATED_GPUS = env.bool("ALLOW_SIMULATED_GPUS", default=not PRODUCTION)
 ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
 # Requests a minute of one person that write to the calendar.
 BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
+# Plans in a process beside each web process, so that no page waits for them.
+PLANNER_PROCESS = env.bool("PLANNER_PROCESS", default=True)
 # Inferences a minute that one person may ask of served models.
 SERVE_RATE_PER_MINUTE = env.int("SERVE_RATE_PER_MINUTE", default=30_000)
 

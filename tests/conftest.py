@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         database["OPTIONS"]["init_command"] = (
             "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;"
         )
+    # Tests see what they patched, and one database: plans are made where they run.
+    django_settings.PLANNER_PROCESS = False
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     _let_sqlite_flush_append_only_tables()
 

@@ -40,11 +40,43 @@ BUILD_SECONDS = 60
 MOST_ANSWER_BYTES = 24 * 2**20
 """What is read of the parser's answer: ten times the largest ModelSpec met."""
 MODELS_PER_USER = 200
-MOST_PARSERS = 2
-"""At once in one web process: each takes a core, up to 1 GiB and the thread that
-waits for it; more of them would keep everybody else's pages waiting."""
-PARSER_WAIT_SECONDS = 3.0
-_parsers = threading.BoundedSemaphore(MOST_PARSERS)
+OWN_WAIT_SECONDS = 3.0
+"""For another file of the same User."""
+
+
+class _Places:
+    """Processes of one kind at once in one process of the portal, and who waits.
+
+    Each takes a core, up to 1 GiB and the thread that waits for it.
+    """
+
+    def __init__(self, count: int, *, most_waiting: int, wait_seconds: float) -> None:
+        self._free = threading.BoundedSemaphore(count)
+        self._waiting = threading.BoundedSemaphore(count + most_waiting)
+        self._wait_seconds = wait_seconds
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for a place, and hold it. Raises SpecInvalid."""
+        detail = "other people's files are being read just now; try again soon"
+        if not self._waiting.acquire(blocking=False):
+            raise SpecInvalid({"upload": detail})
+        try:
+            if not self._free.acquire(timeout=self._wait_seconds):
+                raise SpecInvalid({"upload": detail})
+            try:
+                yield
+            finally:
+                self._free.release()
+        finally:
+            self._waiting.release()
+
+
+_parsers = _Places(2, most_waiting=8, wait_seconds=10.0)
+"""Of files: a second or two each."""
+_builders = _Places(1, most_waiting=3, wait_seconds=20.0)
+"""Of families that only transformers knows: half a minute each. They have a place of
+their own, so that nobody's short file waits for one."""
 _reading: set[int] = set()
 """Users one of whose files is being read: nobody takes more than one place."""
 _reading_changed = threading.Condition()
@@ -183,7 +215,7 @@ def _one_at_a_time(user: User) -> Iterator[None]:
     """A User's files are read one after another. Raises SpecInvalid."""
     with _reading_changed:
         free = _reading_changed.wait_for(
-            lambda: user.pk not in _reading, timeout=PARSER_WAIT_SECONDS
+            lambda: user.pk not in _reading, timeout=OWN_WAIT_SECONDS
         )
         if not free:
             detail = "another file of yours is being read just now; wait for it"
@@ -204,16 +236,10 @@ def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Und
         SpecInvalid: its own words, by field; that it gave up; that others are
             being read just now.
     """
-    if not _parsers.acquire(timeout=PARSER_WAIT_SECONDS):
-        raise SpecInvalid(
-            {"upload": "other people's files are being read just now; try again soon"}
-        )
     try:
         answer = _answer(kinds, paths)
     except _Problem as problem:
         raise SpecInvalid({problem.field: problem.detail}) from None
-    finally:
-        _parsers.release()
     config = answer.get("config")
     spec = ModelSpec.from_json(answer)
     # The parser saw a neutral file name; people know theirs.
@@ -234,16 +260,12 @@ def understood_served(
         SpecInvalid: it may not be served, or it cannot be read just now.
     """
     with _one_at_a_time(user):
-        if not _parsers.acquire(timeout=PARSER_WAIT_SECONDS):
-            detail = "other people's files are being read just now; try again soon"
-            raise SpecInvalid({"upload": detail})
         try:
-            command = ["placement.runtime.parse", "served", str(path), name]
-            answer = _printed(command, PARSE_SECONDS)
+            with _parsers.taken():
+                command = ["placement.runtime.parse", "served", str(path), name]
+                answer = _printed(command, PARSE_SECONDS)
         except _Problem as problem:
             raise SpecInvalid({problem.field: problem.detail}) from None
-        finally:
-            _parsers.release()
     signature = Signature.from_json(answer.pop("signature", {}))
     beside = {str(one): int(size) for one, size in answer.pop("beside", {}).items()}
     return replace(ModelSpec.from_json(answer), name=name), signature, beside
@@ -251,16 +273,17 @@ def understood_served(
 
 def _answer(kinds: Sequence[str], paths: Sequence[Path]) -> dict[str, Any]:
     """What a parser's process printed. Raises _Problem or SpecInvalid."""
+    command = ["placement.runtime.parse", kinds[0], str(paths[0]), "config"]
     if len(paths) > 1:
         command = ["placement.runtime.parse", "set", "model", *map(str, paths)]
-        return _printed(command, PARSE_SECONDS)
     try:
-        command = ["placement.runtime.parse", kinds[0], str(paths[0]), "config"]
-        return _printed(command, PARSE_SECONDS)
+        with _parsers.taken():
+            return _printed(command, PARSE_SECONDS)
     except _Problem as problem:
-        if problem.code != "unknown_family":
+        if len(paths) > 1 or problem.code != "unknown_family":
             raise
-    return _printed(["placement.runtime.build", str(paths[0])], BUILD_SECONDS)
+    with _builders.taken():
+        return _printed(["placement.runtime.build", str(paths[0])], BUILD_SECONDS)
 
 
 def _printed(command: Sequence[str], seconds: float) -> dict[str, Any]:

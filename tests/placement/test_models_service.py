@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import threading
+import time
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -98,23 +100,51 @@ def test_a_chosen_model_is_ones_own(alice, carol):
 
 
 def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monkeypatch):
-    monkeypatch.setattr(models, "PARSER_WAIT_SECONDS", 0)
-    for _ in range(models.MOST_PARSERS):
-        models._parsers.acquire()
-    try:
+    places = models._Places(2, most_waiting=1, wait_seconds=0.05)
+    monkeypatch.setattr(models, "_parsers", places)
+    with places.taken(), places.taken():
         assert "try again" in refused(alice, "config.json", GPT2)["upload"]
-    finally:
-        for _ in range(models.MOST_PARSERS):
-            models._parsers.release()
-    for _ in range(models.MOST_PARSERS + 1):
+    for _ in range(3):
         refused(alice, "config.json", b"{")
     assert keep(alice)
+
+
+def test_a_long_queue_for_the_parser_is_refused_at_once():
+    places = models._Places(1, most_waiting=1, wait_seconds=5)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with places.taken():
+            held.set()
+            let_go.wait(10)
+
+    threads = [threading.Thread(target=hold) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    held.wait(5)
+    while places._waiting._value:  # until the second one waits
+        time.sleep(0.01)
+    begun = time.monotonic()
+    with pytest.raises(SpecInvalid), places.taken():
+        pass
+    assert time.monotonic() - begun < 1
+    let_go.set()
+    for thread in threads:
+        thread.join(10)
+    with places.taken():
+        pass
+
+
+def test_a_family_that_is_built_keeps_no_short_file_waiting(alice, carol):
+    with models._builders.taken():
+        assert keep(alice)
+        assert keep(carol)
 
 
 def test_one_person_takes_one_place_of_those_where_files_are_read(
     alice, carol, monkeypatch
 ):
-    monkeypatch.setattr(models, "PARSER_WAIT_SECONDS", 0)
+    monkeypatch.setattr(models, "OWN_WAIT_SECONDS", 0)
     with models._one_at_a_time(alice):
         assert "wait for it" in refused(alice, "config.json", GPT2)["upload"]
         assert keep(carol)

@@ -1,17 +1,27 @@
 """Bodies that are too long or no form: refused before they are kept, never a crash."""
 
 import asyncio
+import shutil
+import time
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from gpuportal import bodies
+from gpuportal.bodies import UPLOAD_PATHS
 from gpuportal.handler import OneHopHandler
 from placement.services.models import MOST_UPLOAD_BYTES
+from reservations.models import User
+from reservations.services import create_token
+from tests.placement.lab import signed_in
 
 MIB = 2**20
 
 
-def ask(path: str, *, headers=(), pieces: int = 0, wait_seconds: float = 10.0):
+def ask(
+    path: str, *, headers=(), pieces: int = 0, wait_seconds: float = 10.0, handler=None
+):
     """Send ``pieces`` and then silence; return (status, pieces that were read)."""
     read = 0
     sent: list[dict] = []
@@ -31,7 +41,9 @@ def ask(path: str, *, headers=(), pieces: int = 0, wait_seconds: float = 10.0):
         "type": "http", "method": "POST", "path": path, "query_string": b"",
         "headers": [(b"host", b"127.0.0.1"), *headers],
     }  # fmt: skip
-    asyncio.run(asyncio.wait_for(OneHopHandler()(scope, receive, send), wait_seconds))
+    handler = handler or OneHopHandler()
+    asyncio.run(asyncio.wait_for(handler(scope, receive, send), wait_seconds))
+    handler.pool.shutdown()
     return sent[0], read
 
 
@@ -47,11 +59,98 @@ def test_an_endless_body_is_refused_after_a_few_pieces():
     assert (answer["status"], read) == (413, 5)
 
 
-def test_a_file_is_taken_only_from_somebody_with_a_session_or_token():
-    inside = [(b"content-length", str(MOST_UPLOAD_BYTES).encode())]
-    assert ask("/plan/", headers=inside)[0]["status"] == 413
-    with pytest.raises(TimeoutError):  # it is being read
-        ask("/plan/", headers=[*inside, (b"cookie", b"a=b")], wait_seconds=0.5)
+INSIDE = (b"content-length", str(150 * MIB).encode())
+
+
+@pytest.fixture
+def session(alice, transactional_db) -> tuple[bytes, bytes]:
+    key = signed_in(alice).cookies["sessionid"].value
+    return b"cookie", f"sessionid={key}".encode()
+
+
+def test_a_file_of_somebody_who_is_not_signed_in_is_never_read(transactional_db):
+    for path in UPLOAD_PATHS:
+        assert ask(path, headers=[INSIDE])[0]["status"] == 413
+        for name, value in (
+            (b"cookie", b"a=b"),
+            (b"cookie", b"sessionid=" + b"x" * 32),
+            (b"authorization", b"Bearer gp_wrong"),
+            (b"authorization", b"Node red:token"),
+        ):
+            # Six at once, as an attacker would: not a byte of them is read.
+            for _ in range(6):
+                answer, read = ask(path, headers=[INSIDE, (name, value)], pieces=6)
+                refused = 401 if path.startswith("/api/") else 302
+                assert (answer["status"], read) == (refused, 0), (path, value)
+    page = [INSIDE, (b"cookie", b"a=b"), (b"accept", b"text/html")]
+    answer, read = ask("/plan/", headers=page)
+    assert (answer["status"], read) == (302, 0)
+    assert (b"Location", b"/login/") in answer["headers"]
+    # Without a length, too.
+    open_end = [(b"transfer-encoding", b"chunked"), (b"cookie", b"a=b")]
+    assert ask("/plan/", headers=open_end, pieces=6)[1] == 0
+
+
+def test_a_file_of_a_user_is_read(session, alice):
+    with pytest.raises(TimeoutError):
+        ask("/plan/", headers=[INSIDE, session], wait_seconds=2)
+    token = create_token(
+        user=alice, label="t", scopes=["job"], days=1, now=timezone.now()
+    )[1]
+    known = (b"authorization", f"Bearer {token}".encode())
+    with pytest.raises(TimeoutError):
+        ask("/api/v1/models", headers=[INSIDE, known], wait_seconds=2)
+    too_large = (b"content-length", str(MOST_UPLOAD_BYTES + 2 * MIB).encode())
+    assert ask("/plan/", headers=[too_large, session])[0]["status"] == 413
+
+
+def test_a_switched_off_user_sends_no_file(session, alice):
+    type(alice).objects.filter(pk=alice.pk).update(is_active=False)
+    answer, read = ask("/api/v1/models", headers=[INSIDE, session], pieces=6)
+    assert (answer["status"], read) == (401, 0)
+
+
+def test_files_at_once_are_bounded_for_each_user_and_in_all(monkeypatch):
+    uploads = bodies.Uploads()
+    for _ in range(bodies.MOST_UPLOADS_PER_USER):
+        uploads.begin(1, MIB)
+    with pytest.raises(bodies.BodyRefused, match="files of yours") as refused:
+        uploads.begin(1, MIB)
+    assert (refused.value.status, refused.value.retry_seconds) == (429, 10)
+    for number in range(bodies.MOST_UPLOADS - bodies.MOST_UPLOADS_PER_USER):
+        uploads.begin(2 + number, MIB)
+    with pytest.raises(bodies.BodyRefused, match="Other people's files"):
+        uploads.begin(99, MIB)
+    uploads.end(1, MIB)
+    uploads.begin(99, MIB)
+
+
+def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
+    free = shutil.disk_usage("/")._replace(free=bodies.SPARE_BYTES + 10 * MIB)
+    monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _folder: free)
+    uploads = bodies.Uploads()
+    uploads.begin(1, 3 * MIB)
+    with pytest.raises(bodies.BodyRefused, match="no space") as refused:
+        uploads.begin(1, 3 * MIB)  # what comes at the same time counts
+    assert refused.value.status == 507
+
+
+def test_the_third_file_at_once_gets_429_over_the_wire(session):
+    handler = OneHopHandler()
+    handler.uploads._by_user[User.objects.get().pk] = 2
+    answer, read = ask("/plan/", headers=[INSIDE, session], handler=handler)
+    assert (answer["status"], read) == (429, 0)
+    assert (b"Retry-After", b"10") in answer["headers"]
+
+
+def test_a_slow_body_is_given_up(monkeypatch):
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.2)
+    assert ask("/login/")[0]["status"] == 408
+    # A piece buys time: at 64 KiB a second.
+    monkeypatch.setattr(bodies, "LEAST_BYTES_PER_SECOND", MIB / 0.3)
+    begun = time.monotonic()
+    assert ask("/login/", pieces=2)[0]["status"] == 408
+    assert 0.7 < time.monotonic() - begun < 5
 
 
 @pytest.mark.django_db

@@ -38,6 +38,7 @@ function keepAddress() {
   history.replaceState(null, "", `?${asked}`);
 }
 
+let waiting = 0;
 const again = () => form.dispatchEvent(new CustomEvent("plan-again"));
 
 form.addEventListener("input", showParts);
@@ -71,6 +72,15 @@ document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
   keepAddress();
   const said = document.getElementById("verdict") ?? document.querySelector("#plan-result [role=alert]");
   if (said) setText(document.getElementById("announcer"), said.textContent.trim());
+});
+// Too many plans are being worked out: the answer says so, and this page asks again.
+document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (detail.xhr.status !== 429) return;
+  detail.shouldSwap = true;
+  detail.isError = false;
+  const seconds = Number(detail.xhr.getResponseHeader("Retry-After")) || 10;
+  clearTimeout(waiting);
+  waiting = setTimeout(again, seconds * 1000);
 });
 document.body.addEventListener("htmx:sendError", () => {
   setText(document.getElementById("announcer"), "The portal cannot be reached; what is shown is older than what you typed.");
