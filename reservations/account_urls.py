@@ -6,6 +6,7 @@ from reservations.views import (
     account_tree,
     courses,
     group_head,
+    join,
     tree_changes,
     tree_draft,
     tree_import,
@@ -32,4 +33,5 @@ urlpatterns = [
     path("welcome/", welcome.choose, name="choose-password"),
     path("welcome/<str:token>/", welcome.welcome, name="welcome"),
     path("group/", group_head.show, name="group"),
+    path("join/<str:token>/", join.join, name="join-group"),
 ]

@@ -70,7 +70,7 @@ def _mail(user: User, told: Sequence[NoticeInfo], number: str) -> None:
     lines = [f"{one.text}\n{iso(one.told_at)}  {absolute(one.url)}" for one in told]
     what = "mails of this kind" if only != ALL_KINDS else "all mails"
     foot = (
-        f"-- \nGPU Portal. How you are told: {absolute(reverse('notice-settings'))}\n"
+        f"-- \nGPU Portal. Settings: {absolute(reverse('notice-settings'))}\n"
         f"End {what}: {off}"
     )
     try:

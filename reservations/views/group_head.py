@@ -1,4 +1,4 @@
-"""The page of a group head: members, their shares, their use; and nothing else."""
+"""The page of a group head: members, links to join, shares and use."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +10,9 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from reservations.domain.editing import Edit
@@ -19,7 +21,7 @@ from reservations.domain.lowuse import LOW_PCT, HeldUse
 from reservations.domain.outlook import Moved, compare
 from reservations.forms import read, whole_number
 from reservations.models import Account, User
-from reservations.services import accounts, heading
+from reservations.services import accounts, group_members, heading
 from reservations.snapshots import site_policy
 from reservations.snapshots.calendar import headed_accounts
 from reservations.snapshots.lowuse import by_member, held_uses
@@ -32,6 +34,7 @@ from telemetry.plain_forms import PlainForm
 MEMBERS_PER_PAGE = 50
 LOW_ROWS = 20
 NO_USE = HeldUse()
+MEMBER_ACTS = ("add", "remove", "link", "revoke")
 
 
 class GroupForm(PlainForm):
@@ -42,6 +45,26 @@ class GroupForm(PlainForm):
     below = forms.IntegerField(required=False, min_value=1, max_value=100)
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
     low = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class LinkForm(forms.Form):
+    """How long a link to join works, and for how many people."""
+
+    days = forms.TypedChoiceField(
+        choices=[
+            (days, f"{days} day{'s' * (days > 1)}") for days in group_members.LINK_DAYS
+        ],
+        coerce=int,
+        initial=7,
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    most_joins = forms.IntegerField(
+        min_value=1,
+        max_value=group_members.MOST_JOINS,
+        initial=30,
+        label="People",
+        widget=forms.NumberInput(attrs={"class": "input cell-number"}),
+    )
 
 
 @dataclass
@@ -59,8 +82,9 @@ class HeadRow:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Show a group to its head; take, preview and save its members' shares."""
+    """Show a group to its head; change its members, links and shares."""
     user = reader(request)
     steered = _steered(user)
     if not steered:
@@ -75,10 +99,50 @@ def show(request: HttpRequest) -> HttpResponseBase:
     more: dict[str, Any] = {"asked": asked, "steered": steered, "account": account}
     if request.method != "POST":
         return _page(request, user, now, more)
+    if request.POST.get("act") in MEMBER_ACTS:
+        return _members(request, user, account, now, more)
     if account.pk not in headed_accounts(user):
         # The operator looks here, and edits under /manage/.
         raise PermissionDenied
     return _take(request, user, account, now, more)
+
+
+def _members(
+    request: HttpRequest,
+    user: User,
+    account: Account,
+    now: datetime,
+    more: dict[str, Any],
+) -> HttpResponseBase:
+    """Add or remove a member, make or revoke a link to join."""
+    act = request.POST["act"]
+    same = {"user": user, "account_id": account.pk, "now": now}
+    try:
+        if act == "add":
+            name = request.POST.get("username", "")
+            group_members.add(username=name, **same)
+            messages.success(request, f"{name.strip()} is now a member of {account}.")
+        elif act == "remove":
+            pk = whole_number(request.POST.get("member", ""))
+            group_members.remove(membership_id=pk, **same)
+            messages.success(request, "Removed. Past use stays with the group.")
+        elif act == "revoke":
+            pk = whole_number(request.POST.get("link", ""))
+            done = group_members.revoke_link(link_id=pk, **same)
+            messages.success(
+                request, "The link no longer works." if done else "It had ended."
+            )
+        else:
+            form = LinkForm(request.POST)
+            if not form.is_valid():
+                return _page(request, user, now, more, link_form=form, status=422)
+            _, text = group_members.make_link(**form.cleaned_data, **same)
+            url = request.build_absolute_uri(reverse("join-group", args=[text]))
+            return _page(request, user, now, more, fresh_link=url)
+    except BookingError as error:
+        text = error.text(timezone.get_current_timezone())
+        return _page(request, user, now, more, refused=text, status=409)
+    return redirect(request.get_full_path())
 
 
 def _steered(user: User) -> list[Account]:
@@ -117,7 +181,7 @@ def _take(
     except BookingError as error:
         text = error.text(timezone.get_current_timezone())
         return _page(request, user, now, more, typed=typed, refused=text, status=409)
-    messages.success(request, "Saved. The operator sees who changed what.")
+    messages.success(request, "Saved. The change is in the audit log.")
     return redirect(request.get_full_path())
 
 
@@ -163,6 +227,8 @@ def _page(
     errors: dict[int, str] | None = None,
     moved: dict[int, Moved] | None = None,
     refused: str = "",
+    link_form: LinkForm | None = None,
+    fresh_link: str = "",
     status: int = 200,
 ) -> HttpResponse:
     account: Account = more["account"]
@@ -201,6 +267,13 @@ def _page(
         "editable": account.pk in headed_accounts(user),
         "previewed": moved is not None,
         "refused": refused,
+        "may_change_members": group_members.may_change_members(user, account),
+        "links": [link for link in account.links.all() if link.works(now)],
+        "link_form": link_form or LinkForm(),
+        "fresh_link": fresh_link,
+        "quota": account.quota_gpu_seconds
+        if account.quota_gpu_seconds is not None
+        else group_members.sum_of_members(account),
         "low": Paginator(low, LOW_ROWS).get_page(values.get("low") or 1),
         "query": query.urlencode(),
     }

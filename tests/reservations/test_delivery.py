@@ -63,7 +63,7 @@ def test_a_mail_is_tried_again_under_one_number_and_taken_once(alice, mail):
     assert delivery.due(now=NOW + 99 * MINUTE)["sent"] == 0
     ((to, letter),) = mail.mails
     assert to == ["alice@example.org"]
-    assert letter["Subject"] == "[GPU Portal] GPUs were given back for you"
+    assert letter["Subject"] == "[GPU Portal] Your GPUs were released"
     assert letter["Message-ID"] == (
         f"<notices.{Delivery.objects.get().batch}@example.org>"
     )

@@ -131,9 +131,9 @@ def test_low_use_is_what_was_held_seen_and_hardly_used(
     assert [one.use.util_pct for one in low] == [5]
     held = {row.use.held_gpu_seconds for row in page.context["rows"]}
     assert held == {0, 12 * 3600}
-    assert b"held, low use" not in page.content
+    assert b"</svg>low use<" not in page.content
     higher = client.get("/group/?below=50")
-    assert b"held, low use" in higher.content
+    assert b"</svg>low use<" in higher.content
     assert len(client.get("/group/?below=90").context["low"].object_list) == 2
     client.force_login(omar)
     seen = client.get(f"/group/?account={lab.root.pk}")

@@ -33,7 +33,7 @@ def test_the_list_filters_pages_and_is_put_away_whole(alice, bob, client):
     odd = mine.get("/notices/?kind=pigeon&page=x").content.decode()
     assert "was not understood" in odd
     assert "28 unread notices" in mine.get("/bell").content.decode()
-    assert "Nothing was told yet" in browser(bob).get("/notices/").content.decode()
+    assert "No notice yet" in browser(bob).get("/notices/").content.decode()
     assert browser(bob).post("/notices/read/").status_code == 302
     assert Notice.objects.unread(alice).count() == 28
     assert mine.post("/notices/read/").status_code == 302
@@ -46,7 +46,10 @@ def test_one_chooses_kinds_ways_and_quiet_hours(alice, settings):
     page = mine.get("/me/notices/").content.decode()
     assert "Mail is off: this site has no mail server" in page
     settings.MAIL_CONFIGURED = True
-    assert "no address of yours" in mine.get("/me/notices/").content.decode()
+    assert (
+        "your mail address is not known here"
+        in mine.get("/me/notices/").content.decode()
+    )
     half = mine.post("/me/notices/choose/", {"quiet_from": "22:00"})
     assert half.status_code == 422 and "both, or neither" in half.content.decode()
     wrong = mine.post("/me/notices/choose/", {"mail": "pigeon"})
