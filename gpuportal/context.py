@@ -29,11 +29,12 @@ LATE_SECONDS = 5.0
 MAIN_PAGES = (
     ("board", "Board"),
     ("calendar", "Calendar"),
+    ("mine", "My reservations"),
     ("plan", "Plan"),
     ("jobs", "Jobs"),
     ("standing", "Standing"),
 )
-PARTS_OF = {"jobs": ("serves",)}
+PARTS_OF = {"jobs": ("serves",), "mine": ("offers", "series")}
 """Pages that belong to a main page and whose address says otherwise."""
 
 

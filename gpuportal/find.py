@@ -6,31 +6,41 @@ from dataclasses import asdict, dataclass
 
 from django.db.models import Q, QuerySet
 from django.urls import reverse
+from django.utils import timezone
 
 from gpuportal.context import MAIN_PAGES
 from placement.models import Job
-from reservations.models import SitePolicy, User
+from reservations.domain.words import gpus_title, span_text
+from reservations.models import Reservation, SitePolicy, User
+from reservations.views.access import visible_reservations
 from telemetry.models import Gpu, Node
 
 PER_KIND = 6
 LONGEST_QUERY = 80
 MORE_PAGES = (
     ("me", "Settings"),
+    ("help", "Help"),
+    ("notices", "Notifications"),
+    ("waiting", "Waitlist"),
     ("alerts", "Alerts"),
     ("free-hours", "When is it free?"),
     ("offers", "Offers"),
-    ("series", "Repeated bookings"),
+    ("series", "Series"),
     ("serves", "Served models"),
 )
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
     "calendar": "book reserve reservation free week day",
+    "mine": "mine my own reservations bookings next quota home",
+    "help": "help glossary words tour shortcuts keys credits firm flex",
+    "notices": "notices notifications messages mails",
+    "waiting": "waitlist waiting request queue",
     "plan": "model memory estimate fit parallel split",
     "jobs": "run train log stop script recipe",
     "standing": "quota rank fair share ledger usage hours",
     "free-hours": "heat map week history busy free hours",
     "offers": "give away swap hand on exchange booking",
-    "series": "repeat recurring every week daily weekdays again",
+    "series": "repeat repeated bookings recurring every week daily weekdays again",
     "serves": "serve onnx inference model deploy endpoint infer",
     "alerts": "intruder squatter idle broken xid findings warnings",
     "me": "settings theme api tokens password account",
@@ -42,7 +52,7 @@ class Hit:
     """One thing found."""
 
     kind: str
-    """gpu, node, person, job or page."""
+    """gpu, node, person, job, reservation or page."""
     title: str
     detail: str
     url: str
@@ -58,6 +68,7 @@ def find(query: str, user: User) -> list[Hit]:
         *_nodes(query),
         *_gpus(query),
         *_people(query, user),
+        *_reservations(query, user),
         *_jobs(query, user),
     ]
 
@@ -68,10 +79,10 @@ def as_json(hits: Iterable[Hit]) -> list[dict[str, str]]:
 
 
 def _pages(query: str) -> Iterator[Hit]:
-    word = query.lower()
+    asked = query.lower().split()
     for name, label in (*MAIN_PAGES, *MORE_PAGES):
         words = f"{label.lower()} {PAGE_WORDS[name]}".split()
-        if any(each.startswith(word) for each in words):
+        if all(any(each.startswith(word) for each in words) for word in asked):
             yield Hit("page", label, "page", reverse(name))
 
 
@@ -108,6 +119,21 @@ def _people(query: str, user: User) -> Iterator[Hit]:
         groups = ", ".join(str(m.account) for m in person.memberships.all() if m.active)
         url = f"{reverse('board')}?q={person.username}"
         yield Hit("person", str(person), groups or "no group", url)
+
+
+def _reservations(query: str, user: User) -> Iterator[Hit]:
+    """Find one by its number: "387", "#387" or "reservation 387"."""
+    number = re.fullmatch(r"(?:reservation\s*|booking\s*)?#?(\d{1,17})", query.lower())
+    if number is None:
+        return
+    rows = Reservation.objects.filter(visible_reservations(user), pk=int(number[1]))
+    rows = rows.prefetch_related("allocations__gpu__node", "allocations__gpu__pool")
+    for row in rows:
+        held = row.allocations.all()
+        gpus = gpus_title([(one.gpu.pool.gpu_class, one.gpu.node.name) for one in held])
+        when = span_text(row.start, row.end, timezone.get_current_timezone())
+        url = reverse("reservation", args=[row.pk])
+        yield Hit("reservation", f"#{row.pk} {gpus}", when, url)
 
 
 def _jobs(query: str, user: User) -> Iterator[Hit]:

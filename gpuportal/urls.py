@@ -11,6 +11,7 @@ from gpuportal.free_hours import free_hours
 from gpuportal.health import healthz, readyz
 from gpuportal.help_pages import help_page, help_terms
 from gpuportal.metrics import metrics
+from gpuportal.mine import mine
 from gpuportal.serve_door import admit
 
 urlpatterns = [
@@ -20,6 +21,7 @@ urlpatterns = [
     path("board/minute", views.board_minute, name="board-minute"),
     path("board/energy", views.board_energy, name="board-energy"),
     path("free/", free_hours, name="free-hours"),
+    path("mine/", mine, name="mine"),
     path("help/", help_page, name="help"),
     path("help/terms.json", help_terms, name="help-terms"),
     path("search", views.search, name="search"),

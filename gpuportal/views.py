@@ -6,6 +6,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
@@ -21,10 +22,17 @@ from telemetry.models import Gpu, Node
 
 
 class SignIn(LoginView):
-    """The login page; who is signed in already goes to the board."""
+    """The login page; who is signed in already goes on to the first page."""
 
     redirect_authenticated_user = True
     template_name = "registration/login.html"
+
+    def get_default_redirect_url(self) -> str:
+        """Return the board for the operator and a User's own page for all others."""
+        user = self.request.user
+        if getattr(user, "is_operator", False):
+            return reverse("board")
+        return reverse("mine")
 
 
 @require_safe

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 
+from reservations.domain.lifecycle import State
 from reservations.models import Offer
 from telemetry.plain_forms import PlainForm
 
@@ -84,5 +85,18 @@ class SeriesFilterForm(PlainForm):
     state = forms.ChoiceField(
         required=False,
         choices=[(word, word) for word in ("", "all", "running", "ended")],
+    )
+    page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
+
+
+class PastFilterForm(PlainForm):
+    """Which past Reservations, and which page."""
+
+    state = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", ""),
+            *((one.value, one.value) for one in State if one not in State.live()),
+        ],
     )
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)

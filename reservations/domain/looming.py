@@ -29,20 +29,20 @@ class Looming:
         """Say it without the instant, which a page shows in the reader's way.
 
         >>> Looming("idle", datetime(2026, 3, 2), 1500, keep=True).text
-        'Held idle for 25 min'
+        'Idle for 25 min'
         """
         if self.kind == "no_show":
-            return "Nobody has come yet"
-        return f"Held idle for {self.idle_seconds // 60} min"
+            return "Not started yet"
+        return f"Idle for {self.idle_seconds // 60} min"
 
     @property
     def unless(self) -> str:
         """Say what stops it."""
         if self.kind == "no_show":
-            return "unless a process starts or you check in"
+            return "unless a job starts or you press “I’m here”"
         if self.keep:
-            return "unless a process starts or you press Keep (once)"
-        return "unless a process starts"
+            return "unless work starts or you press “Keep (once)”"
+        return "unless work starts"
 
     def to_json(self) -> dict[str, object]:
         """Return it as the board and the API tell it."""

@@ -65,3 +65,34 @@ def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> s
         terms.append(f"{hours_text(surcharge)} for peak hours")
     returned = f" − {hours_text(-surcharge)} returned" if surcharge < 0 else ""
     return f"{' + '.join(terms)}{returned} = {credits_text(cost_gpu_seconds)}"
+
+
+def gpus_title(gpus: Sequence[tuple[str, str]]) -> str:
+    """Return how many GPUs of which class are held where, as a title.
+
+    Args:
+        gpus: (class, node) of each GPU.
+
+    >>> gpus_title([("A100", "node-a"), ("A100", "node-a"), ("A40", "node-b")])
+    '2 × A100 on node-a, 1 × A40 on node-b'
+    >>> gpus_title([])
+    'No GPUs left'
+    """
+    counts: dict[tuple[str, str], int] = {}
+    for one in gpus:
+        counts[one] = counts.get(one, 0) + 1
+    parts = [f"{n} × {name} on {node}" for (name, node), n in sorted(counts.items())]
+    return ", ".join(parts) or "No GPUs left"
+
+
+def span_text(start: datetime, end: datetime, zone: tzinfo) -> str:
+    """Return a time span for a title, the second day only where it differs.
+
+    >>> from datetime import UTC
+    >>> span_text(datetime(2026, 3, 3, 9, tzinfo=UTC),
+    ...           datetime(2026, 3, 3, 13, tzinfo=UTC), UTC)
+    'Tue 3 Mar 09:00 to 13:00'
+    """
+    begin, over = start.astimezone(zone), end.astimezone(zone)
+    until = f"{over:%H:%M}" if begin.date() == over.date() else time_text(over, zone)
+    return f"{time_text(begin, zone)} to {until}"

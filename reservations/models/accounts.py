@@ -30,6 +30,14 @@ class User(AbstractUser):
     hue = models.PositiveSmallIntegerField(
         default=210, validators=[MaxValueValidator(359)]
     )
+    time_zone = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="IANA name of the zone in which times are shown. Empty: the site's.",
+    )
+    tour_seen_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the tour was closed."
+    )
     erased_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="Whoever it was is gone."
     )

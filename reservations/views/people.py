@@ -287,7 +287,7 @@ def offer_list(request: HttpRequest) -> HttpResponse:
         "reservations/offer_list.html",
         {
             "page": page,
-            "rows": [_offer_row(one, user, eyes) for one in page],
+            "rows": [offer_row(one, user, eyes) for one in page],
             "state": state,
             "states": ["open", *Offer.State.values[1:], "all"],
             "notices": asked.notices,
@@ -295,7 +295,7 @@ def offer_list(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _offer_row(row: Offer, user: User, eyes: Reader) -> dict[str, Any]:
+def offer_row(row: Offer, user: User, eyes: Reader) -> dict[str, Any]:
     to_me = row.taker.user_id == user.pk
     return {
         "offer": row,

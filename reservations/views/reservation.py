@@ -1,26 +1,35 @@
 """One Reservation's page: what it is, why it was given, what it cost."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from reservations.domain.lifecycle import State
-from reservations.domain.words import credits_text, hours_text, price_sum, time_text
+from reservations.domain.words import (
+    credits_text,
+    gpus_title,
+    hours_text,
+    price_sum,
+    span_text,
+    time_text,
+)
 from reservations.forms import wall
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import reservation_usage
+from reservations.snapshots.node_access import node_access
 from reservations.snapshots.presence import looming_for
 from reservations.views.access import reader, steered_accounts, visible_reservations
 from reservations.views.displaced import displaced
 from reservations.views.people import people_context
 from telemetry.charts import charts_page
+from telemetry.models import Node
 
 
 def _instant(text: object) -> datetime | None:
@@ -100,6 +109,9 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     )
     may_see_ledger = own or found.membership.account_id in steered_accounts(user)
     now = timezone.now()
+    people = people_context(found, user, now)
+    shared = people["people"]["shared_with_me"]
+    may_use = found.state in State.live() and (own or shared)
     freezes_at = found.start.timestamp() - policy.freeze_seconds
     return render(
         request,
@@ -114,17 +126,25 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "looming": looming_for(found, now) if own else None,
             "ledger": _ledger(found) if may_see_ledger else None,
             "words": decision_words(found, own=own) if may_see_ledger else [],
-            "price_sum": _price_sum(found, allocations),
+            "title": gpus_title(
+                [(one.gpu.pool.gpu_class, one.gpu.node.name) for one in allocations]
+            ),
+            "span": span_text(found.start, found.end, timezone.get_current_timezone()),
+            "access": node_access(allocations, user) if may_use else (),
+            "scripts": any(
+                one.gpu.node.isolation != Node.Isolation.NONE for one in allocations
+            ),
+            "price_sum": price_of(found, allocations),
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
             **_past(found, allocations, now),
-            **people_context(found, user, now),
+            **people,
             **displaced(found, allocations, user, now),
             "config": {
                 "id": found.pk,
                 "version": found.version,
-                "zone": settings.TIME_ZONE,
+                "zone": timezone.get_current_timezone_name(),
                 "start": wall(found.start),
                 "end": wall(found.end),
                 # To the second: what is not changed is sent back as it was booked.
@@ -160,7 +180,7 @@ def _past(
     }
 
 
-def _price_sum(found: Reservation, allocations: list[Allocation]) -> str:
+def price_of(found: Reservation, allocations: Sequence[Allocation]) -> str:
     """Return the sum behind the cost; the cost alone without GPUs."""
     if not allocations:
         return credits_text(found.cost_gpu_seconds)

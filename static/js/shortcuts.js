@@ -101,6 +101,7 @@ export function startShortcuts() {
   registerShortcuts("Everywhere", [
     { keys: "g b", text: "Board", run: go("/") },
     { keys: "g c", text: "Calendar", run: go("/calendar/") },
+    { keys: "g m", text: "My reservations", run: go("/mine/") },
     { keys: "g p", text: "Plan", run: go("/plan/") },
     { keys: "g j", text: "Jobs", run: go("/jobs/") },
     { keys: "g s", text: "Standing", run: go("/standing/") },

@@ -51,6 +51,19 @@ class Node(models.Model):
         help_text="Where other nodes reach it, for jobs over several; empty: the "
         "host name that it reports.",
     )
+    ssh_address = models.CharField(
+        "ssh address",
+        max_length=253,
+        blank=True,
+        validators=[
+            RegexValidator(
+                r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
+                "a host name or an IP address, nothing else",
+            )
+        ],
+        help_text="Where users who have booked it may log in by ssh, for example "
+        "node-a.lab.example. Empty: they may not, and no page mentions ssh.",
+    )
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=20, blank=True)
     boot_id = models.CharField(max_length=40, blank=True, editable=False)

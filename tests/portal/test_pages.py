@@ -62,7 +62,7 @@ def test_login_does_not_lead_to_another_site(client: Client, alice):
         "/login/",
         {"username": "alice", "password": PASSWORD, "next": "https://evil.example/"},
     )
-    assert answer.url == "/"
+    assert answer.url == "/mine/"
 
 
 def test_signing_out_takes_a_post_and_ends_the_session(client: Client, alice):

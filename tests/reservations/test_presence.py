@@ -24,7 +24,7 @@ def test_a_release_looms_by_the_rules_that_are_on():
     }  # fmt: skip
     first = looming(**known, policy=Policy())
     assert first is not None and first.release_at == NOW + 17 * MINUTE
-    assert first.unless == "unless a process starts or you check in"
+    assert first.unless == "unless a job starts or you press “I’m here”"
     assert looming(**known, policy=Policy(release_no_shows=False)) is None
     came = known | {"checked_in_at": NOW}
     assert looming(**came, policy=Policy(release_idle=True)) is None
@@ -32,8 +32,8 @@ def test_a_release_looms_by_the_rules_that_are_on():
     assert looming(**warned, policy=Policy(release_idle=False)) is None
     second = looming(**warned, policy=Policy(release_idle=True))
     assert second is not None and second.release_at == NOW + 10 * MINUTE
-    assert second.text == "Held idle for 35 min"
-    assert second.unless == "unless a process starts", "Keep is used up"
+    assert second.text == "Idle for 35 min"
+    assert second.unless == "unless work starts", "Keep is used up"
 
 
 def test_the_holder_is_told_on_page_and_board_and_checks_in_by_a_click(
@@ -52,7 +52,7 @@ def test_the_holder_is_told_on_page_and_board_and_checks_in_by_a_click(
     page = Client()
     page.force_login(alice)
     path = f"/reservations/{row.pk}/"
-    assert "Nobody has come yet:" in page.get(path).content.decode()
+    assert "Not started yet." in page.get(path).content.decode()
     assert board(alice)["kind"] == "no_show"
     assert board(bob) is None, "it is nobody else's news"
     assert Caller(bob)("POST", f"{path}check-in".rstrip("/")).status_code == 403
@@ -65,7 +65,7 @@ def test_the_holder_is_told_on_page_and_board_and_checks_in_by_a_click(
     policy.save()
     Reservation.objects.filter(pk=row.pk).update(idle_warned_at=now)
     html = page.get(path).content.decode()
-    assert "Held idle for 30 min:" in html and "Keep (once)" in html
+    assert "Idle for 30 min." in html and "Keep (once)" in html
     assert Caller(alice)("POST", f"/reservations/{row.pk}/keep").status_code == 200
     assert board(alice) is None
     assert "Keep (once)" not in page.get(path).content.decode()

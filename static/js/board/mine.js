@@ -30,7 +30,7 @@ export function makeMine() {
   const button = (act, sign, text) => el("button", { type: "button", class: "btn btn-s", "data-act": act }, icon(sign), text);
   const mine = {
     root: el("div", { class: "gpu-mine", hidden: true }, words), words, cell: null,
-    checkin: button("checkin", "check", "I am here"), keep: button("keep", "reserved", "Keep (once)"),
+    checkin: button("checkin", "check", "I’m here"), keep: button("keep", "reserved", "Keep (once)"),
     release: button("release", "released", "Give back"),
   };
   mine.root.append(mine.checkin, mine.keep, mine.release);
@@ -55,7 +55,7 @@ export function drawMine(mine, cell) {
   mine.root.hidden = !own;
   if (!own) return;
   const { looming } = cell.holder;
-  setText(mine.words, looming ? `${looming.text}: released at ${clock(looming.release_at)} ${looming.unless}.` : "");
+  setText(mine.words, looming ? `${looming.text}. You lose this booking at ${clock(looming.release_at)} ${looming.unless}.` : "");
   mine.words.hidden = !looming;
   mine.checkin.hidden = looming?.kind !== "no_show";
   mine.keep.hidden = looming?.kind !== "idle" || !looming.keep;

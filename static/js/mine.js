@@ -1,0 +1,98 @@
+// My reservations: extend, check in, keep, give back and cancel in place. The page is
+// fetched again after each, and when a reservation of its own changes elsewhere.
+import { api } from "./api.js";
+import { connect } from "./live.js";
+import { writeTimes } from "./time.js";
+import { ask, toast, toastProblem } from "./toast.js";
+
+const AGAIN_MS = 800;
+let timer = null;
+let busy = false;
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) { location.reload(); return; }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const [old, fresh] = [document.getElementById("mine"), page.getElementById("mine")];
+  if (!fresh) { location.reload(); return; }
+  const held = document.activeElement?.closest("#mine [data-act]");
+  const key = held ? `[data-act="${held.dataset.act}"][data-id="${held.dataset.id}"]` : null;
+  // Marked words of the new middle need their cards too.
+  for (const card of page.querySelectorAll(".term-card")) {
+    document.getElementById(card.id)?.remove();
+    document.body.append(document.adoptNode(card));
+  }
+  old.replaceWith(document.adoptNode(fresh));
+  writeTimes();
+  if (key) (document.querySelector(key) ?? document.getElementById("content")).focus();
+}
+
+function later() {
+  timer ??= setTimeout(() => {
+    timer = null;
+    if (busy || document.querySelector("dialog:modal, .term-card:popover-open")) { later(); return; }
+    refresh().catch(toastProblem);
+  }, AGAIN_MS);
+}
+
+const path = (button) => `/reservations/${button.dataset.id}`;
+const acts = {
+  async extend(button) {
+    const { end, before, version } = button.dataset;
+    const after = await api("PATCH", path(button), { end, version: Number(version) });
+    toast("One hour longer.", { undo: async () => {
+      await api("PATCH", path(button), { end: before, version: after.version });
+      await refresh();
+    } });
+  },
+  async checkin(button) {
+    await api("POST", `${path(button)}/check-in`);
+    toast("Checked in. It stays yours until its end while you use it.");
+  },
+  async keep(button) {
+    await api("POST", `${path(button)}/keep`);
+    toast("Kept. Idle time does not release this booking again.");
+  },
+  async release(button) {
+    const sure = await ask({
+      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
+      text: `${button.dataset.name}. Jobs that run there are stopped, and others can book the time at once.`,
+    });
+    if (!sure) return;
+    await api("POST", `${path(button)}/release`, { reason: "" });
+    toast("Given back.");
+  },
+  async cancel(button) {
+    await api("POST", `${path(button)}/cancel`, { reason: "" });
+    toast("Cancelled.", { undo: async () => {
+      await api("POST", `${path(button)}/undo`);
+      await refresh();
+    } });
+  },
+};
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("#mine [data-act]");
+  if (!button) return;
+  button.disabled = busy = true;
+  try {
+    await acts[button.dataset.act](button);
+    await refresh();
+  } catch (error) {
+    toastProblem(error);
+  }
+  button.disabled = busy = false;
+});
+
+/** A message to all cannot know whose page reads it: by name, or by what is shown. */
+function concerns(reservation) {
+  const page = document.getElementById("mine");
+  return reservation.user === page.dataset.user || page.querySelector(`[data-id="${reservation.id}"]`) !== null;
+}
+
+connect("/ws/calendar/", {
+  onJson: ({ type, reservation }) => {
+    if (type === "reservation.changed" && reservation && concerns(reservation)) later();
+  },
+});
+connect("/ws/jobs/", { onJson: ({ type }) => { if (type === "jobs.changed") later(); } });
