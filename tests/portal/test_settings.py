@@ -97,7 +97,7 @@ def test_production_refuses_a_laptops_settings():
 
 
 @override_settings(
-    PRODUCTION=True, ALLOWED_HOSTS=["gpu.lab"], REDIS_URL="redis://broker:6379/0"
+    PRODUCTION=True, ALLOWED_HOSTS=["gpu.lab"], REDIS_URL="rediss://broker:6379/0"
 )
 def test_production_accepts_settings_that_are_meant():
     assert checks.production_is_meant() == []

@@ -1,0 +1,69 @@
+"""The broker's address, and that what is sent there is sent to nobody else.
+
+A password goes over each new connection, and orders to nodes after it. So TLS
+(``rediss://``) checks the broker's certificate and its name in every client: redis-py
+does so by itself, kombu (Celery) only where the address asks for it.
+
+No Django here: the node settings read it too.
+"""
+
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+CERT_REQS = "ssl_cert_reqs"
+_REQUIRED = ("required", "CERT_REQUIRED")
+_TRUE = ("true", "1", "yes", "True")
+
+
+class BrokerUrlInvalid(ValueError):
+    """An address that would not keep the password a secret, or names no file."""
+
+
+def verified_url(url: str, *, ca_file: str = "") -> str:
+    """Return the address with the checks of TLS written into it, for every client.
+
+    Args:
+        url: ``rediss://...``; any other kind is returned as it is.
+        ca_file: certificates (PEM) of who may vouch for the broker; "": those that
+            the machine trusts anyway.
+
+    Raises:
+        BrokerUrlInvalid: the address turns a check off, or the file is not there.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return url
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if options.get(CERT_REQS, "required") not in _REQUIRED:
+        raise BrokerUrlInvalid(
+            f"must not say {CERT_REQS}={options[CERT_REQS]}: anybody could pretend "
+            "to be the broker. GPUPORTAL_BROKER_CA_FILE names the issuers to trust"
+        )
+    if options.get("ssl_check_hostname", "true") not in _TRUE:
+        raise BrokerUrlInvalid(
+            "must not turn ssl_check_hostname off: any certificate would do"
+        )
+    options |= {CERT_REQS: "required", "ssl_check_hostname": "true"}
+    if ca_file:
+        options["ssl_ca_certs"] = ca_file
+    found = options.get("ssl_ca_certs")
+    if found and not Path(found).is_file():
+        raise BrokerUrlInvalid(f"needs the certificates in {found}: there is no file")
+    return urlunsplit(parts._replace(query=urlencode(options)))
+
+
+def in_the_open(url: str) -> bool:
+    """Return whether password and messages go to another machine without TLS.
+
+    >>> in_the_open("redis://:x@gpu.example.org/0"), in_the_open("redis://localhost/0")
+    (True, False)
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "redis":
+        return False
+    host = parts.hostname or "localhost"
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
