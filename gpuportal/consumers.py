@@ -53,6 +53,8 @@ class BoardConsumer(AsyncWebsocketConsumer):
     # and nothing here comes through it.
     channel_layer_alias = "none"
     recheck_seconds = 60.0
+    refused_code = SIGNED_OUT
+    """Why a socket is closed whose viewer may not look, or may not any more."""
     open_sockets: Counter[int] = Counter()
 
     viewer: Viewer | None = None
@@ -71,7 +73,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         await self.accept()
         self.viewer = await self._look()
         if self.viewer is None:
-            await self.close(code=SIGNED_OUT)
+            await self.close(code=self.refused_code)
             return
         if self.open_sockets[self.viewer.user_pk] >= SOCKETS_PER_USER:
             self.viewer = None
@@ -144,7 +146,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
             if viewer is None or (
                 self.viewer and viewer.user_pk != self.viewer.user_pk
             ):
-                await self.close(code=SIGNED_OUT)
+                await self.close(code=self.refused_code)
                 return
             if viewer != self.viewer:
                 self.viewer = viewer

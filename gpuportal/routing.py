@@ -5,11 +5,13 @@ from django.urls import URLPattern, path, re_path
 
 from gpuportal.alert_socket import AlertsConsumer
 from gpuportal.consumers import BoardConsumer
+from gpuportal.wall_socket import WallConsumer
 from placement.routing import websocket_urlpatterns as placement_urls
 from reservations.routing import websocket_urlpatterns as reservations_urls
 
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/board/", BoardConsumer.as_asgi()),  # type: ignore[arg-type]
+    path("ws/wall/<str:token>/", WallConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/alerts/", AlertsConsumer.as_asgi()),
     *reservations_urls,
     *placement_urls,

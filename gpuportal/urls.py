@@ -4,7 +4,14 @@ from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path, re_path
 
-from gpuportal import alert_views, audit_views, manage_home, people_views, views
+from gpuportal import (
+    alert_views,
+    audit_views,
+    manage_home,
+    people_views,
+    views,
+    wall_views,
+)
 from gpuportal.api import api
 from gpuportal.bell import bell
 from gpuportal.free_hours import free_hours
@@ -30,6 +37,8 @@ urlpatterns = [
     path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
     path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),
     path("manage/", manage_home.home, name="manage"),
+    path("wall/<str:token>/", wall_views.wall, name="wall"),
+    path("manage/walls/", wall_views.links, name="manage-walls"),
     path("manage/audit/", audit_views.audit_log, name="manage-audit"),
     path("manage/people/", people_views.people, name="manage-people"),
     path("manage/people/new/", people_views.person_new, name="manage-person-new"),

@@ -3,13 +3,18 @@
 import json
 import re
 import time
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from gpuportal.wall_socket import WallConsumer
+from reservations.models import WallLink
 from telemetry import live
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.state import GpuState
+from tests.factories import make_reservation
 from tests.portal.browser.conftest import GIB
 
 
@@ -82,3 +87,42 @@ def test_tiles_fill_the_box_and_pages_hold_what_is_legible(
         }"""
     )
     assert found == [4, 1, 48, 1]
+
+
+def test_a_screen_shows_the_wall_by_a_link_until_it_is_revoked(
+    page: Page,
+    live_asgi: str,
+    lab,
+    alice,
+    bob,
+    omar,
+    sign_in,
+    axe,
+    context,
+    monkeypatch,
+):
+    monkeypatch.setattr(WallConsumer, "recheck_seconds", 0.5)
+    now = timezone.now()
+    make_reservation(alice, lab.gpus[:1], now, now + timedelta(hours=2), state="active")
+    lab.set(0, state=GpuState.BUSY, util_pct=97)
+    sign_in(omar)
+    page.goto(f"{live_asgi}/manage/walls/")
+    page.get_by_label("Where the screen hangs").fill("corridor")
+    page.get_by_role("button", name="Make a link").click()
+    address = page.get_by_label("Address of the wall").input_value()
+    axe()
+    context.clear_cookies()
+    page.goto(address)
+    tile = page.get_by_role("article", name="GPU node-a:0")
+    expect(tile).to_contain_text("97 %")
+    expect(tile).to_contain_text("Vision until")
+    expect(page.get_by_text("Alice")).to_have_count(0)
+    expect(page.locator("#live")).to_contain_text("live")
+    axe()
+    WallLink.objects.update(names=True)
+    page.reload()
+    expect(tile).to_contain_text("Alice, Vision until")
+    WallLink.objects.update(revoked_at=timezone.now())
+    # The next look at the link closes the socket; the page says why.
+    expect(page.get_by_text("This link was revoked.")).to_be_visible()
+    expect(tile).to_have_count(0)
