@@ -229,10 +229,10 @@ class PlanForm(PlainForm):
     """A model and how to run it, when, for how long, on how many Gpus."""
 
     source = forms.ChoiceField(
-        choices=[("known", "well-known"), ("file", "a file")], initial="known"
+        choices=[("known", "built-in list"), ("file", "your file")], initial="known"
     )
     known = forms.ChoiceField(
-        label="Configuration",
+        label="Model",
         choices=[(k.name, k.title) for k in WELL_KNOWN.values()],
         initial="gpt2",
     )
@@ -279,8 +279,8 @@ class PlanForm(PlainForm):
         required=False,
         choices=[
             ("none", "none"),
-            ("cpu", "to the node's memory"),
-            ("nvme", "to its drive"),
+            ("cpu", "to the memory of the host"),
+            ("nvme", "to the drive of the host"),
         ],
         initial="none",
     )
@@ -290,7 +290,7 @@ class PlanForm(PlainForm):
     weights = forms.ChoiceField(
         required=False,
         choices=[
-            ("full", "as they are"),
+            ("full", "unchanged"),
             ("int8", "8 bits (int8)"),
             ("nf4", "4 bits (nf4)"),
         ],
@@ -326,7 +326,7 @@ class PlanForm(PlainForm):
         where, model = self.fields["reservation"], self.fields["model"]
         assert isinstance(where, forms.TypedChoiceField)
         assert isinstance(model, forms.TypedChoiceField)
-        where.choices = [("", "any"), *self.reservations]
+        where.choices = [("", "any free GPUs"), *self.reservations]
         model.choices = [("", "new"), *self.models]
 
     def clean_at(self) -> datetime | None:
@@ -337,7 +337,9 @@ class PlanForm(PlainForm):
         """
         at: datetime | None = self.cleaned_data["at"]
         if at is not None and at > most_days_ahead(timezone.now()):
-            raise forms.ValidationError(f"at most {MOST_DAYS_AHEAD} days ahead")
+            raise forms.ValidationError(
+                f"Choose a time at most {MOST_DAYS_AHEAD} days ahead."
+            )
         return at
 
     def clean_lora_targets(self) -> tuple[str, ...]:

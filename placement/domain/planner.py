@@ -165,9 +165,11 @@ def _subsets(
     here: tuple[GpuOffer, ...], wish: Wish | None
 ) -> list[tuple[GpuOffer, ...]]:
     """Gpus worth planning by themselves: the healthy, the idle, the cheap; and all."""
-    found = [here, tuple(offer for offer in here if not offer.health)]
-    if wish == "least_disturbance":
-        found.append(tuple(offer for offer in here if not offer.compute_processes))
+    found = [
+        here,
+        tuple(offer for offer in here if not offer.health),
+        tuple(offer for offer in here if not offer.compute_processes),
+    ]
     if wish == "cheapest":
         for weight in sorted({offer.weight for offer in here})[:-1]:
             found.append(tuple(offer for offer in here if offer.weight <= weight))

@@ -15,6 +15,7 @@ cheapest           quota that a step costs, in weighted GPU-seconds
 from typing import Literal, get_args
 
 from placement.domain.plan import Plan
+from placement.domain.workload import Workload
 
 Wish = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
 WISHES: tuple[Wish, ...] = get_args(Wish)
@@ -57,6 +58,22 @@ FAST_LINK_ORDER = (
 Key = tuple[object, ...]
 
 
+def is_recommendable(one: Plan, asked: Workload) -> bool:
+    """Return whether a Plan can be the answer without a warning.
+
+    It keeps memory free on every Gpu, is not tight, and moves nothing to the memory of
+    the host or to a drive that was not asked to be there.
+    """
+    if one.fit == "tight" or any(shard.headroom_bytes < 0 for shard in one.shards):
+        return False
+    return asked.offload != "none" or not offloads(one)
+
+
+def offloads(one: Plan) -> bool:
+    """Return whether a Plan keeps state outside of its Gpus."""
+    return bool(one.launch["offload_optimizer"]) or one.workload.offload != "none"
+
+
 def rank_key(one: Plan, wish: Wish | None = None) -> Key:
     """Sorts Plans best first."""
     tight = one.fit == "tight"
@@ -78,13 +95,13 @@ def _wished(one: Plan, wish: Wish | None) -> Key:
 
 
 def _order_of_choice(one: Plan) -> Key:
-    """Mild remedies, one node, the order of strategies, fewer Gpus, faster."""
+    """Mild remedies, clean Gpus, one node, order of strategies, fewer Gpus, faster."""
     order = FAST_LINK_ORDER if one.launch["fast_links"] else SLOW_LINK_ORDER
-    offloads = bool(one.launch["offload_optimizer"]) or one.workload.offload != "none"
     return (
         one.launch.get("weights", "full") != "full",
-        offloads,
+        offloads(one),
         one.workload.optimizer == "adam8bit",
+        one.disturbance > 0,
         one.troubled > 0,
         one.spans_nodes,
         one.launch["engine"] != "torch",

@@ -299,6 +299,12 @@ def _booked_words(
     return f"{BOOKED} {booked.user if names else booked.membership.account} {span}"
 
 
+def clock_words(at: datetime) -> str:
+    """Return an instant as the site's clock shows it, with its day."""
+    there = timezone.localtime(at)
+    return f"{there:%a} {there.day} {there:%b %H:%M}"
+
+
 def _clock(at: datetime, near: datetime) -> str:
     """Return an instant as the site's clock shows it, with its day if another."""
     zone = timezone.get_current_timezone()

@@ -4,7 +4,7 @@ Which Gpus there are stands in ``offering.py``; how Plans are made, in
 ``placement.domain.planner``. Here they meet the calendar: when could a Plan start?
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -91,6 +91,8 @@ class Soonest:
 
     found: PlanSet
     offered: Offered
+    first: "Soonest | None" = None
+    """What there is at the start that was asked for; None: this is it."""
 
 
 def soonest_plans(
@@ -103,18 +105,25 @@ def soonest_plans(
     now: datetime,
     max_gpus: int | None = None,
     limits: Limits | None = None,
+    wish: Wish | None = "soonest",
+    accept: Callable[[Plan], bool] = lambda _: True,
 ) -> Soonest:
     """Return Plans for the first start at which there is one, ranked soonest first.
 
     Tried are the start asked for and then every instant at which Gpus come free,
     within the calendar's horizon; without any the answer is that of the first.
 
+    Args:
+        wish: by which the Plans of a start are ranked.
+        accept: whether the best Plan of a start will do. Where none ever does, the
+            answer is that of the start that was asked for.
+
     Raises:
         WorkloadInvalid: hours out of range.
     """
     first: Soonest | None = None
     tried: list[frozenset[str]] = []
-    for start in [at, *_later(at, hours, now)]:
+    for start in _starts(at, hours, now):
         there = offered(user=user, at=start, hours=hours, now=now)
         usable = frozenset(offer.uuid for offer in there.offers if offer.usable)
         # What did not fit on more empty Gpus does not fit on fewer.
@@ -126,17 +135,26 @@ def soonest_plans(
             offers=there.offers,
             max_gpus=max_gpus,
             limits=limits,
-            wish="soonest",
+            wish=wish,
         )
         first = first or Soonest(found, there)
-        if found.plans:
+        if found.plans and accept(found.plans[0]):
             wait = max(0.0, (there.start - first.offered.start).total_seconds())
             plans = tuple(replace(one, wait_seconds=wait) for one in found.plans)
-            return Soonest(replace(found, plans=plans), there)
+            earlier = None if first.offered is there else first
+            return Soonest(replace(found, plans=plans), there, earlier)
         if there.later:
             tried.append(usable)
     assert first is not None
     return first
+
+
+def _starts(
+    at: datetime | None, hours: float, now: datetime
+) -> Iterator[datetime | None]:
+    """Yield the start asked for; the calendar is read only if that is not enough."""
+    yield at
+    yield from _later(at, hours, now)
 
 
 def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:

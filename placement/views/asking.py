@@ -53,11 +53,13 @@ class Asked:
     def closed_only(self) -> str:
         """Why no symbolic Estimate can be asked for; "" where one can."""
         if self.weights != "full":
-            return "Quantized weights are estimated in closed form only."
+            return (
+                "There is no exact check for quantized weights. Use the estimate above."
+            )
         if self.spec.source in ("safetensors", "onnx"):
             return (
-                "The file has sizes but no code to follow: a config.json would be "
-                "refined symbolically."
+                "There is no exact check for this kind of file, because it has sizes "
+                "but no code. Upload the config.json for one."
             )
         return ""
 

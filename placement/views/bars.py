@@ -81,7 +81,9 @@ def shard_bar(shard: Shard, plan: Plan) -> Bar:
         name=shard.gpu_name,
         note=_part(shard, plan),
         pieces=pieces_of(sizes, shard.total_bytes),
-        words=f"{gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free",
+        words=f"needs {gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free"
+        if shard.headroom_bytes >= 0
+        else f"needs {gib(shard.likely_bytes)}, {gib(shard.free_bytes)} free",
     )
 
 

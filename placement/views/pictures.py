@@ -8,6 +8,7 @@ from placement.domain.execution import why_not
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import WORDS as WISH_WORDS
+from placement.domain.wishes import is_recommendable
 from placement.domain.words import gib, plural, seconds
 from placement.services.learning import Record, Records
 from placement.views import bars
@@ -72,7 +73,7 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
         where=_where(plan),
         step=_step(plan),
         speed=f"{plan.units_per_second:,.0f} {units}/s" if plan.step_seconds else "–",
-        headroom=f"{gib(tightest.headroom_bytes)}{on}",
+        headroom=f"{_room(tightest.headroom_bytes)}{on}",
         own_reservation=own_reservation(plan, own),
         why_no_recipe=why_not({"strategy": plan.strategy, "launch": plan.launch}),
         schedule=schedule_of(plan),
@@ -108,7 +109,7 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
             "title": plan.title,
             "where": _short(plan),
             "step": _step(plan),
-            "left": gib(min(shard.headroom_bytes for shard in plan.shards)),
+            "left": _room(min(shard.headroom_bytes for shard in plan.shards)),
             "why": _against(plan, found),
             "changed": "; ".join(short_remedies(plan)),
         }
@@ -174,16 +175,34 @@ def estimate_rows(one: Estimate) -> list[dict[str, object]]:
     ]
 
 
-def verdict(found: PlanSet) -> str:
-    """Return the answer in one or two sentences."""
+def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> str:
+    """Return the answer in a few sentences.
+
+    Args:
+        found: what is shown first.
+        start: when it can begin, in words; "": at the time that was asked for.
+        now: what is possible on the Gpus that are free now, where ``found`` is for
+            later.
+    """
     if not found.plans:
         return _why_none(found)
     best = found.plans[0]
     turn = "step" if best.workload.trains else "call"
     time = f", about {_step(best)} a {turn}" if best.step_seconds else ""
-    said = [f"Fits on {_where(best)}{time}."]
+    said = [] if now is None else [_why_later(now)]
     if best.fit == "tight":
-        said.append("It is tight: only the least possible need fits.")
+        said.append(
+            f"May run out of memory on {_where(best)}{time}: only the least possible "
+            "need is free."
+        )
+    elif not is_recommendable(best, found.workload):
+        said.append(
+            f"Does not fit in GPU memory. Runs on {_where(best)}{time}, with a part "
+            "of its state outside of the GPU, which is slow."
+        )
+    else:
+        begins = f" from {start}" if start else ""
+        said.append(f"Fits on {_where(best)}{begins}{time}.")
     changes = short_remedies(best)
     said += [f"{text[0].upper()}{text[1:]}." for text in changes]
     faster = min(found.plans, key=lambda plan: plan.step_seconds)
@@ -191,6 +210,16 @@ def verdict(found: PlanSet) -> str:
     if gain >= MENTION_GAIN:
         said.append(f"{gain:.1f} times faster on {_where(faster)}: {faster.title}.")
     return " ".join(said)
+
+
+def _why_later(now: PlanSet) -> str:
+    """Return why the answer is not for now."""
+    if not now.plans:
+        short = any(lost.missing_bytes for lost in now.refusals)
+        return "Does not fit on what is free now." if short else "No GPU is free now."
+    if now.plans[0].fit == "tight":
+        return "Does not safely fit on what is free now."
+    return "Does not fit in the GPU memory that is free now."
 
 
 def short_remedies(plan: Plan) -> list[str]:
@@ -217,6 +246,13 @@ def _step(plan: Plan) -> str:
     return seconds(plan.step_seconds) if plan.step_seconds else "–"
 
 
+def _room(headroom_bytes: int) -> str:
+    """Return what a Plan leaves free, or how much too little there is."""
+    if headroom_bytes < 0:
+        return f"{gib(-headroom_bytes)} too little"
+    return gib(headroom_bytes)
+
+
 def _short(plan: Plan) -> str:
     first = plan.shards[0].gpu_label
     return first if len(plan.shards) == 1 else f"{len(plan.shards)} of {plan.node}"
@@ -226,4 +262,9 @@ def _where(plan: Plan) -> str:
     first = plan.shards[0]
     if len(plan.shards) == 1:
         return f"one {first.gpu_name} ({first.gpu_label})"
-    return f"{plural(len(plan.shards), 'GPU')} of {plan.node}"
+    names = {shard.gpu_name for shard in plan.shards}
+    what = f"{len(plan.shards)} {first.gpu_name}"
+    if len(names) > 1:
+        what = plural(len(plan.shards), "GPU")
+    nodes = " and ".join(plan.nodes or (plan.node,))
+    return f"{what} ({nodes})"

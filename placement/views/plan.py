@@ -1,7 +1,9 @@
 """The planning page: a model and a workload to an estimate and ranked Plans."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -17,8 +19,10 @@ from placement.domain.ladder import Ladder, ladder
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.spec import ModelSpec
+from placement.domain.wishes import is_recommendable
 from placement.forms import PlanForm
 from placement.runtime_check import torch_installed
+from placement.services.offering import clock_words
 from placement.services.planning import BOOKED, Offered, Soonest
 from placement.views import bars, comparing, pictures
 from placement.views.access import reader
@@ -50,6 +54,8 @@ class Answer:
     offered: Offered
     later: Soonest | None = None
     """Where nothing fits then: the first start at which something does."""
+    now: Soonest | None = None
+    """What is possible on the Gpus that are free now, where ``found`` is for later."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -74,8 +80,10 @@ def plan_now(request: HttpRequest) -> HttpResponse:
     context: dict[str, object] = {"form": form, "part": True}
     if form.is_valid():
         if form.cleaned_data["source"] == "file" and not form.cleaned_data["model"]:
-            # The file itself comes with the whole question, not with every key.
-            return HttpResponse(status=204)
+            # The file itself comes with the whole question, not with every key. Until
+            # then no figures stand here: they would be those of another model.
+            context |= {"waits": True, "uploading": "uploading" in request.POST}
+            return render(request, "placement/_plan_now.html", context)
         try:
             check_rate(
                 "estimate",
@@ -172,8 +180,12 @@ def _answer(request: HttpRequest, form: PlanForm) -> Answer | None:
 def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
     data, now, user = form.cleaned_data, timezone.now(), reader(request)
     one = estimate(asked.spec, asked.workload)
+    wish = data["wish"] or None
 
-    def soonest() -> Soonest:
+    def recommendable(plan: Plan) -> bool:
+        return is_recommendable(plan, asked.workload)
+
+    def soonest(accept: Callable[[Plan], bool]) -> Soonest:
         return services.soonest_plans(
             user=user,
             spec=asked.spec,
@@ -182,11 +194,17 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
             hours=data["hours"],
             now=now,
             max_gpus=data["max_gpus"],
+            wish=wish or (None if data["at"] is None else "soonest"),
+            accept=accept,
         )
 
-    if data["wish"] == "soonest" and data["reservation"] is None:
-        first = soonest()
-        return Answer(asked, one, first.found, first.offered)
+    anywhere = data["reservation"] is None
+    if anywhere and (wish == "soonest" or (wish is None and data["at"] is None)):
+        # Nobody named a time: the answer is the soonest good place.
+        answer = soonest(recommendable)
+        if answer.first is not None and not _is_known(answer.first):
+            answer = answer.first
+        return Answer(asked, one, answer.found, answer.offered, now=answer.first)
     offered = services.offered(
         user=user,
         at=data["at"],
@@ -199,14 +217,28 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
         workload=asked.workload,
         offers=offered.offers,
         max_gpus=data["max_gpus"],
-        wish=data["wish"] or None,
+        wish=wish,
     )
     later = None
     booked = any(left.reason.startswith(BOOKED) for left in found.left_out)
-    if not found.plans and booked and data["reservation"] is None:
-        first = soonest()
+    if not found.plans and booked and anywhere:
+        first = soonest(lambda _: True)
         later = first if first.found.plans else None
     return Answer(asked, one, found, offered, later)
+
+
+def _is_known(one: Soonest) -> bool:
+    """Return whether anything is known of the Gpus then.
+
+    Where no node reports, a later start is no better answer than the reason for that.
+    """
+    booked = any(left.reason.startswith(BOOKED) for left in one.found.left_out)
+    return booked or any(offer.usable for offer in one.offered.offers)
+
+
+def _later_key(start: datetime, key: str) -> str:
+    """Name a Plan that begins later than asked: never taken for one that begins now."""
+    return f"{start.isoformat()} {key}"
 
 
 def _pictures(answer: Answer) -> dict[str, object]:
@@ -216,14 +248,28 @@ def _pictures(answer: Answer) -> dict[str, object]:
     units = pictures.units_of_spec(asked.spec)
     cards = pictures.cards(found.plans, offered.own, units)
     cards = pictures.with_records(cards)
+    now = answer.now
+    now_cards = pictures.cards(now.found.plans, now.offered.own, units) if now else []
     offers = [bars.offer_bar(offer, BOOKED) for offer in offered.offers]
-    shown = [bar for card in cards for bar in card.bars]
+    shown = [bar for card in (*cards, *now_cards) for bar in card.bars]
     return quick_pictures(asked, one) | {
         "estimate_rows": pictures.estimate_rows(one),
         "timeline": timeline(one, asked.workload),
         "found": found,
-        "verdict": pictures.verdict(found),
-        "cards": cards,
+        "verdict": pictures.verdict(
+            found,
+            start=clock_words(offered.start) if now else "",
+            now=now.found if now else None,
+        ),
+        "cards": [
+            replace(card, key=_later_key(offered.start, card.key)) if now else card
+            for card in cards
+        ],
+        "now_cards": now_cards,
+        "now_offers": [
+            bars.offer_bar(offer, BOOKED)
+            for offer in (now.offered.offers if now else ())
+        ],
         "candidates": pictures.candidates(found),
         "offers": offers,
         "window": offered,
@@ -283,14 +329,19 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
         return _show(request, form, None)
     kept = "keep" in request.POST
     wanted = request.POST.get("keep" if kept else "choose", "")
-    chosen = next(
-        (p for p in answer.found.plans if pictures.plan_key(p) == wanted), None
-    )
+    found, offered = answer.found, answer.offered
+    if answer.now is not None:
+        prefix = _later_key(offered.start, "")
+        if wanted.startswith(prefix):
+            wanted = wanted.removeprefix(prefix)
+        else:
+            found, offered = answer.now.found, answer.now.offered
+    chosen = next((p for p in found.plans if pictures.plan_key(p) == wanted), None)
     if chosen is None:
         form.add_error(
             None,
-            "The GPUs changed meanwhile and that plan no longer fits. "
-            "These are the plans for how they are now.",
+            "The GPUs have changed and that plan no longer fits. "
+            "These are the plans that fit now.",
         )
         return _show(request, form, answer, status=409)
     stored = services.keep_plan(
@@ -302,7 +353,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
     )
     if kept:
         return redirect("plan-kept", pk=stored.pk)
-    return redirect(_next_page(chosen, stored.pk, stored.title, answer.offered))
+    return redirect(_next_page(chosen, stored.pk, stored.title, offered))
 
 
 def _next_page(plan: Plan, plan_id: int, title: str, offered: Offered) -> str:

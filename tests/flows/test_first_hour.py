@@ -77,7 +77,7 @@ def see_the_board(page: Page) -> None:
 def plan_and_book(page: Page, address: str) -> int:
     """Plan a model onto two Gpus as they are now; book them; return the booking."""
     page.goto(f"{address}/plan/")
-    page.get_by_label("Configuration").select_option("tiny-gpt")
+    page.get_by_label("Model", exact=True).select_option("tiny-gpt")
     copies = page.locator(".plan-card", has_text="Copies of the model (DDP)").first
     expect(copies).to_be_visible(timeout=SOON_MS)
     copies.get_by_role("button", name=re.compile("^Book these")).click()

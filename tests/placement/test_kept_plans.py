@@ -80,7 +80,7 @@ def test_a_link_opens_it_to_whoever_is_signed_in_until_it_is_taken_back(
     assert len(key) >= 32 and key in page_of(alice, kept).content.decode()
     page = page_of(carol, kept, f"?key={key}")
     assert page.status_code == 200
-    assert "Make a link" not in page.content.decode()
+    assert "Create a link" not in page.content.decode()
     for query in ("", "?key=", "?key=nonsense", "?key=%ff%00", f"?key={key[:-1]}"):
         assert page_of(carol, kept, query).status_code == 404, query
     owner.post(share, {"shared": "no"})
@@ -105,7 +105,7 @@ def test_the_files_come_one_by_one_and_as_one_archive(kept, alice):
     assert {"plan.json", "launch.sh", "deepspeed.json"} <= set(names)
     assert all(reverse("plan-file", args=[kept.pk, name]) in html for name in names)
     assert student.get(f"/plan/{kept.pk}/files/..%2fsecret").status_code == 404
-    assert "device_map.json</strong>: none." in html
+    assert "device_map.json</strong>: not available." in html
 
 
 def test_the_gpus_are_booked_at_once_and_lead_to_the_job(kept, alice):

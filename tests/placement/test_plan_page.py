@@ -97,7 +97,7 @@ def test_htmx_gets_the_result_alone_and_the_fields_errors(student):
     assert "<html" not in html
     assert "whole number" in error_of(html, "batch")
     assert 'id="e-hours" hx-swap-oob="true"></p>' in html
-    assert "Not worked out yet" in html
+    assert "No plan yet" in html
 
 
 def test_what_was_typed_stays_when_the_form_is_wrong(student):
@@ -236,10 +236,10 @@ def test_at_a_chosen_time_what_runs_now_does_not_count(student, redis_client, gp
 
 
 def test_without_torch_the_page_says_what_it_cannot_do(student, monkeypatch):
-    assert "has no torch" not in student.get("/plan/").content.decode()
+    assert "PyTorch is not installed" not in student.get("/plan/").content.decode()
     monkeypatch.setattr(plan_views, "torch_installed", lambda: False)
     html = student.get("/plan/").content.decode()
-    assert "This host has no torch" in html
+    assert "PyTorch is not installed on this host" in html
     assert "Fits on one" in html
 
 

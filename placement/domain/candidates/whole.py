@@ -80,7 +80,9 @@ def single(hunt: Search) -> list[Plan] | Unfit:
     ]
     if hunt.wish in (None, "soonest", "fewest", "least_disturbance"):
         busy = f" ({offer.util_pct:.0f} % busy)." if offer.util_pct is not None else "."
-        why.append(f"{offer.label} is the least busy GPU with enough room{busy}")
+        why.append(f"{offer.label} is the least busy GPU with enough memory{busy}")
+    if offer.compute_processes:
+        why.append(f"Other processes use {offer.label} now.")
     partly = [o for o in hunt.offers if o.memory_total_bytes >= need > o.free_bytes]
     if partly:
         names = ", ".join(one.label for one in partly)

@@ -58,8 +58,14 @@ upload.addEventListener("input", async (event) => {
   upload.files = holder.files;
   again();
 });
+document.body.addEventListener("htmx:configRequest", ({ detail }) => {
+  if (detail.elt.id === "plan-now" && upload.files.length) detail.parameters.uploading = "1";
+});
 document.body.addEventListener("htmx:afterSettle", ({ detail }) => {
   follow();
+  // An answer that was overtaken by the whole one: the file has been read meanwhile.
+  const waiting = document.querySelector("#plan-now [data-working]");
+  if (waiting && !upload.files.length) waiting.parentElement.dispatchEvent(new CustomEvent("plan-now-again"));
   if (detail.target?.id === "plan-now") {
     showErrors();
     return;
@@ -83,7 +89,7 @@ document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
   waiting = setTimeout(again, seconds * 1000);
 });
 document.body.addEventListener("htmx:sendError", () => {
-  setText(document.getElementById("announcer"), "The portal cannot be reached; what is shown is older than what you typed.");
+  setText(document.getElementById("announcer"), "The portal cannot be reached. The result shown is older than what you typed.");
 });
 
 // What stands in the answer and belongs to the question: what to compare, when to start.

@@ -7,7 +7,7 @@ import { refine } from "./refine.js";
 const part = document.getElementById("plan-refined");
 const at = (name) => document.getElementById(`refined-${name}`);
 const STATES = {
-  waiting: ["waits for a worker", "queued"],
+  waiting: ["waiting for a worker", "queued"],
   running: ["running", "running"],
   done: ["done", "done"],
   failed: ["not possible", "failed"],
@@ -36,8 +36,8 @@ function showFigures(interval) {
 function beside(likely) {
   if (!closedLikely) return "";
   const pct = (100 * (likely - closedLikely)) / closedLikely;
-  if (Math.abs(pct) < 1) return " The closed form above agrees within 1 %.";
-  return ` That is ${Math.abs(pct).toFixed(0)} % ${pct > 0 ? "more" : "less"} than the closed form above.`;
+  if (Math.abs(pct) < 1) return " The estimate above agrees within 1 %.";
+  return ` That is ${Math.abs(pct).toFixed(0)} % ${pct > 0 ? "more" : "less"} than the estimate above.`;
 }
 
 function changed({ state, doing, done_ratio: ratio, answer, interval, problem }) {
@@ -50,15 +50,15 @@ function changed({ state, doing, done_ratio: ratio, answer, interval, problem })
   showFigures(interval);
   if (state === "done" && answer) {
     const took = answer.seconds ? ` in ${answer.seconds.toFixed(1)} s` : "";
-    setText(at("words"), `One training step was followed on tensors without data, storage by storage${took}: its peak is exact to the kernels' own allocations.${beside(interval.likely_bytes)}`);
-    setText(document.getElementById("announcer"), `Refined: likely ${size(interval.likely_bytes)}.`);
-  } else if (state === "failed") setText(at("words"), problem || "The worker could not follow this model; the closed form stands.");
-  else if (state === "cancelled") setText(at("words"), "The closed form stands.");
-  else setText(at("words"), doing ? `Now: ${doing}.` : "The model's own code runs step by step; the closed form above stands meanwhile.");
+    setText(at("words"), `Exact memory of one training step (simulated${took}, plus or minus what GPU kernels allocate themselves).${beside(interval.likely_bytes)}`);
+    setText(document.getElementById("announcer"), `Exact check: likely ${size(interval.likely_bytes)}.`);
+  } else if (state === "failed") setText(at("words"), problem || "The exact check is not possible for this model. Use the estimate above.");
+  else if (state === "cancelled") setText(at("words"), "Stopped. Use the estimate above.");
+  else setText(at("words"), doing ? `Now: ${doing}.` : "Running the model once on paper. The estimate above is shown until it is done.");
 }
 
 function refused(problems) {
-  showState("closed form only", "plain");
+  showState("estimate only", "plain");
   at("progress").hidden = at("cancel").hidden = true;
   showFigures(null);
   setText(at("words"), Object.entries(problems).map(([field, text]) => (field === "refine" ? text : `${field.replaceAll("_", " ")}: ${text}`)).join("; "));
@@ -66,10 +66,10 @@ function refused(problems) {
 
 function wish(question) {
   refining ??= refine({ onChange: changed, onRefused: refused });
-  showState("asking", "queued");
+  showState("starting", "queued");
   showFigures(null);
   at("progress").hidden = at("cancel").hidden = true;
-  setText(at("words"), "The model's own code is followed step by step; the closed form above stands meanwhile.");
+  setText(at("words"), "Running the model once on paper. The estimate above is shown until it is done.");
   refining.ask(question);
 }
 

@@ -39,7 +39,7 @@ def test_from_a_workload_to_a_booking_to_a_job(
     expect(page.get_by_label("Batch", exact=True)).to_have_attribute(
         "aria-invalid", "true"
     )
-    expect(page.get_by_role("alert")).to_contain_text("Not worked out yet")
+    expect(page.get_by_role("alert")).to_contain_text("No plan yet")
     page.get_by_label("Batch", exact=True).fill("8")
     expect(page.locator("#e-batch")).to_be_hidden()
     expect(page.get_by_role("button", name="Book this GPU")).to_be_visible()
@@ -81,7 +81,7 @@ def test_of_a_large_file_only_the_header_travels(
     path = tmp_path / "large.safetensors"
     header = write_safetensors(path)
     open_plan(page, live_asgi, sign_in, alice)
-    page.get_by_text("Own file").click()
+    page.get_by_text("Your file").click()
     page.evaluate(
         """() => document.body.addEventListener("htmx:beforeRequest", () => {
           window.sentBytes ??= document.getElementById("id_upload").files[0]?.size;
@@ -103,7 +103,7 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "nosuch"}')
     open_plan(page, live_asgi, sign_in, alice, "?batch=12")
-    page.get_by_text("Own file").click()
+    page.get_by_text("Your file").click()
     page.get_by_label("File", exact=True).set_input_files(path)
     expect(page.locator("#e-upload")).to_contain_text(
         "not a known family", timeout=15_000
@@ -126,11 +126,39 @@ def test_a_sharded_models_files_go_together_as_headers(
     names = {f"h.{number}.w": shards[number].name for number in (0, 1)}
     index.write_text(json.dumps({"weight_map": names}))
     open_plan(page, live_asgi, sign_in, alice)
-    page.get_by_text("Own file").click()
+    page.get_by_text("Your file").click()
     page.get_by_label("File", exact=True).set_input_files([*shards, index])
     expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
-    expect(page.locator("#understood")).to_contain_text("parameters exact")
+    expect(page.locator("#understood")).to_contain_text("Parameters are exact")
     sizes = page.evaluate(
         "() => [...document.getElementById('id_upload').files].map((f) => f.size)"
     )
     assert all(size < 2**20 for size in sizes)
+
+
+def test_the_top_card_follows_the_file_that_was_chosen(
+    page: Page, live_asgi, lab, sign_in, alice, tmp_path
+):
+    """Never figures of the model before, while the new one is read."""
+    open_plan(page, live_asgi, sign_in, alice)
+    top = page.locator("#plan-now")
+    expect(top).to_contain_text("124,439,808 parameters")
+    held = []
+    page.route("**/plan/", lambda route: held.append(route))
+    page.get_by_text("Your file").click()
+    expect(top).not_to_contain_text("124,439,808")
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4})
+    )
+    page.get_by_label("File", exact=True).set_input_files(config)
+    expect(top).to_contain_text("Working…")
+    for route in held:
+        route.continue_()
+    page.unroute("**/plan/")
+    expect(top.locator("#now-likely")).to_be_visible()
+    expect(top).to_contain_text("3,382,080 parameters")
+    assert "124,439,808" not in page.locator("main").inner_text()
+    page.get_by_label("Batch", exact=True).fill("16")
+    expect(page).to_have_url(re.compile("batch=16"))
+    expect(top).to_contain_text("3,382,080 parameters")

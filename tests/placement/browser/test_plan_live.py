@@ -68,7 +68,7 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     expect(page).to_have_url(re.compile("sequence_length=256"))
     asked_for(page, length=256)
     state = page.locator("#refined-state")
-    expect(state).to_have_text("waits for a worker")
+    expect(state).to_have_text("waiting for a worker")
     told(state="running", doing="backward", done_ratio=0.5)
     expect(state).to_have_text("running")
     expect(page.locator("#refined-words")).to_have_text("Now: backward.")
@@ -77,10 +77,12 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     told(state="done", doing="", done_ratio=1.0, answer=answer)
     expect(state).to_have_text("done")
     expect(page.locator("#refined-likely")).to_have_text("11.7 GiB")
-    expect(page.locator("#refined-words")).to_contain_text("than the closed form")
+    expect(page.locator("#refined-words")).to_contain_text("than the estimate above")
     page.get_by_text("LoRA, quantized weights, offload").click()
     page.get_by_label("Weights", exact=True).select_option("nf4")
-    expect(page.locator("#refined-words")).to_contain_text("closed form only")
+    expect(page.locator("#refined-words")).to_contain_text(
+        "no exact check for quantized"
+    )
 
 
 def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
@@ -104,11 +106,11 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
 
     elsewhere(take)
     page.reload()
-    expect(page.locator("#earliest")).to_contain_text("Earliest start on it")
+    expect(page.locator("#earliest")).to_contain_text("Earliest start on this GPU")
     assert page.get_by_label("From").input_value() != ""
     page.get_by_label("Hours").fill("1")
     with page.expect_download() as saved:
-        page.get_by_role("link", name="All as one zip").click()
+        page.get_by_role("link", name="Download all").click()
     assert saved.value.suggested_filename.endswith(".zip")
     page.get_by_role("button", name="Book").click()
     page.wait_for_url("**/reservations/**")
@@ -128,12 +130,12 @@ def test_axe_finds_nothing_on_a_kept_plan_and_a_comparison(
         buttons = page.get_by_role("button", name="Save, share, files")
         buttons.nth(number).click()
         page.wait_for_url(re.compile(r"/plan/\d+/$"))
-    page.get_by_role("button", name="Make a link").click()
-    expect(page.get_by_role("button", name="Take the link back")).to_be_visible()
+    page.get_by_role("button", name="Create a link").click()
+    expect(page.get_by_role("button", name="Remove the link")).to_be_visible()
     page.locator("details").evaluate_all("(all) => all.forEach((d) => (d.open = true))")
     axe()
     fits(page)
-    page.get_by_role("button", name="Side by side").click()
+    page.get_by_role("button", name="Compare").click()
     expect(page.locator("#compare")).to_be_visible()
     axe()
     fits(page)

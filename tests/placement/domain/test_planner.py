@@ -48,6 +48,23 @@ def test_a_model_that_fits_one_gpu_gets_the_least_utilized_one():
     assert [shard.gpu_label for shard in best.shards] == ["lab-a:1"]
 
 
+def test_a_gpu_with_a_process_on_it_comes_after_clean_ones():
+    offers = [
+        make_offer(0, util_pct=2.0, compute_processes=1),
+        make_offer(1, util_pct=40.0, compute_processes=1),
+        make_offer(2, util_pct=60.0),
+        make_offer(3, util_pct=60.0),
+    ]
+    found = plan(tiny(), Workload(batch=8), offers)
+
+    assert [shard.gpu_label for shard in found.best.shards] == ["lab-a:2"]
+    clean = [one.disturbance == 0 for one in found.plans]
+    assert clean == sorted(clean, reverse=True)
+    alone = plan(tiny(), Workload(), offers[:1]).best
+    assert alone.shards[0].gpu_label == "lab-a:0"
+    assert "Other processes use lab-a:0 now." in alone.why
+
+
 def test_memory_that_others_use_is_never_counted():
     full = make_offer(0, total_gib=80, free_gib=1)
     small = make_offer(1, total_gib=24, free_gib=23)
