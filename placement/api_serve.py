@@ -34,7 +34,7 @@ class Serve(Schema):
     """Rows that may share a run."""
     deadline_ms: int = 10_000
     """Of requests that name none."""
-    admits: str = "account"
+    admits: str = "owner"
     threads: int = 1
     may_move: bool = True
     """By itself, when its Gpu is lost or a stranger runs on it."""

@@ -62,7 +62,7 @@ class ServeForm(PlainForm):
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     most_batch = whole(1, 256, initial=8)
     deadline_ms = whole(1, 600_000, initial=10_000)
-    admits = forms.ChoiceField(choices=ADMITS, initial=Admits.ACCOUNT)
+    admits = forms.ChoiceField(choices=ADMITS, initial=Admits.OWNER)
     may_move = forms.BooleanField(required=False, initial=True)
 
     def __init__(

@@ -304,7 +304,7 @@ def recipe_command(
     if name == BURN_IN.name:
         return [python, "-m", "placement.runtime.burn_in", text]
     if name == SERVE.name:
-        return [python, "-m", "placement.serving.server", text]
+        return [python, "-m", "placement.serving.guard", text]
     launch = [python, "-m", "placement.runtime.launch", name]
     if plan is not None and runs_by_plan(plan):
         count = len(plan["shards"])

@@ -94,7 +94,7 @@ class Endpoint(models.Model):
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="endpoint")
     gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT)
-    admits = models.CharField(max_length=8, choices=Admits, default=Admits.ACCOUNT)
+    admits = models.CharField(max_length=8, choices=Admits, default=Admits.OWNER)
     memory_bytes = models.BigIntegerField(
         help_text="What the loaded models may take together on the GPU."
     )

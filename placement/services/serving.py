@@ -272,7 +272,7 @@ def _own_file(user: User, file_id: int) -> ModelFile:
 
 
 def _admits(said: Mapping[str, Any]) -> str:
-    word = str(said.get("admits") or Admits.ACCOUNT)
+    word = str(said.get("admits") or Admits.OWNER)
     if word not in Admits.values:
         there = ", ".join(Admits.values)
         raise LaunchInvalid({"admits": f"must be one of {there}"})

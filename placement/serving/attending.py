@@ -119,6 +119,8 @@ class Attendant:
         """
         said = await ask(self.folder, "GET", "/stats", within_seconds=ASK_SECONDS)
         stats = {one["name"]: one for one in json.loads(said.body)["models"]}
+        for name in self.told.keys() - stats.keys():
+            del self.told[name]  # the server began again: it is to take them again
         states = [
             {"id": one.id, "state": stats[name]["state"], "note": stats[name]["note"]}
             for name, one in wanted.items()

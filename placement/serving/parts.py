@@ -11,7 +11,7 @@ import numpy as np
 from placement.domain.serving import Verdict
 from placement.domain.serving_walk import Placed, Request
 from placement.serving.counts import Counts, profile_json
-from placement.serving.engine import Engine, EngineError, Loaded
+from placement.serving.engine import Engine, EngineError, Loaded, Unfit
 from placement.serving.tensors import Asked
 
 QUEUE_SHOWN_RATIO = 0.05
@@ -107,6 +107,9 @@ def shared_run(
     """Run several requests as one; each gets its own rows back.
 
     Where the shared run fails each runs alone: nobody pays for another's inputs.
+
+    Raises:
+        Unfit: a run took longer than the model may.
     """
     if model is None:
         return [EngineError("it is not loaded")] * len(waiting)
@@ -117,12 +120,16 @@ def shared_run(
         }
         try:
             return _parts(engine.run(model, feeds), [w.request.rows for w in waiting])
+        except Unfit:
+            raise
         except EngineError:
             pass  # alone, below: the one that is wrong is told so
     answers: list[dict[str, Any] | EngineError] = []
     for one in waiting:
         try:
             answers.append(engine.run(model, one.asked.inputs))
+        except Unfit:
+            raise
         except EngineError as error:
             answers.append(error)
     return answers

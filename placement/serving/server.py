@@ -1,4 +1,6 @@
-"""The Job of kind ``serve``: `python -m placement.serving.server SETTINGS`.
+"""The server of a Job of kind ``serve``: a child of guard.py.
+
+    python -m placement.serving.server SETTINGS FAILED
 
 Listens on descriptor 3, a Unix socket that the shim opened where the Job cannot write;
 it never opens a socket of its own. The models lie in folders it is told of, as whole
@@ -23,6 +25,7 @@ import uvloop
 
 from placement.serving.app import ServeApp
 from placement.serving.engine import Engine
+from placement.serving.limits import NOTE_VARIABLE, RunNote, bound_process
 from placement.serving.station import SWITCH_SECONDS, Station
 
 LISTENER = 3
@@ -40,15 +43,24 @@ class JobServer(uvicorn.Server):
         yield
 
 
-def make_station(settings: Mapping[str, Any]) -> Station:
-    """The station that the Job's settings ask for."""
+def make_station(
+    settings: Mapping[str, Any], failed: Mapping[str, str], note: RunNote | None = None
+) -> Station:
+    """Return the station that the Job's settings ask for.
+
+    Args:
+        settings: of the recipe.
+        failed: files that are not to be loaded, and why.
+        note: what the parent process reads.
+    """
     room_bytes = int(settings["room_bytes"])
     engine = Engine(
         cuda=os.environ.get("GPUPORTAL_SIMULATED") == "0",
         threads=int(settings["threads"]),
         room_bytes=room_bytes,
+        note=note,
     )
-    return Station(engine, room_bytes=room_bytes)
+    return Station(engine, room_bytes=room_bytes, failed=failed)
 
 
 async def serve(station: Station, listener: socket.socket) -> None:
@@ -115,13 +127,17 @@ def run_in_loop(work: Coroutine[Any, Any, None]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Take the listening socket and serve."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m placement.serving.server SETTINGS\n")
+    if len(arguments) != 2:
+        sys.stderr.write("usage: python -m placement.serving.server SETTINGS FAILED\n")
         return 2
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = socket.socket(fileno=LISTENER)
-    station = make_station(json.loads(arguments[0]))
+    settings, failed = (json.loads(text) for text in arguments)
+    noted = os.environ.get(NOTE_VARIABLE)
+    station = make_station(settings, failed, RunNote(int(noted)) if noted else None)
+    cuda = station.engine.provider == "cuda"
+    bound_process(int(settings["room_bytes"]), cuda=cuda)
     run_in_loop(serve(station, listener))
     return 0
 

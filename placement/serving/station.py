@@ -14,14 +14,15 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from placement.domain.serving import Act, Action, Admission, Scheduler, Verdict
 from placement.domain.serving_times import Lag, ServingError, Timing
 from placement.domain.serving_walk import Placed, Request
-from placement.serving.engine import Engine, EngineError, Loaded, monotonic
+from placement.serving.engine import Engine, EngineError, Loaded, Unfit, monotonic
+from placement.serving.limits import bounded
 from placement.serving.parts import (
     Answered,
     Kept,
@@ -38,6 +39,8 @@ SWITCH_SECONDS = 0.0002
 """What a process that serves sets as Python's switch interval: at the end of a run the
 runtime's thread waits no longer for a loop that computes (Python's own is 5 ms)."""
 IDLE_SECONDS = 0.5
+WATCH_SECONDS = 0.1
+"""Between two looks whether a run takes too long."""
 FIRST_LOAD_SECONDS = 3.0
 """How long taking a new model is taken to last: nobody can know."""
 
@@ -52,7 +55,10 @@ class Station:
         room_bytes: int,
         admits: bool = True,
         clock: Callable[[], float] = monotonic,
+        failed: Mapping[str, str] | None = None,
     ) -> None:
+        """``failed``: files that a server before this one died of, and why."""
+        self.failed = dict(failed or {})
         self.engine, self.clock = engine, clock
         self.scheduler = Scheduler(room_bytes=room_bytes, admits=admits)
         self.kept: dict[str, Kept] = {}
@@ -75,6 +81,9 @@ class Station:
         if kept.name in self.kept:
             raise ServingError(f"there is a model {kept.name} already")
         self.kept[kept.name] = kept
+        if why := self.failed.get(str(kept.path)):
+            kept.state, kept.note = "failed", why
+            return
         with self._changed:
             self._todo.append(lambda: self._first_load(kept))
             self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
@@ -123,9 +132,14 @@ class Station:
         for name in leaving:
             self._unload(name)
         begun = self.clock()
-        model = self.engine.load(kept.path)
-        load_seconds = self.clock() - begun
-        profile = self.engine.measure(model, kept.most_batch, self.clock)
+        with bounded(kept.memory_bytes, cuda=self.engine.provider == "cuda"):
+            model = self.engine.load(kept.path)
+            load_seconds = self.clock() - begun
+            try:
+                profile = self.engine.measure(model, kept.most_batch, self.clock)
+            except EngineError:
+                self.engine.unload(model)
+                raise
         kept.model = model
         return Timing(profile, load_seconds=load_seconds)
 
@@ -228,11 +242,19 @@ class Station:
     async def run(self) -> None:
         """Do what is to be done until ``stop``."""
         self._loop = asyncio.get_running_loop()
+        watch = asyncio.create_task(self._watch())
         with ThreadPoolExecutor(1, thread_name_prefix="runtime") as pool:
             try:
                 await self._loop.run_in_executor(pool, self._drive)
             finally:
+                watch.cancel()
                 self.stop()
+
+    async def _watch(self) -> None:
+        """End runs that take too long."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self.engine.end_overdue()
 
     def stop(self) -> None:
         """End after what runs now; who waits is told."""
@@ -322,16 +344,21 @@ class Station:
         asked = (self._waiting.get(one.id) for one in action.requests)
         waiting = [one for one in asked if one is not None]
         found: list[dict[str, Any] | EngineError] = []
-        failed = None
+        failed = unfit = None
         try:
             found = self._work(action, waiting)
+        except Unfit as error:
+            unfit = str(error)
         except EngineError as error:
             failed = str(error)
         ended = self.clock()
         with self._changed:
             self.scheduler.finish(action, ended, seconds=ended - begun)
-        if failed is not None:
-            self._not_loaded(action.model, failed)
+        if unfit is not None:
+            self._fail(action.model, unfit, f"{action.model} is not served any more")
+            self._post(self._answer, waiting, [EngineError(unfit)] * len(waiting))
+        elif failed is not None:
+            self._fail(action.model, failed, "it cannot be loaded")
         elif action.act is Act.INFER:
             rows = sum(one.request.rows for one in waiting)
             results = [
@@ -358,17 +385,19 @@ class Station:
             return []
         fresh = self.engine.load(kept.path)
         fresh.batches, fresh.note = kept.model.batches, kept.model.note
+        fresh.run_seconds = kept.model.run_seconds
         kept.model = fresh
         return []
 
-    def _not_loaded(self, name: str, why: str) -> None:
-        """A load that the scheduler ordered failed: nobody waits for it in vain."""
+    def _fail(self, name: str, why: str, words: str) -> None:
+        """Serve a model no more: those who wait for it are told."""
         kept = self.kept.get(name)
         if kept is not None:
             kept.state, kept.note = "failed", why
+            self._release(kept.model)
         with self._changed:
             gone = self.scheduler.remove(name)
-        self._post(self._turn_all, gone, "gone", f"it cannot be loaded: {why}")
+        self._post(self._turn_all, gone, "gone", f"{words}: {why}")
 
     # --- telling -------------------------------------------------------------------
 

@@ -162,6 +162,7 @@ def test_what_cannot_move_or_does_not_answer_is_told_once(
     stage.run(old)
     upload = SimpleUploadedFile("his.onnx", mlp_bytes(inputs=2))
     his = model_store.store_file(user=bob, upload=upload, now=now)
+    serving.set_admits(user=alice, job_id=old.pk, admits="account", now=now)
     serving.bring(user=bob, job_id=old.pk, file_id=his.pk, said={}, now=now)
     stage.says(old, "failed", client, note="no such operator")
     stage.says(old, "failed", client, note="no such operator")

@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.serve_frames import MOST_REQUEST_BYTES
 from placement.domain.serving_refusals import FileServed
+from placement.models import ServedModel
+from placement.runners import processes
+from placement.runners.base import job_folders
 from placement.services import model_store, serve_moving, serving
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
@@ -33,6 +37,7 @@ from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame, signed_in
 from tests.placement.serving.archives import zipped
+from tests.placement.serving.hostile import loop_bytes
 from tests.placement.serving.kitchen import Kitchen, token_of
 from tests.placement.serving.networks import expected, mlp_bytes, outside_files
 
@@ -333,6 +338,9 @@ def shared_within_the_account(kitchen, live_asgi, base, job, alice, bob, carol):
     foreign = upload(carol, other)
     now = timezone.now()
     with pytest.raises(NotFound):
+        serving.bring(user=bob, job_id=job.pk, file_id=theirs.pk, said={}, now=now)
+    serving.set_admits(user=alice, job_id=job.pk, admits="account", now=now)
+    with pytest.raises(NotFound):
         serving.bring(user=carol, job_id=job.pk, file_id=foreign.pk, said={}, now=now)
     with pytest.raises(NotFound):
         serving.bring(user=carol, job_id=job.pk, file_id=theirs.pk, said={}, now=now)
@@ -419,3 +427,64 @@ def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
     asking.join()
     assert set(answers) == {200}, answers
     return new
+
+
+def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
+    kitchen, live_asgi, alice, bob
+):
+    reservation = make_reservation(alice, kitchen.gpus, state=State.ACTIVE)
+    job = serving.deploy(
+        user=alice, file_id=upload(alice, mlp_bytes()).pk, said={"name": "mlp"},
+        reservation_id=reservation.pk, now=timezone.now(),
+    )  # fmt: skip
+    base, now = f"{live_asgi}/serve/{job.pk}/v2/models", timezone.now()
+    mine = token(alice, f"serve:{job.pk}")
+    kitchen.order(job)
+    kitchen.until_running(job)
+    until_ready(f"{base}/mlp", mine)
+    serving.set_admits(user=alice, job_id=job.pk, admits="account", now=now)
+    file = upload(bob, loop_bytes(rounds=2**60), "loop.onnx")
+    serving.bring(user=bob, job_id=job.pk, file_id=file.pk, said={}, now=now)
+
+    def failed(name):
+        end = time.monotonic() + 60
+        while (row := ServedModel.objects.get(name=name)).state != "failed":
+            assert time.monotonic() < end, (row.state, row.note)
+            time.sleep(0.2)
+        return row.note
+
+    def served():
+        until_ready(f"{base}/mlp", mine)
+        end = time.monotonic() + 30
+        # A 503 says when to ask again, as it does while a model loads beside it.
+        while (answer := ask(f"{base}/mlp/infer", mine, infer_body(ROWS)))[0] != 200:
+            assert answer[0] == 503 and time.monotonic() < end, answer[2]
+            time.sleep(1)
+
+    assert failed("loop") == "one run took longer than 10 s"
+    served()
+    assert (
+        "cannot be served: one run took longer"
+        in bob.notices.order_by("pk").last().detail["text"]
+    )
+    # The kernel ends the server in the middle of a run, as it does without memory.
+    file = upload(bob, loop_bytes(), "counts.onnx")
+    serving.bring(user=bob, job_id=job.pk, file_id=file.pk, said={}, now=now)
+    shown = token(bob, "serve")
+    until_ready(f"{base}/counts", shown)
+    endless = infer_body([[1.0]])
+    endless["inputs"][0]["shape"] = [1]
+    endless["inputs"].append(
+        {"name": "n", "datatype": "INT64", "shape": [], "data": [2**60]}
+    )
+    calling = threading.Thread(
+        target=ask, args=(f"{base}/counts/infer", shown, endless), daemon=True
+    )
+    calling.start()
+    time.sleep(2)
+    folder = next(job_folders(kitchen.settings.node_dir / "jobs"))
+    server = [one.pid for one in processes.descendants(folder.read("status")["pid"])]
+    os.kill(server[0], signal.SIGKILL)
+    assert failed("counts") == "the server died of it: SIGKILL"
+    served()
+    calling.join(60)
