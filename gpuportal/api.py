@@ -34,6 +34,10 @@ from telemetry.domain.json_values import MOST_DEPTH, TooDeep, unstorable
 log = logging.getLogger(__name__)
 
 
+CSRF_FAILED = "CSRF check Failed"
+"""What django-ninja says of a request whose CSRF token is missing or wrong."""
+
+
 class BodyRefused(ValueError):
     """A JSON body that no operation takes; ``fields`` name what is wrong."""
 
@@ -114,7 +118,7 @@ class PortalAPI(NinjaAPI):
     def urls(self) -> tuple[list[URLResolver | URLPattern], str, str]:
         """Return the addresses, for ``path()``.
 
-        LoginRequiredMiddleware would send programs to the login page; only the
+        SignInMiddleware would send programs to the login page; only the
         schema is left to it.
         """
         patterns, app_name, namespace = super().urls
@@ -172,6 +176,15 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
                 code="invalid",
                 title="The body is wrong",
                 detail=str(refused),
+            )
+        )
+    if error.message == CSRF_FAILED:
+        return problems.respond(
+            problems.problem(
+                HTTPStatus.FORBIDDEN,
+                code="page-expired",
+                title="This page has expired",
+                detail="Nothing was changed. Reload the page and try again.",
             )
         )
     status = HTTPStatus(error.status_code)

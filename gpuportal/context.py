@@ -56,7 +56,17 @@ class Site:
     @property
     def time_zone(self) -> str:
         """Name of the zone in which every page shows times."""
+        return timezone.get_current_timezone_name()
+
+    @property
+    def site_zone(self) -> str:
+        """Name of the site's own zone."""
         return settings.TIME_ZONE
+
+    @property
+    def contact(self) -> str:
+        """Whom users turn to, as the site has set it; "" where it has not."""
+        return settings.PORTAL_CONTACT
 
     @property
     def now(self) -> float:

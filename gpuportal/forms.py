@@ -1,7 +1,9 @@
 """Forms of the lobby."""
 
 from django import forms
+from django.contrib.auth.forms import AuthenticationForm
 
+from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken
 from telemetry.plain_forms import PlainForm
 
@@ -26,18 +28,18 @@ class TokenForm(PlainForm):
         ),
     )
     scopes = forms.MultipleChoiceField(
-        label="What it may do",
+        label="Permissions",
         choices=[(scope, SCOPE_WORDS[scope]) for scope in ApiToken.SCOPES],
         widget=forms.CheckboxSelectMultiple,
         initial=["read"],
-        error_messages={"required": "Choose at least one thing that it may do."},
+        error_messages={"required": "Choose at least one permission."},
     )
     serve_job = forms.IntegerField(
         label="Only the models served by job",
         required=False,
         min_value=1,
         max_value=10**17,
-        help_text="Its number; empty: all of yours.",
+        help_text="Job number, or empty for all of yours.",
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     days = forms.TypedChoiceField(
@@ -54,8 +56,35 @@ class TokenForm(PlainForm):
         job, scopes = data.get("serve_job"), data.get("scopes")
         if job and isinstance(scopes, list):
             if "serve" not in scopes:
-                self.add_error("serve_job", "This is for the right “serve” only.")
+                self.add_error("serve_job", "This is for the permission “serve” only.")
             data["scopes"] = [
                 f"serve:{job}" if scope == "serve" else scope for scope in scopes
             ]
         return data
+
+
+class SignInForm(AuthenticationForm):
+    """User name and password, with the portal's own words for a wrong one."""
+
+    error_messages = {
+        "invalid_login": "Wrong user name or password.",
+        "inactive": "This account is switched off. Contact the lab admin.",
+    }
+
+
+class ZoneForm(PlainForm):
+    """The zone in which a User reads times."""
+
+    time_zone = forms.CharField(label="Time zone", max_length=64, required=False)
+    back = forms.CharField(required=False, max_length=400)
+    """The page to go back to."""
+
+    def clean_time_zone(self) -> str:
+        """Take a zone by its IANA name; empty is the site's."""
+        name = self.cleaned_data["time_zone"].strip()
+        if name and name not in zone_names():
+            raise forms.ValidationError(
+                "There is no such time zone. Choose one of the list, for example "
+                "Europe/Berlin."
+            )
+        return name

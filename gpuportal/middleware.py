@@ -2,14 +2,20 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.conf import settings
+from django.contrib.auth import REDIRECT_FIELD_NAME
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render, resolve_url
 from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from gpuportal import problems
+from reservations.domain.time_zones import zone_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +43,73 @@ class NullMiddleware(MiddlewareMixin):
             )
 
 
+class SignInMiddleware(LoginRequiredMiddleware):
+    """Send a visitor to the sign-in page, and from there back to where they were.
+
+    A browser with a session that has ended is told so (``ended`` in the address).
+    After a form, the way back is the page that shows the form, because the address
+    that receives it may take no GET.
+    """
+
+    def handle_no_permission(
+        self, request: HttpRequest, view_func: Callable[..., HttpResponse]
+    ) -> HttpResponseRedirect:
+        """Redirect to the sign-in page."""
+        back = request.get_full_path()
+        if request.method not in {"GET", "HEAD"}:
+            back = form_page(request) or back
+        query = {REDIRECT_FIELD_NAME: back}
+        if settings.SESSION_COOKIE_NAME in request.COOKIES:
+            query["ended"] = "1"
+        return HttpResponseRedirect(
+            f"{resolve_url(self.get_login_url(view_func))}?{urlencode(query, safe='/')}"
+        )
+
+
+def form_page(request: HttpRequest) -> str:
+    """Return the path of the page on which a form was filled in; "" if unknown."""
+    sent_from = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(
+        sent_from, {request.get_host()}, require_https=request.is_secure()
+    ):
+        return ""
+    parts = urlsplit(sent_from)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+class TimeZoneMiddleware(MiddlewareMixin):
+    """Show times in the User's own zone; without one, in the site's."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> None:
+        """Activate the zone. The User is loaded by then, so this costs no query."""
+        try:
+            own = getattr(request.user, "time_zone", "")
+        except problems.OUTAGES:
+            own = ""  # the view answers for the outage
+        zone = zone_of(own)
+        if zone is None:
+            timezone.deactivate()
+        else:
+            timezone.activate(zone)
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Leave no zone behind for whatever this thread does next."""
+        timezone.deactivate()
+        return response
+
+
 class ProblemMiddleware(MiddlewareMixin):
     """Answers for errors that a view let through (see ``problems.py``).
 
-    It stands between AuthenticationMiddleware and LoginRequiredMiddleware: the
+    It stands between AuthenticationMiddleware and SignInMiddleware: the
     first look at ``request.user`` reads the database, and Django gives errors
     of other middlewares' ``process_view`` to nobody.
     """

@@ -60,9 +60,10 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    # Before LoginRequiredMiddleware: see its docstring.
+    # Before SignInMiddleware: see its docstring.
     "gpuportal.middleware.ProblemMiddleware",
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "gpuportal.middleware.SignInMiddleware",
+    "gpuportal.middleware.TimeZoneMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -133,6 +134,7 @@ AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_VERBOSE = False
+CSRF_FAILURE_VIEW = "gpuportal.views.form_expired"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "board"
 LOGOUT_REDIRECT_URL = "login"
@@ -301,6 +303,8 @@ if MAIL_CONFIGURED:
 DEFAULT_FROM_EMAIL = env("MAIL_FROM", default="GPU Portal <gpuportal@localhost>")
 # The address that people type; links in mails begin with it.
 PORTAL_URL = env("PORTAL_URL", default="").rstrip("/")
+# Whom users turn to, as pages show it: a mail address, or any short text.
+PORTAL_CONTACT = env("PORTAL_CONTACT", default="").strip()
 # Networks inside the institute that webhooks may call; public addresses always may.
 WEBHOOK_ALLOWED_NETWORKS = env.list("WEBHOOK_ALLOWED_NETWORKS", default=[])
 for _network in WEBHOOK_ALLOWED_NETWORKS:

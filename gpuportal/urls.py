@@ -47,6 +47,8 @@ urlpatterns = [
         "manage/people/<int:pk>/erase/", people_views.person_erase, name="person-erase"
     ),
     path("me/", views.me, name="me"),
+    path("me/zone/", views.time_zone, name="time-zone"),
+    path("me/tour/", views.tour_seen, name="tour-seen"),
     path("me/tokens/", views.token_create, name="token-create"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),
     path("login/", views.SignIn.as_view(), name="login"),

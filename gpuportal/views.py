@@ -2,19 +2,24 @@
 
 from collections import Counter
 
+from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from gpuportal.board_energy import booking_energy
 from gpuportal.context import read_frames
 from gpuportal.find import as_json, find
-from gpuportal.forms import TokenForm
+from gpuportal.forms import SignInForm, TokenForm, ZoneForm
+from gpuportal.middleware import form_page
+from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
 from telemetry.live import MINUTE_FRAMES
@@ -26,6 +31,7 @@ class SignIn(LoginView):
 
     redirect_authenticated_user = True
     template_name = "registration/login.html"
+    authentication_form = SignInForm
 
     def get_default_redirect_url(self) -> str:
         """Return the board for the operator and a User's own page for all others."""
@@ -84,6 +90,32 @@ def me(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+def time_zone(request: HttpRequest) -> HttpResponse:
+    """Keep the zone in which the User reads times; empty: the site's."""
+    form = ZoneForm(request.POST)
+    if not form.is_valid():
+        return _me_page(request, TokenForm(), zone_form=form, status=422)
+    user = _user(request)
+    user.time_zone = form.cleaned_data["time_zone"]
+    user.save(update_fields=["time_zone"])
+    messages.success(
+        request, f"Times are now shown in {user.time_zone or settings.TIME_ZONE}."
+    )
+    back = form.cleaned_data["back"]
+    safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
+    return redirect(back if back and safe else "me")
+
+
+@require_POST
+def tour_seen(request: HttpRequest) -> HttpResponse:
+    """Remember that the User closed the tour."""
+    user = _user(request)
+    user.tour_seen_at = timezone.now()
+    user.save(update_fields=["tour_seen_at"])
+    return HttpResponse(status=204)
+
+
+@require_POST
 @never_cache
 def token_create(request: HttpRequest) -> HttpResponse:
     """Make a token and answer with the only page that ever shows it."""
@@ -118,6 +150,9 @@ def _me_page(
         "tokens": user.tokens.filter(revoked_at=None),
         "memberships": user.memberships.filter(active=True).select_related("account"),
         "now": timezone.now(),
+        "zone_form": ZoneForm({"time_zone": user.time_zone}),
+        "zones": zone_names(),
+        "site_zone": settings.TIME_ZONE,
         **extra,
     }
     return render(request, "gpuportal/me.html", page, status=status)
@@ -133,6 +168,13 @@ def _user(request: HttpRequest) -> User:
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: says that it exists but is not yours."""
     return render(request, "403.html", status=403)
+
+
+@login_not_required
+def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403: the CSRF check failed; the way back to the form, which keeps its text."""
+    page = {"form_page": form_page(request) or reverse("board")}
+    return render(request, "403_csrf.html", page, status=403)
 
 
 @login_not_required

@@ -3,7 +3,6 @@
 from datetime import date
 from typing import Any, Literal
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Status
@@ -54,7 +53,7 @@ def _rule(what: SeriesPreviewIn) -> Rule:
         repeat=what.repeat,
         start=what.start,
         end=what.end,
-        zone=settings.TIME_ZONE,
+        zone=timezone.get_current_timezone_name(),
         until=what.until,
         times=what.times,
     )

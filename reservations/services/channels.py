@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from reservations import mailing
 from reservations.domain.delivering import channels_of, quiet_until
+from reservations.domain.time_zones import zone_of
 from reservations.models import Delivery, Notice, NoticeSettings, User
 
 MAIL, WEBHOOK = Delivery.Channel.MAIL, Delivery.Channel.WEBHOOK
@@ -39,7 +40,7 @@ def wanted(kind: str, how: NoticeSettings) -> tuple[str, ...]:
 
 def after_quiet(how: NoticeSettings, at: datetime) -> datetime:
     """Return the first instant from then on that is not quiet."""
-    zone = timezone.get_current_timezone()
+    zone = zone_of(how.user.time_zone) or timezone.get_default_timezone()
     end = quiet_until(at, begin=how.quiet_from, end=how.quiet_until, zone=zone)
     return at if end is None else end
 

@@ -65,7 +65,7 @@ def count_refusal(
     pools = Counter(
         Gpu.objects.filter(pk__in=set(gpu_ids)).values_list("pool_id", flat=True)
     )
-    day = timezone.localtime(now).date()
+    day = timezone.localtime(now, timezone.get_default_timezone()).date()
     try:
         for pool, gpus in sorted(pools.items()):
             key = {

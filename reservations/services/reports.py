@@ -48,7 +48,7 @@ def roll_months(now: datetime) -> int:
 
 def due_months(now: datetime) -> list[date]:
     """Return the months to add up: the present one first, then the newest."""
-    zone = timezone.get_current_timezone()
+    zone = timezone.get_default_timezone()
     present = month_of(now, zone)
     first = Allocation.objects.aggregate(first=Min("start"))["first"]
     if first is None:
@@ -70,7 +70,7 @@ def roll_month(month: date, *, now: datetime) -> bool:
     note, _made = RolledMonth.objects.get_or_create(
         month=month, defaults={"rolled_at": instant(0)}
     )
-    start, end = month_bounds(month, timezone.get_current_timezone())
+    start, end = month_bounds(month, timezone.get_default_timezone())
     sums = month_sums(month_bookings(start, end), start=start, end=end, now=unix(now))
     with transaction.atomic(durable=True):
         moved = RolledMonth.objects.filter(pk=note.pk, rolled_at=note.rolled_at).update(

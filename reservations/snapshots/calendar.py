@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.conf import settings
+from django.utils import timezone
 
 from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import Kind, State
@@ -203,7 +203,7 @@ class CalendarPage:
             "closures": self.closures,
             "now": iso(self.now),
             "grid_seconds": self.grid_seconds,
-            "timezone": settings.TIME_ZONE,
+            "timezone": timezone.get_current_timezone_name(),
         }
 
 

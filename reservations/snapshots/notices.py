@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from django.utils import timezone
 
 from reservations.domain.notices import SYMBOLS, words
+from reservations.domain.time_zones import zone_of
 from reservations.domain.told import Told
 from reservations.models import Notice, Reservation, User
 from reservations.snapshots.calendar import Reader
@@ -51,13 +52,14 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     pks = {row.reservation_id for row in found if row.reservation_id is not None}
     booked = Reservation.objects.prefetch_related("allocations__gpu__node").in_bulk(pks)
     whose = _Others.of(found, user)
+    zone = zone_of(user.time_zone) or timezone.get_default_timezone()
     return [
         NoticeInfo(
             pk=row.pk,
             kind=row.kind,
             title=Notice.Kind(row.kind).label,
             icon=SYMBOLS.get(row.kind, "bell"),
-            text=_text(row, booked.get(row.reservation_id or 0), whose.name(row)),
+            text=_text(row, booked.get(row.reservation_id or 0), whose.name(row), zone),
             reservation_pk=row.reservation_id,
             url=_url(row),
             told_at=row.told_at,
@@ -67,11 +69,11 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
     ]
 
 
-def _text(row: Notice, about: Reservation | None, who: str) -> str:
+def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str:
     gpus = sorted(str(a.gpu) for a in about.allocations.all()) if about else []
     told = Told(
         row.detail,
-        zone=timezone.get_current_timezone(),
+        zone=zone,
         start=about.start if about else None,
         end=about.end if about else None,
         gpus=", ".join(gpus),

@@ -1,6 +1,5 @@
 """The calendar page. Its bookings come through the JSON API and the socket."""
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -22,7 +21,7 @@ def calendar_config(
     return {
         "me": str(user),
         "operator": user.is_operator,
-        "zone": settings.TIME_ZONE,
+        "zone": timezone.get_current_timezone_name(),
         "grid_seconds": policy.grid_seconds,
         "longest_seconds": policy.longest_seconds,
         "freeze_seconds": policy.freeze_seconds,

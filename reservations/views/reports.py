@@ -223,7 +223,7 @@ def _answer(
 
 def _filter(values: dict[str, Any], account: Account | None) -> ReportFilter:
     """Return what is asked for; a head never leaves what they head."""
-    present = month_of(timezone.now(), timezone.get_current_timezone())
+    present = month_of(timezone.now(), timezone.get_default_timezone())
     last = values.get("until") or present
     first = values.get("since") or months_back(last, MONTHS - 1)
     pks: frozenset[int] | None = None

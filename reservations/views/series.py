@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Count, Q
@@ -72,7 +71,10 @@ def series_new(request: HttpRequest) -> HttpResponse:
             "notices": notices,
             "repeats": [(repeat.value, repeat.words) for repeat in Repeat],
             "most_times": MOST_TIMES,
-            "config": {"zone": settings.TIME_ZONE, "grid_seconds": policy.grid_seconds},
+            "config": {
+                "zone": timezone.get_current_timezone_name(),
+                "grid_seconds": policy.grid_seconds,
+            },
         },
     )
 

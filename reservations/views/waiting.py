@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -74,7 +73,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
             "longest_hours": policy.longest_seconds / 3600,
             "freeze_hours": policy.freeze_seconds // 3600,
             "jobs": carrying.choices(user),
-            "config": {"zone": settings.TIME_ZONE},
+            "config": {"zone": timezone.get_current_timezone_name()},
             "full": len(queue.requests) >= policy.waiting_requests,
         },
     )

@@ -3,7 +3,7 @@
 //   status, code, message (the detail), fields {name: text}, nextSlot, problem (as it came)
 // Forms and files: pass FormData as the body. Raw answers: options.raw = true.
 
-import { toLogin } from "./live.js";
+import { signedOut, toLogin } from "./live.js";
 
 export class Problem extends Error {
   constructor(status, problem) {
@@ -51,7 +51,12 @@ export async function api(method, path, body, { signal, raw = false } = {}) {
     });
   }
   if (answer.status === 401) toLogin();
-  if (!answer.ok) throw new Problem(answer.status, await problemOf(answer));
+  if (!answer.ok) {
+    const problem = await problemOf(answer);
+    // Without its cookies a browser fails the CSRF check before it counts as signed out.
+    if (problem.code === "page-expired" && (await signedOut())) toLogin();
+    throw new Problem(answer.status, problem);
+  }
   if (raw) return answer;
   return answer.status === 204 ? null : answer.json();
 }

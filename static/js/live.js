@@ -22,12 +22,14 @@ export function backoffSeconds(attempt, random = Math.random) {
 }
 
 export function toLogin() {
-  const next = location.pathname + location.search;
-  location.assign(`/login/?next=${encodeURIComponent(next)}`);
+  // A page may name a better way back than its own address, with what was typed.
+  const detail = { next: location.pathname + location.search };
+  document.dispatchEvent(new CustomEvent("signed-out", { detail }));
+  location.assign(`/login/?${new URLSearchParams({ next: detail.next, ended: "1" })}`);
 }
 
 /** Whether the session ended: a refused handshake tells the browser nothing. */
-async function signedOut() {
+export async function signedOut() {
   try {
     const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
     return answer.type === "opaqueredirect";

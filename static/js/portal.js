@@ -8,6 +8,8 @@ import "./forms.js";
 import "./when.js";
 import "./terms.js";
 import { startBell } from "./notices/bell.js";
+import { startDrafts } from "./drafts.js";
+import { startZoneHint } from "./zone_hint.js";
 import { startSearch } from "./search.js";
 import { startShortcuts } from "./shortcuts.js";
 
@@ -15,5 +17,7 @@ if (document.getElementById("search")) {
   startSearch();
   startShortcuts();
 }
+startDrafts();
+startZoneHint();
 if (document.getElementById("bell")) startBell();
 if (document.getElementById("live-banner")) import("./banner.js");

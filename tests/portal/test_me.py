@@ -42,7 +42,7 @@ def test_a_token_has_the_chosen_scopes_and_lifetime(client: Client, alice):
     ("change", "words"),
     [
         ({"label": ""}, "Fill this in."),
-        ({"scopes": []}, "Choose at least one thing"),
+        ({"scopes": []}, "Choose at least one permission"),
         ({"scopes": ["admin"]}, "Choose"),
         ({"days": "9999"}, "Choose"),
     ],

@@ -124,11 +124,15 @@ def test_real_isolated_gpus_need_no_banner(client: Client, alice):
     assert "isolated" not in text
 
 
-def test_nodes_without_isolation_are_named(client: Client, alice):
+def test_nodes_without_isolation_are_named(client: Client, alice, omar):
     make_node("node-a", isolation=Node.Isolation.NONE)
     make_node("node-b", isolation=Node.Isolation.ENFORCED)
     client.force_login(alice)
-    assert "not isolated on node-a:" in client.get("/").content.decode()
+    text = client.get("/").content.decode()
+    assert "Only ready recipes run on node-a, no own scripts." in text
+    client.force_login(omar)
+    text = client.get("/").content.decode()
+    assert "Own scripts are switched off on node-a, because" in text
 
 
 def test_late_live_data_is_told_and_fresh_data_is_not(client, alice, redis_client):
@@ -137,7 +141,7 @@ def test_late_live_data_is_told_and_fresh_data_is_not(client, alice, redis_clien
     publish(redis_client, Frame(1, time.time(), ()))
     assert "Live data is late" not in client.get("/").content.decode()
     publish(redis_client, Frame(1, time.time() - 90, ()))
-    assert "came 1 min ago" in client.get("/").content.decode()
+    assert "the last reading is 1 min old" in client.get("/").content.decode()
 
 
 def test_pages_open_while_the_broker_is_away(client: Client, alice, settings):

@@ -47,7 +47,7 @@ def test_the_problem_middleware_stands_before_the_first_look_at_the_visitor():
     assert (
         order("django.contrib.auth.middleware.AuthenticationMiddleware")
         < order("gpuportal.middleware.ProblemMiddleware")
-        < order("django.contrib.auth.middleware.LoginRequiredMiddleware")
+        < order("gpuportal.middleware.SignInMiddleware")
     )
 
 

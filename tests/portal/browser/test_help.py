@@ -38,7 +38,7 @@ def test_a_word_made_by_a_script_fetches_its_explanation(
     expect(page.locator("#term-flex")).to_contain_text("Free time that may be taken")
     page.locator("h1 [data-sum]").click()
     expect(page.locator("#term-flex")).to_be_hidden()
-    expect(page.get_by_text("8 × 10 = 80")).to_be_visible()
+    expect(page.locator(".term-card p", has_text="8 × 10 = 80")).to_be_visible()
 
 
 def test_keys_go_to_pages_and_a_question_mark_lists_them(
