@@ -84,6 +84,9 @@ class FlexInfo:
     user: str = ""
     """Who holds it, as the reader may see it."""
     user_pk: int = 0
+    paused_until: datetime | None = None
+    """The requester displaced its owner before and gave the time back: not before
+    this instant again."""
     planned: bool = False
     """Placed at a planned start: only firm within quota may displace it (rule 5)."""
 
@@ -111,6 +114,8 @@ class Busy:
     """None: nobody can take it (firm, frozen, running, or the reader's own)."""
     closed: ClosureInfo | None = None
     """Set where nobody holds it and it is closed all the same."""
+    paused_until: datetime | None = None
+    """Set where the reader could take it but for a pause; see ``FlexInfo``."""
 
 
 class Calendar:

@@ -124,9 +124,33 @@ class ClosedThen(GpuTaken):
         )
 
 
+@dataclass(eq=False)
+class DisplacementPaused(GpuTaken):
+    """The requester displaced this person before and gave the time back."""
+
+    code: ClassVar[str] = "displacement-paused"
+    title: ClassVar[str] = "Displaced and given back before"
+    until: datetime = datetime.max.replace(tzinfo=UTC)
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            f"{GpuTaken.text(self, zone)} You displaced a flex booking of the same "
+            "person before and gave the time back, so you cannot displace them again "
+            f"until {time_text(self.until, zone)}."
+        )
+
+
 def refusal_of(gpu: CalendarGpu, span: Busy) -> GpuTaken:
     """Return why a Gpu cannot be had where this span lies."""
     start, end = instant(span.start), instant(span.end)
+    if span.paused_until is not None:
+        return DisplacementPaused(
+            gpu=gpu.label,
+            start=start,
+            end=end,
+            user=span.user,
+            until=span.paused_until,
+        )
     if (closed := span.closed) is None:
         return GpuTaken(gpu=gpu.label, start=start, end=end, user=span.user)
     return ClosedThen(

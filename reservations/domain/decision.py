@@ -30,6 +30,7 @@ from reservations.domain.quota import Peak, QuotaInfo
 from reservations.domain.request import Holding as Holding
 from reservations.domain.request import Request as Request
 from reservations.domain.request import Snapshot as Snapshot
+from reservations.domain.returns import check_returns
 from reservations.domain.strikes import check_strike
 
 
@@ -102,6 +103,9 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
         )
         if request.token is None:
             check_strike(request.window, snapshot.strike, now=request.now)
+            check_returns(
+                request.window, snapshot.returns, now=request.now, policy=policy
+            )
         check_limits(request, snapshot)
         flex = in_the_way(request.gpus, request.window, snapshot.calendar)
         peaks = check_quotas(request, snapshot)
@@ -190,7 +194,10 @@ def flex_ahead(request: Request, snapshot: Snapshot) -> int:
     now, start = request.now, request.window.start
     if start <= now or is_frozen(Kind.FLEX, start, now=now, policy=snapshot.policy):
         return 0
-    return sum(h.kind is Kind.FLEX and h.window.start > now for h in snapshot.own)
+    return sum(
+        h.kind is Kind.FLEX and h.window.start > now and not h.shared
+        for h in snapshot.own
+    )
 
 
 def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:

@@ -168,12 +168,20 @@ class TooManyGpus(Refusal):
     asked: int
     held: int
     most: int
+    shared: int = 0
+    """How many of ``held`` belong to others, who share them with the requester."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         with_held = f" with the {self.held} you hold then" if self.held else ""
         return (
             f"{self.asked} GPUs{with_held} would be {self.asked + self.held} at once; "
             f"one person may hold {self.most}."
+            + (
+                f" {self.shared} of them are shared with you: leave a shared booking "
+                "to book more."
+                if self.shared
+                else ""
+            )
         )
 
 

@@ -111,14 +111,13 @@ def check_limits(request: Request, snapshot: Snapshot) -> None:
     """
     policy, window = snapshot.policy, request.window
     check_right(window, snapshot.right)
-    held = _most_at_once(window, snapshot.own)
-    if held + len(request.gpus) > policy.gpus_at_once:
-        raise TooManyGpus(asked=len(request.gpus), held=held, most=policy.gpus_at_once)
-    live = _count_apart(request, snapshot.own)
+    check_gpus_at_once(len(request.gpus), window, snapshot.own, policy=policy)
+    own_only = [h for h in snapshot.own if not h.shared]
+    live = _count_apart(request, own_only)
     if live >= policy.live_reservations:
         raise TooManyReservations(live=live, most=policy.live_reservations)
     for gpu in request.gpus:
-        own = [h.window for h in snapshot.own if gpu.pk in h.gpu_pks]
+        own = [h.window for h in own_only if gpu.pk in h.gpu_pks]
         joined = chain(window, own)
         if joined.seconds > policy.longest_seconds:
             raise TooLong(
@@ -128,7 +127,24 @@ def check_limits(request: Request, snapshot: Snapshot) -> None:
             )
 
 
-def _most_at_once(window: Window, own: Sequence[Holding]) -> int:
+def check_gpus_at_once(
+    asked: int, window: Window, own: Sequence[Holding], *, policy: Policy
+) -> None:
+    """Refuse more Gpus at one instant than one person may use, shared ones too.
+
+    Raises:
+        TooManyGpus: with those already held then.
+    """
+    held = most_at_once(window, own)
+    if held + asked <= policy.gpus_at_once:
+        return
+    shared = held - most_at_once(window, [h for h in own if not h.shared])
+    raise TooManyGpus(
+        asked=asked, held=held, most=policy.gpus_at_once, shared=max(shared, 0)
+    )
+
+
+def most_at_once(window: Window, own: Sequence[Holding]) -> int:
     """Return the most Gpus already held at one instant of the Window."""
     inside = [h for h in own if h.window.meets(window)]
     instants = {max(h.window.start, window.start) for h in inside}

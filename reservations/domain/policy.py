@@ -27,6 +27,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     # Shorter, and the weights of fair share would be numbers of many thousand digits.
     "half_life_seconds": (DAY_SECONDS, 10 * _YEAR_SECONDS),
     "late_return_permille": (0, 1000),
+    "free_return_permille": (0, 100_000),
+    "returned_horizon_seconds": (0, _YEAR_SECONDS),
+    "displacement_pause_seconds": (0, _YEAR_SECONDS),
     "no_show_seconds": (60, DAY_SECONDS),
     "idle_seconds": (60, 7 * DAY_SECONDS),
     "idle_grace_seconds": (60, DAY_SECONDS),
@@ -83,6 +86,12 @@ class Policy:
     """After this time past use counts half in fair share."""
     late_return_permille: int = 500
     """Part of the price of an hour given back less than a day ahead."""
+    free_return_permille: int = 500
+    """Part of the quota that may be given back in 14 days beyond what was used."""
+    returned_horizon_seconds: int = DAY_SECONDS
+    """How far ahead a reservation may begin after more returns than that."""
+    displacement_pause_seconds: int = DAY_SECONDS
+    """How long a person who gave displaced time back cannot displace its owner."""
     no_show_seconds: int = 15 * 60
     """Watched time without a sign of the holder after which a Gpu is freed."""
     idle_seconds: int = 30 * 60

@@ -13,6 +13,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.policy import Policy
 from reservations.domain.prices import Tariff, together
 from reservations.domain.quota import QuotaInfo
+from reservations.domain.returns import Returns
 from reservations.domain.rights import Right
 from reservations.domain.strikes import Strike
 from reservations.domain.window import Window
@@ -26,6 +27,9 @@ class Holding:
     window: Window
     gpu_pks: frozenset[int]
     kind: Kind
+    shared: bool = False
+    """Another person's, shared with the requester: it counts for the limit of GPUs
+    at once, and for no other limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Snapshot:
     """None: nobody's flex is in the way, or none may be taken."""
     strike: Strike | None = None
     """A shorter horizon of the requester, after no-shows."""
+    returns: Returns | None = None
+    """What the requester gave back and used, where it could shorten the horizon."""
     right: Right | None = None
     """A right to book that ends: a guest's, a course's. None: it has no end."""
     brief: bool = False

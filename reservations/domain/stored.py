@@ -73,6 +73,7 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
                 unix(h.window.end),
                 h.kind.value,
                 sorted(h.gpu_pks),
+                *([1] if h.shared else []),
             ]
             for h in snapshot.own
         ],
@@ -323,8 +324,8 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         policy=policy,
         calendar=Calendar(request.gpus, busy, plans),
         own=tuple(
-            Holding(pk, _window(start, end), frozenset(gpus), Kind(kind))
-            for pk, start, end, kind, gpus in inputs.get("own", ())
+            Holding(pk, _window(start, end), frozenset(gpus), Kind(kind), bool(shared))
+            for pk, start, end, kind, gpus, *shared in inputs.get("own", ())
         ),
         quotas=tuple(_info(*one) for one in inputs["quotas"]),
         membership_pk=inputs["member"],

@@ -2,7 +2,12 @@
 
 from reservations.models.accounts import Account, ApiToken, Membership, User
 from reservations.models.audit import AuditEntry
-from reservations.models.calendar import Allocation, LateReturn, Reservation
+from reservations.models.calendar import (
+    Allocation,
+    EarlyReturn,
+    LateReturn,
+    Reservation,
+)
 from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.ledger import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
@@ -35,6 +40,7 @@ __all__ = [
     "Closure",
     "CoUser",
     "Delivery",
+    "EarlyReturn",
     "GroupLink",
     "Invitation",
     "KeptUsage",

@@ -284,6 +284,24 @@ class Allocation(models.Model):
         return f"{self.gpu} for #{self.reservation_id}"
 
 
+class EarlyReturn(models.Model):
+    """Time that a User gave back before it began; see ``domain.returns``."""
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    reservation = models.ForeignKey(
+        Reservation, on_delete=models.PROTECT, related_name="early_returns"
+    )
+    gpu_seconds = models.BigIntegerField(help_text="Weighted GPU-seconds.")
+    returned_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["returned_at", "pk"]
+        indexes = [models.Index(fields=["user", "returned_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_seconds} of #{self.reservation_id}"
+
+
 class LateReturn(models.Model):
     """Hours of one Gpu that came back less than a day ahead (POLICY.md rule 6).
 

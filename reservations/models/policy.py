@@ -11,6 +11,8 @@ from simple_history.models import HistoricalRecords
 
 from reservations.domain.policy import LIMITS, Policy, PolicyInvalid
 
+RATIOS = ("late_return_ratio", "free_return_ratio")
+"""Fields that the Policy keeps as whole permille."""
 HOUR = 3600
 DAY = 24 * HOUR
 
@@ -103,6 +105,25 @@ class SitePolicy(models.Model):
         validators=[MinValueValidator(0), MaxValueValidator(1)],
         help_text="Part of the price of an hour that is given back less than a day "
         "ahead and that nobody else then held. A ratio, 0 to 1; default 0.5.",
+    )
+    free_return_ratio = models.FloatField(
+        default=0.5,
+        validators=[MinValueValidator(0), MaxValueValidator(100)],
+        help_text="Part of the quota that a person may book and give back before it "
+        "begins in 14 days, beyond what they used. A ratio; default 0.5.",
+    )
+    returned_horizon_seconds = _seconds(
+        "returned_horizon_seconds",
+        DAY,
+        "How far ahead a person may book who gave back more than that.",
+        "24 h",
+    )
+    displacement_pause_seconds = _seconds(
+        "displacement_pause_seconds",
+        DAY,
+        "How long a person who displaced a flex reservation and gave the time back "
+        "cannot displace the same person again.",
+        "24 h",
     )
     no_show_seconds = _seconds(
         "no_show_seconds",
@@ -250,14 +271,15 @@ class SitePolicy(models.Model):
         Raises:
             ValidationError: on the field that is wrong.
         """
-        if not math.isfinite(self.late_return_ratio):
-            raise ValidationError({"late_return_ratio": "is not a number"})
+        for ratio in RATIOS:
+            if not math.isfinite(getattr(self, ratio)):
+                raise ValidationError({ratio: "is not a number"})
         try:
             self.to_policy()
         except PolicyInvalid as invalid:
             name = invalid.field
-            if name == "late_return_permille":
-                name = "late_return_ratio"
+            ratio = name.replace("_permille", "_ratio")
+            name = ratio if ratio in RATIOS else name
             raise ValidationError({name: invalid.why}) from invalid
 
     def to_policy(self) -> Policy:
@@ -269,9 +291,13 @@ class SitePolicy(models.Model):
         same = {
             field.name: getattr(self, field.name)
             for field in fields(Policy)
-            if field.name != "late_return_permille"
+            if not field.name.endswith("_permille")
         }
-        return Policy(**same, late_return_permille=round(self.late_return_ratio * 1000))
+        parts = {
+            ratio.replace("_ratio", "_permille"): round(getattr(self, ratio) * 1000)
+            for ratio in RATIOS
+        }
+        return Policy(**same, **parts)
 
     @classmethod
     def current(cls) -> "SitePolicy":

@@ -31,6 +31,7 @@ from reservations.services.returned import allocations_of, given_back_late
 from reservations.services.rights import may_change
 from reservations.services.turns import turn
 from reservations.snapshots.facts import Taker, request_snapshot, site_policy
+from reservations.snapshots.returns import returns_for
 from reservations.snapshots.strikes import strike_for
 from reservations.snapshots.usage import rank_with, usage_by_membership, with_tree
 
@@ -188,7 +189,13 @@ def judge(
     """
     user_pk = locked.membership.user_id
     now, notice_seconds = request.now, policy.overstay_notice_seconds
-    taker = Taker(user_pk, now, policy.freeze_seconds, notice_seconds)
+    taker = Taker(
+        user_pk,
+        now,
+        policy.freeze_seconds,
+        notice_seconds,
+        pause_seconds=policy.displacement_pause_seconds,
+    )
     snapshot = request_snapshot(
         membership=locked.membership,
         path=locked.path,
@@ -204,6 +211,9 @@ def judge(
         taker=taker if taking else None,
         leave_at=taker.leave_at,
         strike=strike_for(user_pk, request.window.start, now=now, policy=policy),
+        returns=returns_for(
+            locked.membership, request.window.start, now=now, policy=policy
+        ),
     )
     snapshot = with_tree(snapshot, now=request.now)
     snapshot = replace(snapshot, freed_gpu_seconds=freed_gpu_seconds)

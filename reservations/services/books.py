@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
@@ -11,10 +11,12 @@ from reservations.domain.ledger import Settlement, late_windows
 from reservations.domain.lifecycle import Kind
 from reservations.domain.prices import Tariff, read_peak, together
 from reservations.domain.quota import Spend
+from reservations.domain.returns import GRACE_SECONDS
 from reservations.domain.window import Window, unix, without
 from reservations.models import (
     Allocation,
     AuditEntry,
+    EarlyReturn,
     LateReturn,
     LedgerEntry,
     Reservation,
@@ -105,6 +107,33 @@ def late_return(
         )
         for piece, rate in tariff_of(allocation).pieces(late)
     )
+
+
+def early_return(
+    reservation: Reservation,
+    returned: Iterable[tuple[Allocation, Window]],
+    *,
+    by: User,
+    now: datetime,
+) -> None:
+    """Record what its holder gives back before it began; see ``domain.returns``.
+
+    Nothing is recorded of what an admin takes, or of a slip right after booking.
+    """
+    if by.pk != reservation.user_id or reservation.start <= now:
+        return
+    if now - reservation.created_at <= timedelta(seconds=GRACE_SECONDS):
+        return
+    gpu_seconds = sum(
+        tariff_of(allocation).cost(window) for allocation, window in returned
+    )
+    if gpu_seconds:
+        EarlyReturn.objects.create(
+            user=by,
+            reservation=reservation,
+            gpu_seconds=gpu_seconds,
+            returned_at=now,
+        )
 
 
 def late_spends(

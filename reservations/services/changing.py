@@ -22,7 +22,14 @@ from reservations.domain.prices import Tariff, together
 from reservations.domain.request import Request
 from reservations.domain.window import Window, whole_second
 from reservations.models import Allocation, Reservation, User
-from reservations.services import books, displacing, locking, overstaying, search
+from reservations.services import (
+    books,
+    couse,
+    displacing,
+    locking,
+    overstaying,
+    search,
+)
 from reservations.services.booking import (
     OVERLAP,
     _taken,
@@ -275,6 +282,9 @@ def _judge(
         raise decision.refusal
     if kind is Kind.FIRM and decision.why_not_firm is not None:
         raise decision.why_not_firm
+    people = [one.user for one in row.co_users.sharing().select_related("user")]
+    if people:
+        couse.check_co_users(row, len(asked), window, people, policy=policy)
     return decision
 
 
@@ -295,7 +305,9 @@ def _apply(
     displacing.displace(decision, row, now=now, policy=policy)
     overstaying.make_way(row, request.gpus, window, now=now, policy=policy)
     # Before the kind changes: hours that were flex come back as flex.
-    rate = _reallocate(old, request.gpus, row, window, now=now, policy=policy)
+    rate = _reallocate(
+        old, request.gpus, row, window, user=user, now=now, policy=policy
+    )
     # A change that only gives back keeps its kind; else it is the decision's.
     row.kind = decision.kind
     books.release_hold(row, now=now, reason="changed")
@@ -324,6 +336,7 @@ def _reallocate(
     row: Reservation,
     window: Window,
     *,
+    user: User,
     now: datetime,
     policy: Policy,
 ) -> Tariff:
@@ -334,6 +347,7 @@ def _reallocate(
     asked = {gpu.pk: gpu for gpu in gpus}
     returned = given_back(row, asked, window)
     books.late_return(row, returned, now=now, permille=policy.late_return_permille)
+    books.early_return(row, returned, by=user, now=now)
     books.hold_again(row, set(asked), window)
     rate = Tariff()
     for allocation in old:

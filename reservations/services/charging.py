@@ -12,7 +12,7 @@ from reservations.domain.ledger import unheld
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE
-from reservations.domain.window import Window
+from reservations.domain.window import Window, without
 from reservations.models import Allocation, LateReturn, LedgerEntry, Reservation
 from reservations.services import books, locking
 
@@ -66,17 +66,32 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
 
 
 def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
-    """Return when somebody else really held the Gpu in those hours."""
+    """Return when somebody else really held the Gpu in those hours.
+
+    Time that somebody was displaced for counts as held only where its displaced owner
+    holds it again. Otherwise a person could displace it for a friend, who books it
+    next, and pay nothing.
+    """
+    displaced = [
+        (Window(start, end), owner)
+        for start, end, owner in Allocation.objects.filter(
+            reservation__displaced_by=row, gpu_id=part.gpu_id
+        ).values_list("start", "end", "reservation__user_id")
+        if start < end
+    ]
     rows = (
         Allocation.objects.filter(
             gpu_id=part.gpu_id, start__lt=part.end, end__gt=part.start
         )
         .exclude(reservation__user_id=row.user_id)
-        .values_list("start", "end", "reservation__state")
+        .values_list("start", "end", "reservation__state", "reservation__user_id")
     )
     holding = State.holding()
     return [
-        Window(start, end)
-        for start, end, state in rows
+        piece
+        for start, end, state, user in rows
         if start < end and state in holding
+        for piece in without(
+            Window(start, end), [gone for gone, owner in displaced if owner != user]
+        )
     ]

@@ -6,6 +6,7 @@ portal's Jobs of theirs are stopped by the tick of Jobs, with its usual grace, a
 processes count as a stranger's from then on.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection, transaction
@@ -13,12 +14,15 @@ from django.db import connection, transaction
 from reservations import live
 from reservations.domain.errors import NotAllowed, NotChangeable, NotFound
 from reservations.domain.lifecycle import State
+from reservations.domain.limits import most_at_once
+from reservations.domain.policy import Policy
 from reservations.domain.sharing import MOST_CO_USERS, CannotShare
-from reservations.domain.window import whole_second
+from reservations.domain.window import Window, whole_second
 from reservations.models import CoUser, Membership, Notice, Reservation, User
 from reservations.services import books, locking
 from reservations.services.notices import tell
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.holdings import holdings_of
 
 
 @transaction.atomic(durable=True)
@@ -45,6 +49,13 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         return before
     if sharing.count() >= MOST_CO_USERS:
         raise CannotShare(why=f"{MOST_CO_USERS} people share it, which is the most")
+    check_co_users(
+        row,
+        row.allocations.count(),
+        Window(max(row.start, at), row.end),
+        [other],
+        policy=site_policy(),
+    )
     made = CoUser.objects.create(
         reservation=row, user=other, added_by=user, added_at=at
     )
@@ -58,6 +69,32 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
     )
     _publish(row)
     return made
+
+
+def check_co_users(
+    row: Reservation,
+    gpus: int,
+    window: Window,
+    people: Sequence[User],
+    *,
+    policy: Policy,
+) -> None:
+    """Refuse to share so many Gpus with a person who then uses too many at once.
+
+    Own and shared Gpus of a person together stay within the limit of Gpus at once;
+    otherwise friends would lend one another as many as they like.
+
+    Raises:
+        CannotShare: with the person, the numbers and the limit.
+    """
+    held = holdings_of([one.pk for one in people], ignoring=row.pk)
+    for one in people:
+        own = most_at_once(window, held.get(one.pk, ()))
+        if own + gpus > policy.gpus_at_once:
+            raise CannotShare(
+                why=f"{one} would use {own + gpus} GPUs at once, {own} of them in "
+                f"other bookings; the limit is {policy.gpus_at_once}"
+            )
 
 
 @transaction.atomic(durable=True)

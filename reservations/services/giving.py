@@ -65,12 +65,9 @@ def cancel(
         Allocation.objects.filter(reservation=row).update(live=False)
         books.release_hold(row, now=at, reason="cancelled")
         whole = Window(row.start, row.end)
-        books.late_return(
-            row,
-            [(allocation, whole) for allocation in allocations],
-            now=at,
-            permille=policy.late_return_permille,
-        )
+        returned = [(allocation, whole) for allocation in allocations]
+        books.late_return(row, returned, now=at, permille=policy.late_return_permille)
+        books.early_return(row, returned, by=user, now=at)
         books.audit("cancelled", row, actor=user, now=at, reason=reason)
         news.cancelled(row, by=user, reason=reason, now=at)
         row.refresh_from_db(fields=["state", "version", "cancelled_at"])
@@ -100,6 +97,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             _check_undo(row, now=at)
             _check_again(row, locked, allocations, now=at, policy=policy)
             books.hold_again(row, gpu_ids, Window(row.start, row.end))
+            row.early_returns.filter(returned_at=row.cancelled_at).delete()
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None
             )

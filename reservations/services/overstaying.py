@@ -135,6 +135,8 @@ def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
         for span in calendar.clashes(gpu.pk, window)
     ]  # fmt: skip
     for own in own_holdings(row.user_id, ignoring=row.pk):
+        if own.shared:
+            continue
         crowded = len(own.gpu_pks) + len(gpu_ids) > policy.gpus_at_once
         if crowded and own.window.meets(window):
             taken.append(own.window.start)

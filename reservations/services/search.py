@@ -44,6 +44,7 @@ from reservations.snapshots.facts import (
 )
 from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
 from reservations.snapshots.pools import barred_pools
+from reservations.snapshots.returns import returns_for
 from reservations.snapshots.strikes import user_strike
 from reservations.snapshots.usage import with_tree
 
@@ -195,7 +196,14 @@ def _facts(
     if taking and good and not fitting:
         check_pools(good, barred)
     leave_at = notice_end(now, policy)
-    taker = Taker(membership.user_id, now, policy.freeze_seconds) if taking else None
+    taker = None
+    if taking:
+        taker = Taker(
+            membership.user_id,
+            now,
+            policy.freeze_seconds,
+            pause_seconds=policy.displacement_pause_seconds,
+        )
     calendar = calendar_of(
         fitting, start, end,
         ignoring=ignoring, taker=taker, asking=asking, leave_at=leave_at,
@@ -216,6 +224,7 @@ def _facts(
             membership_pk=membership.pk,
             right=right_to_book(membership, path),
             strike=user_strike(membership.user_id, now=now, policy=policy),
+            returns=returns_for(membership, end, now=now, policy=policy),
         ),
         now=now,
     )

@@ -8,9 +8,11 @@ from functools import cached_property
 from reservations.domain.decision import Holding
 from reservations.domain.policy import Policy
 from reservations.domain.quota import QuotaInfo, Spend
+from reservations.domain.returns import Returns
 from reservations.domain.strikes import Strike, looks_back_seconds, strike_of
 from reservations.models import Account, Membership, Reservation
 from reservations.snapshots.facts import WEEK, holdings_of, quota_infos
+from reservations.snapshots.returns import returns_of
 from reservations.snapshots.spends import spends_of
 
 
@@ -31,6 +33,7 @@ class Crowd:
             start, end: what stands between them matters.
             pools: those that have quotas of their own.
         """
+        self._memberships = tuple(memberships)
         self._members = {one.pk for one in memberships}
         self._users = {one.user_id for one in memberships}
         self._start, self._end = start, end
@@ -41,6 +44,11 @@ class Crowd:
     def holdings(self) -> dict[int, tuple[Holding, ...]]:
         """What each User holds, over all Memberships."""
         return holdings_of(self._users)
+
+    @cached_property
+    def returns(self) -> dict[int, Returns]:
+        """Returns that exceed what is free, by Membership."""
+        return returns_of(self._memberships, now=self._start, policy=self._policy)
 
     @cached_property
     def strikes(self) -> dict[int, Strike | None]:

@@ -15,6 +15,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.overstay import stands_until
 from reservations.domain.policy import Policy
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend
+from reservations.domain.returns import Returns
 from reservations.domain.rights import Right, right_of
 from reservations.domain.strikes import Strike
 from reservations.domain.window import WEEK_SECONDS, Window, instant, unix
@@ -92,13 +93,15 @@ def calendar_of(
     if taker is not None:
         pks = {pk for *_, pk, kind, _booked in rows if kind == Kind.FLEX}
         flex = takeable(pks, taker, names=names) if pks else {}
+    paused = {pk: one.paused_until for pk, one in flex.items()}
     busy = [
         Busy(
             gpu,
             unix(begin),
             unix(stands_until(booked, over, leave_at=leave_at)),
             (shown or login) if names else "",
-            flex.get(pk),
+            None if paused.get(pk) else flex.get(pk),
+            paused_until=paused.get(pk),
         )
         for gpu, begin, over, shown, login, pk, _kind, booked in rows
         # Who asks for Gpus gets those that only a gap's Job is on.
@@ -298,6 +301,7 @@ def request_snapshot(
     extra: Sequence[Spend] = (),
     taker: Taker | None = None,
     strike: Strike | None = None,
+    returns: Returns | None = None,
     leave_at: datetime | None = None,
 ) -> Snapshot:
     """Return all that one request is judged by; see ``quota_infos``.
@@ -319,6 +323,7 @@ def request_snapshot(
             leave_at=leave_at,
         ),
         strike=strike,
+        returns=returns,
         barred=barred_pools(gpus, asking),
         right=right_to_book(membership, path),
         own=own_holdings(membership.user_id, ignoring=ignoring),

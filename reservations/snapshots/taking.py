@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from reservations.domain.calendar import FlexInfo, Plan
 from reservations.domain.lifecycle import State
@@ -23,6 +23,9 @@ class Taker:
     freeze_seconds: int
     notice_seconds: int = 600
     """What who stays on past the end has to leave (rule 3)."""
+
+    pause_seconds: int = 0
+    """How long giving displaced time back keeps from displacing its owner again."""
 
     @property
     def leave_at(self) -> datetime:
@@ -77,7 +80,10 @@ def _planned(
 
 def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, FlexInfo]:
     """Return those of these flex Reservations that are neither frozen nor own."""
-    rows = _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
+    rows = list(
+        _unfrozen(pks=list(pks), frozen=taker.frozen_until, taker=taker.user_pk)
+    )
+    paused = _paused({row[11] for row in rows}, taker)
     # Plain values: there may be thousands.
     return {
         pk: FlexInfo(
@@ -91,6 +97,7 @@ def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, Fl
             booked_at=booked,
             user=(shown or login) if names else "",
             user_pk=user,
+            paused_until=paused.get(user),
             planned=bool(
                 planned and plan_end and start == plan_start and end <= plan_end
             ),
@@ -120,3 +127,37 @@ def _unfrozen(
             "waited__planned", "waited__expected_start", "waited__expected_end",
         )
     )  # fmt: skip
+
+
+def _paused(owners: Collection[int], taker: Taker) -> dict[int, datetime]:
+    """Return, by owner, until when the taker cannot displace them again.
+
+    Displacing somebody and giving the time back is free of charge where the owner
+    gets it again, but they are told of each turn. One turn per pause is enough.
+    """
+    if not owners or not taker.pause_seconds or not taker.user_pk:
+        return {}
+    pause = timedelta(seconds=taker.pause_seconds)
+    since = taker.now - pause
+    given_back = Q(displaced_by__cancelled_at__gt=since) | Q(
+        displaced_by__late_returns__returned_at__gt=since
+    )
+    rows = (
+        Reservation.objects.filter(
+            given_back,
+            state=State.DISPLACED,
+            user_id__in=owners,
+            displaced_by__user_id=taker.user_pk,
+        )
+        .order_by()
+        .values_list(
+            "user_id",
+            "displaced_by__cancelled_at",
+            "displaced_by__late_returns__returned_at",
+        )
+    )
+    found: dict[int, datetime] = {}
+    for owner, *times in rows:
+        until = max(at for at in times if at is not None) + pause
+        found[owner] = max(until, found.get(owner, until))
+    return found

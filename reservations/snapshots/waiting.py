@@ -118,6 +118,7 @@ class Look:
             membership_pk=one.member_pk,
             tree=self.tree,
             strike=self.people.strikes.get(one.user_pk),
+            returns=self.people.returns.get(one.member_pk),
             right=right_to_book(membership, path),
         )
 

@@ -6,12 +6,20 @@ import pytest
 
 from reservations import services
 from reservations.domain import errors
+from reservations.domain.closures import DisplacementPaused
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.limits import PersonQuotaExceeded
 from reservations.domain.promise import Claim, PoolCapacity, pool_promises
-from reservations.domain.sharing import CannotOffer
-from reservations.models import Account, Membership, Notice, Reservation
-from reservations.services import offers
+from reservations.domain.returns import ReturnedTooMuch
+from reservations.domain.sharing import CannotOffer, CannotShare
+from reservations.models import (
+    Account,
+    EarlyReturn,
+    Membership,
+    Notice,
+    Reservation,
+)
+from reservations.services import couse, offers
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.usage import ranking
 from tests.factories import make_membership, make_user
@@ -236,3 +244,112 @@ def test_quotas_that_promise_more_than_there_is_are_told_by_pool() -> None:
     # A bound of the group, or of the pool, keeps the promise.
     bounded = pool_promises(pools, claims, account_quotas={5: 16 * week})
     assert [one.kept for one in bounded] == [True, True]
+
+
+def test_time_displaced_for_a_friend_is_paid_although_the_friend_holds_it(
+    lab, alice, bob, carol
+) -> None:
+    """Only the displaced owner, holding the time again, takes the price off."""
+    lab.set(quota_gpu_seconds=0)
+    Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    start = at(12, day=4)
+    flex = lab.book(bob, lab.gpus[:1], start, 2)
+    taken = lab.book(carol, lab.gpus[:1], start, 2)
+    flex.refresh_from_db()
+    assert flex.displaced_by == taken
+    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    # Alice could not have taken it from Bob herself: she books it after Carol.
+    friend = lab.book(alice, lab.gpus[:1], start, 2, now=at(9, 6))
+    for hour in (12, 14, 23):
+        services.tick(at(hour, day=4))
+    friend.refresh_from_db()
+    assert friend.state != State.DISPLACED
+    assert balance(taken) == (0, WEIGHT * 2 * HOUR // 2)
+
+
+def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back(
+    lab, bob, carol
+) -> None:
+    lab.set(quota_gpu_seconds=0)
+    Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    start = at(12, day=4)
+    lab.book(bob, lab.gpus[:1], start, 2)
+    taken = lab.book(carol, lab.gpus[:1], start, 2)
+    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    lab.book(bob, lab.gpus[:1], start, 2, now=at(9, 6))
+    told = Notice.objects.filter(user=bob).count()
+    with pytest.raises(DisplacementPaused) as refused:
+        lab.book(carol, lab.gpus[:1], start, 2, now=at(9, 7))
+    assert "you cannot displace them again until Tue 3 Mar 09:05" in (
+        refused.value.text()
+    )
+    assert Notice.objects.filter(user=bob).count() == told
+    # Another GPU is no way around it, another person's flex is not concerned, and
+    # the pause ends.
+    lab.set(displacement_pause_seconds=0)
+    assert lab.book(carol, lab.gpus[:1], start, 2, now=at(9, 8)).kind == Kind.FIRM
+
+
+def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
+    lab, alice, bob
+) -> None:
+    """A conveyor of bookings that are given back a day ahead holds GPUs for nothing."""
+    lab.set(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    moment, given_back = NOW, 0
+    with pytest.raises(ReturnedTooMuch) as refused:
+        for _ in range(14):
+            ahead = moment + timedelta(hours=62)
+            held = lab.book(alice, lab.gpus[:2], ahead, 12, now=moment)
+            moment += timedelta(hours=36)
+            services.cancel(reservation_id=held.pk, user=alice, now=moment)
+            given_back += held.cost_gpu_seconds
+    # Half of the quota is free; the booking that goes beyond it is the last.
+    assert given_back == WEIGHT * 24 * HOUR
+    assert "gave back 240 credits" in refused.value.text()
+    near = lab.book(alice, lab.gpus[:2], moment + timedelta(hours=23), 2, now=moment)
+    assert near.kind == Kind.FIRM
+    # Others are not concerned, and her returns are forgotten after 14 days.
+    assert lab.book(bob, lab.gpus[:1], moment + timedelta(hours=62), 2, now=moment)
+    later = moment + timedelta(days=14, hours=1)
+    assert lab.book(alice, lab.gpus[2:3], later + timedelta(hours=62), 2, now=later)
+
+
+def test_moving_a_booking_away_is_giving_it_back_and_a_slip_is_not(lab, alice) -> None:
+    held = lab.book(alice, lab.gpus[:1], at(12, day=6), 4)
+    services.cancel(reservation_id=held.pk, user=alice, now=at(9, 8))
+    assert not EarlyReturn.objects.exists(), "within ten minutes of booking"
+    held = lab.book(alice, lab.gpus[:1], at(12, day=6), 4)
+    services.change(
+        reservation_id=held.pk, user=alice, version=1, start=at(14, day=7),
+        end=at(18, day=7), now=at(11),
+    )  # fmt: skip
+    assert EarlyReturn.objects.get().gpu_seconds == held.cost_gpu_seconds
+    services.cancel(reservation_id=held.pk, user=alice, now=at(12))
+    assert EarlyReturn.objects.count() == 2
+    services.undo_cancel(reservation_id=held.pk, user=alice, now=at(12, 0))
+    assert EarlyReturn.objects.count() == 1, "an undo takes the return back"
+
+
+def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) -> None:
+    lab.set(gpus_at_once=2)
+    start = at(12, day=4)
+    lab.book(alice, lab.gpus[:2], start, 2)
+    his = lab.book(bob, lab.gpus[2:4], start, 2)
+    with pytest.raises(CannotShare, match="Alice would use 4 GPUs at once, 2 of them"):
+        couse.share(reservation_id=his.pk, user=bob, username="alice", now=NOW)
+    services.cancel(reservation_id=his.pk, user=bob, now=NOW)
+    # Nor the other way round: what is shared first counts when she books.
+    later = lab.book(bob, lab.gpus[2:4], start + timedelta(hours=4), 2)
+    couse.share(reservation_id=later.pk, user=bob, username="alice", now=NOW)
+    with pytest.raises(errors.TooManyGpus) as refused:
+        lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)
+    assert "2 of them are shared with you" in refused.value.text()
+    # Nor by lengthening what is shared until it meets what she holds.
+    with pytest.raises(CannotShare):
+        services.change(
+            reservation_id=later.pk, user=bob, version=1, start=start, now=NOW,
+            end=start + timedelta(hours=6), gpu_ids=[g.pk for g in lab.gpus[2:4]],
+        )  # fmt: skip
+    # She may leave what is shared, and book then.
+    couse.unshare(reservation_id=later.pk, user=alice, co_user_id=alice.pk, now=NOW)
+    assert lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)
