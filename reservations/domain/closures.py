@@ -28,6 +28,8 @@ from reservations.domain.errors import (
 )
 from reservations.domain.window import Window, instant, merged, unix, without
 
+NEVER = datetime.max.replace(tzinfo=UTC)
+
 TEACHING = "teaching"
 _WHY = {
     "maintenance": "under maintenance",
@@ -130,7 +132,7 @@ class DisplacementPaused(GpuTaken):
 
     code: ClassVar[str] = "displacement-paused"
     title: ClassVar[str] = "Displaced and given back before"
-    until: datetime = datetime.max.replace(tzinfo=UTC)
+    until: datetime = NEVER
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (

@@ -15,7 +15,7 @@ the paths is what it was. Usage is a text of digits: its integers are large.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,7 @@ from reservations.domain.policy import Policy
 from reservations.domain.prices import read_peak
 from reservations.domain.quota import QuotaInfo, Spend
 from reservations.domain.request import Holding, Request, Snapshot
+from reservations.domain.returns import Returns
 from reservations.domain.rights import Right
 from reservations.domain.strikes import Strike
 from reservations.domain.window import WEEK_SECONDS, Window, instant, unix
@@ -78,11 +79,18 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
             for h in snapshot.own
         ],
         "busy": [
-            [pk, s.start, s.end, s.flex.reservation_pk if s.flex else 0]
+            [
+                pk,
+                s.start,
+                s.end,
+                s.flex.reservation_pk if s.flex else 0,
+                *([unix(s.paused_until)] if s.paused_until else []),
+            ]
             for pk, s in spans
         ],
         "flex": [_flex(one) for one in flex.values()],
         "strike": _strike(snapshot.strike),
+        "returns": _returns(snapshot.returns),
         "right": _right(snapshot.right),
     }
     if flex and snapshot.tree is not None:
@@ -203,6 +211,14 @@ def _flex(one: FlexInfo) -> list[object]:
     ]
 
 
+def _returns(returns: Returns | None) -> list[int] | None:
+    return None if returns is None else list(astuple(returns))
+
+
+def _read_returns(kept: Sequence[int] | None) -> Returns | None:
+    return None if kept is None else Returns(*kept)
+
+
 def _strike(strike: Strike | None) -> list[int] | None:
     if strike is None:
         return None
@@ -313,8 +329,16 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         for at, kind, reason, account, start, end in inputs.get("closed", ())
     }
     busy = [
-        Busy(gpu, start, end, "", flex.get(pk), closed.get(at))
-        for at, (gpu, start, end, pk) in enumerate(inputs.get("busy", ()))
+        Busy(
+            gpu,
+            start,
+            end,
+            "",
+            flex.get(pk),
+            closed.get(at),
+            instant(paused[0]) if paused else None,
+        )
+        for at, (gpu, start, end, pk, *paused) in enumerate(inputs.get("busy", ()))
     ]
     plans = [
         Plan(0, 0, frozenset(gpus), _window(start, end))
@@ -332,6 +356,7 @@ def _snapshot(inputs: Mapping[str, Any], request: Request, policy: Policy) -> Sn
         freed_gpu_seconds=inputs.get("freed", 0),
         tree=_read_tree(inputs.get("tree")),
         strike=_read_strike(inputs.get("strike")),
+        returns=_read_returns(inputs.get("returns")),
         right=_read_right(inputs.get("right")),
         barred={pk: tuple(names) for pk, names in inputs.get("barred", ())},
     )

@@ -6,6 +6,10 @@ goes through the queue in the order's own order and starts what fits now; the fi
 back. 0 is a strict queue (nobody overtakes), 1 is EASY backfill (Lifka 1995; Mu'alem
 and Feitelson, IEEE TPDS 2001), more is POLICY.md rule 5. Schedulers see requested
 lengths, never real ones.
+
+Gpus that are free and held for a planned start would stand idle. Where some jobs can
+be paused (``pauses``), those that wait run there until the Gpus are needed, as Jobs in
+gaps do in the portal: they save when they are told to leave, and go on later.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reservations.domain.replay.trace import TraceJob
 
 TELL_EVENTS = 50
 """Events between two words of how far a replay is."""
+RESTART_SECONDS = 60
+"""What a job in a gap needs before it goes on from its checkpoint."""
 
 
 class TooWide(ValueError):
@@ -43,6 +49,9 @@ class Order(Protocol):
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
         """A job gave them back; ``waiting``: somebody is there to take them."""
 
+    def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
+        """A waiting job ran in a gap for so long; ``done``: it waits no more."""
+
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
         """The waiting jobs, first served first."""
 
@@ -56,16 +65,25 @@ class Run:
 
     job: TraceJob
     start_s: int
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Starts and ends of a job that ran in gaps too; empty: it ran in one piece."""
+
+    @property
+    def served(self) -> tuple[tuple[int, int], ...]:
+        """Starts and ends of the work that was done, in order of time."""
+        return self.pieces or ((self.start_s, self.end_s),)
 
     @property
     def end_s(self) -> int:
         """First second in which its Gpus are free again."""
+        if self.pieces:
+            return self.pieces[-1][1]
         return self.start_s + self.job.duration_s
 
     @property
     def wait_s(self) -> int:
-        """Seconds between submission and start."""
-        return self.start_s - self.job.submit_s
+        """Seconds after the submission in which the job did not run."""
+        return self.end_s - self.job.submit_s - self.job.duration_s
 
 
 class Easy:
@@ -156,6 +174,7 @@ def replay(
     gpus: int,
     order: Order,
     progress: Callable[[float], None] | None = None,
+    pauses: Callable[[TraceJob], bool] | None = None,
 ) -> list[Run]:
     """Run a trace to its end; Runs in order of their start.
 
@@ -164,6 +183,7 @@ def replay(
         gpus: equal Gpus of one pool.
         progress: told now and then which part of the jobs was submitted, 0 to 1; what
             it raises ends the replay.
+        pauses: whether a job can be paused and so may run in gaps; None: no job can.
 
     Raises:
         TooWide: a job wants more than all of them.
@@ -171,15 +191,43 @@ def replay(
     wide = next((job for job in jobs if job.gpus > gpus), None)
     if wide is not None:
         raise TooWide(f"job {wide.job_id} wants {wide.gpus} GPUs, there are {gpus}")
-    return _Pool(gpus, order).run(jobs, progress)
+    return _Pool(gpus, order, pauses).run(jobs, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _GapRun:
+    """A waiting job that runs where nobody else does."""
+
+    job: TraceJob
+    since: int
+
+    def done_s(self, now: int) -> int:
+        """Seconds of its work that are done by an instant."""
+        return min(max(0, now - self.since - RESTART_SECONDS), self.job.duration_s)
+
+    @property
+    def end_s(self) -> int:
+        """When it is through, if nobody needs the Gpus before."""
+        return self.since + RESTART_SECONDS + self.job.duration_s
 
 
 class _Pool:
     """The Gpus, what runs on them and who waits."""
 
-    def __init__(self, gpus: int, order: Order) -> None:
+    def __init__(
+        self,
+        gpus: int,
+        order: Order,
+        pauses: Callable[[TraceJob], bool] | None = None,
+    ) -> None:
         self.free = gpus
+        """Not held by a started job; jobs in gaps may be on them."""
         self.order = order
+        self.pauses = pauses
+        self.in_gaps: list[_GapRun] = []
+        """In order of their start: the newest leaves first."""
+        self.pieces: dict[int, list[tuple[int, int]]] = {}
+        """When jobs ran in gaps, by number: starts and ends of the work done."""
         self.waiting: list[TraceJob] = []
         self.ends: list[tuple[int, int, TraceJob]] = []
         self.expected: list[tuple[int, int, int]] = []
@@ -190,13 +238,16 @@ class _Pool:
     ) -> list[Run]:
         """Go from event to event."""
         coming = events = 0
-        while coming < len(jobs) or self.ends:
+        while coming < len(jobs) or self.ends or self.in_gaps:
             events += 1
             if progress is not None and not events % TELL_EVENTS:
                 progress(coming / len(jobs))
             instants = [jobs[coming].submit_s] if coming < len(jobs) else []
             instants += [self.ends[0][0]] if self.ends else []
+            instants += [run.end_s for run in self.in_gaps]
             now = min(instants)
+            for run in [run for run in self.in_gaps if run.end_s == now]:
+                self._leave_gap(run, now)
             while self.ends and self.ends[0][0] == now:
                 self._end(heapq.heappop(self.ends)[2], now)
             while coming < len(jobs) and jobs[coming].submit_s == now:
@@ -205,7 +256,47 @@ class _Pool:
                 coming += 1
             if self.waiting and (self.free or self.order.keeps_plans):
                 self._look(now)
+                self._fill_gaps(now)
         return self.runs
+
+    def _idle(self) -> int:
+        """Gpus on which nothing runs."""
+        return self.free - sum(run.job.gpus for run in self.in_gaps)
+
+    def _fill_gaps(self, now: int) -> None:
+        """Let waiting jobs that can be paused run where nobody else does."""
+        idle = self._idle()
+        if self.pauses is None or not idle:
+            return
+        running = {run.job.number for run in self.in_gaps}
+        for job in self.order.queue(self.waiting, now):
+            if job.gpus <= idle and job.number not in running and self.pauses(job):
+                self.in_gaps.append(_GapRun(self._left(job), now))
+                idle -= job.gpus
+
+    def _leave_gap(self, run: _GapRun, now: int) -> None:
+        """Take a job off its gap; what it has done stays done."""
+        self.in_gaps.remove(run)
+        job, done = run.job, run.done_s(now)
+        if done:
+            start = run.since + RESTART_SECONDS
+            self.pieces.setdefault(job.number, []).append((start, start + done))
+        through = done == job.duration_s
+        if through:
+            place = next(
+                at for at, one in enumerate(self.waiting) if one.number == job.number
+            )
+            whole = self.waiting.pop(place)
+            pieces = tuple(self.pieces.get(job.number, [(now, now)]))
+            self.runs.append(Run(whole, pieces[0][0], pieces))
+        self.order.ran_in_gap(job, now - run.since, now, done=through)
+
+    def _left(self, job: TraceJob) -> TraceJob:
+        """Return a job with what is left of it after its gaps."""
+        if job.number not in self.pieces:
+            return job
+        done = sum(end - start for start, end in self.pieces[job.number])
+        return replace(job, duration_s=job.duration_s - done, req_s=job.req_s - done)
 
     def _look(self, now: int) -> None:
         """Start what may start, in the order's own order."""
@@ -234,24 +325,35 @@ class _Pool:
         """
         left = []
         for job in queue:
-            if job.gpus <= self.free and plan.fits_now(job.gpus, job.req_s):
-                plan.take(job.gpus, job.req_s)
+            seconds = self._left(job).req_s
+            if job.gpus <= self.free and plan.fits_now(job.gpus, seconds):
+                plan.take(job.gpus, seconds)
                 self._start(job, now)
                 continue
             left.append(job)
             if promises and isinstance(plan, Profile):
-                at = plan.earliest(job.gpus, job.req_s)
+                at = plan.earliest(job.gpus, seconds)
                 if self.order.plans(job, at, now):
-                    plan.hold(at, job.gpus, job.req_s)
+                    plan.hold(at, job.gpus, seconds)
                     promises -= 1
         return left
 
     def _start(self, job: TraceJob, now: int) -> None:
+        for run in [run for run in self.in_gaps if run.job.number == job.number]:
+            self._leave_gap(run, now)
+        while self._idle() < job.gpus:
+            self._leave_gap(self.in_gaps[-1], now)
+        left = self._left(job)
         self.free -= job.gpus
-        self.runs.append(Run(job, now))
-        heapq.heappush(self.ends, (now + job.duration_s, job.number, job))
-        insort(self.expected, (now + job.req_s, job.number, job.gpus))
-        self.order.started(job, now)
+        pieces = self.pieces.get(job.number)
+        if pieces is None:
+            self.runs.append(Run(job, now))
+        else:
+            last = (now, now + left.duration_s)
+            self.runs.append(Run(job, pieces[0][0], (*pieces, last)))
+        heapq.heappush(self.ends, (now + left.duration_s, job.number, left))
+        insort(self.expected, (now + left.req_s, job.number, job.gpus))
+        self.order.started(left, now)
 
     def _end(self, job: TraceJob, now: int) -> None:
         self.free += job.gpus

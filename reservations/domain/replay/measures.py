@@ -118,7 +118,7 @@ def load_by_day(runs: Sequence[Run], *, days: int) -> list[DayLoad]:
     for run in runs:
         for sums, start, end in (
             (waited, run.job.submit_s, run.start_s),
-            (used, run.start_s, run.end_s),
+            *((used, *piece) for piece in run.served),
         ):
             for day in range(start // DAY_SECONDS, days):
                 low, high = day * DAY_SECONDS, (day + 1) * DAY_SECONDS
@@ -136,7 +136,9 @@ def _slowdown(run: Run) -> float:
 def _used(runs: Sequence[Run], span_s: int) -> int:
     """GPU-seconds within the span."""
     return sum(
-        run.job.gpus * max(0, min(run.end_s, span_s) - run.start_s) for run in runs
+        run.job.gpus * max(0, min(end, span_s) - start)
+        for run in runs
+        for start, end in run.served
     )
 
 
@@ -165,8 +167,12 @@ def fairness(runs: Sequence[Run], *, gpus: int, days: int) -> Fairness:
         for run in runs
         for event in (
             (run.job.submit_s, 1, run.job.gpus, 0, run.job.member),
-            (run.start_s, 2, 0, run.job.gpus, run.job.member),
-            (run.end_s, 0, -run.job.gpus, -run.job.gpus, run.job.member),
+            (run.end_s, 0, -run.job.gpus, 0, run.job.member),
+            *(
+                (at, kind, 0, change * run.job.gpus, run.job.member)
+                for start, end in run.served
+                for at, kind, change in ((start, 2, 1), (end, 0, -1))
+            ),
         )
     )
     found: list[Fairness] = []

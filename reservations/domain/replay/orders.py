@@ -98,6 +98,9 @@ class Fifo:
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
         """Nothing to remember."""
 
+    def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
+        """Nothing to remember."""
+
     def queue(self, jobs: Sequence[TraceJob], now: int) -> Sequence[TraceJob]:
         """As they came."""
         return jobs
@@ -191,6 +194,11 @@ class FairTree(Fifo):
         pk = self.member_pk[job.member]
         self.committed[pk] -= job.gpus * job.req_s
         self.charged[pk] += self.price(job, waiting=waiting) * self.weight(now)
+
+    def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
+        """Charge what was held in a gap, as flex that was not booked."""
+        pk = self.member_pk[job.member]
+        self.charged[pk] += job.gpus * seconds * self.weight(now)
 
     def price(self, job: TraceJob, *, waiting: bool) -> int:
         """GPU-seconds to pay for a job that ended."""
@@ -307,6 +315,13 @@ class FirmFlex(FairTree):
         """Give the rest of its cost back."""
         super().ended(job, now, waiting=waiting)
         self._hold(job, now - job.duration_s, now)
+
+    def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
+        """Charge it; a job that is through asks for no quota any more."""
+        super().ran_in_gap(job, seconds, now, done=done)
+        if done:
+            for place in self.ceilings.binding[self.member_pk[job.member]]:
+                self.spends[place].pop(job.number, None)
 
     def _hold(self, job: TraceJob, start: int, end: int) -> None:
         if job.number not in self.firm:

@@ -3,11 +3,12 @@
 import gzip
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
+from zlib import crc32
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -60,6 +61,11 @@ class Command(BaseCommand):
             help="GPU-hours of firm time per member in any 7 days "
             "(default: an equal part of half of what there is)",
         )  # fmt: skip
+        parser.add_argument(
+            "--gaps", type=float, default=0.0, metavar="PERCENT",
+            help="percent of the jobs, drawn by a hash of their job_id, that save when "
+            "told to leave and so may run on GPUs held for others (default: 0)",
+        )  # fmt: skip
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -94,6 +100,8 @@ class Command(BaseCommand):
         """The figures, and the CPU seconds of the replay itself."""
         if options["gpus"] < 1:
             raise TraceInvalid(f"--gpus is {options['gpus']}: at least one is needed")
+        if not 0 <= options["gaps"] <= 100:
+            raise TraceInvalid(f"--gaps is {options['gaps']:g}: 0 to 100 percent")
         policy, quota = Policy(), None
         if options["half_life"] is not None:
             seconds = _seconds("--half-life", options["half_life"])
@@ -111,9 +119,19 @@ class Command(BaseCommand):
             policy=policy,
             quota_gpu_seconds=quota,
         )
-        runs = replay(jobs, gpus=options["gpus"], order=order)
+        runs = replay(
+            jobs,
+            gpus=options["gpus"],
+            order=order,
+            pauses=_drawn(options["gaps"]) if options["gaps"] else None,
+        )
         took = time.process_time() - began
         return measure(runs, gpus=options["gpus"]), took
+
+
+def _drawn(percent: float) -> Callable[[TraceJob], bool]:
+    """Return what says of a job whether it is among so many percent of all."""
+    return lambda job: crc32(job.job_id.encode()) < percent / 100 * 2**32
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Replaying traces: exact small cases, promises kept, and the recorded anchors."""
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -339,3 +340,71 @@ class TestPhillyWeek:
         assert found.utilization >= 0.905
         assert found.unserved_entitlement <= 0.106
         assert found.jain_tree >= 0.837
+
+
+class TestGaps:
+    """Jobs that can be paused run on GPUs that are held for a planned start."""
+
+    def test_a_job_runs_in_the_gap_of_a_planned_start_and_goes_on_behind_it(self):
+        jobs = [
+            job(0, 0, 3, 1000),
+            job(1, 0, 4, 500),  # holds the fourth GPU from 1000 on
+            job(2, 0, 1, 2000, user="bob"),  # would push it back
+        ]
+        runs = {
+            run.job.number: run
+            for run in replay(
+                jobs,
+                gpus=4,
+                order=order_of("easy", jobs, gpus=4, policy=Policy()),
+                pauses=lambda one: one.number == 2,
+            )
+        }
+        assert runs[1].start_s == 1000, "nobody was pushed back"
+        # A minute to start, 940 s of work, a pause of 500 s, then the rest.
+        assert runs[2].pieces == ((60, 1000), (1500, 2560))
+        assert runs[2].job == jobs[2]
+        assert runs[2].wait_s == 560
+        assert measure(list(runs.values()), gpus=4).jobs == 3
+
+    def test_what_cannot_be_paused_waits_as_before(self):
+        jobs = [job(0, 0, 3, 100), job(1, 0, 4, 50), job(2, 0, 1, 200, user="bob")]
+        order = order_of("easy", jobs, gpus=4, policy=Policy())
+        runs = replay(jobs, gpus=4, order=order, pauses=lambda one: False)
+        assert {run.job.number: run.start_s for run in runs} == {0: 0, 1: 100, 2: 150}
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 3000), st.integers(1, 4), st.integers(0, 2000),
+                st.integers(0, 2000), st.booleans(),
+            ),
+            min_size=1, max_size=25,
+        ),
+        st.sampled_from(NAMES),
+    )  # fmt: skip
+    @settings(max_examples=100, deadline=None)
+    def test_all_work_is_done_once_and_never_on_more_gpus_than_there_are(
+        self, drawn, name
+    ):
+        jobs = sorted(
+            (
+                job(n, at, gpus, ran, req_s=max(1, ran + more), user="ab"[odd])
+                for n, (at, gpus, ran, more, odd) in enumerate(drawn)
+            ),
+            key=lambda one: (one.submit_s, one.number),
+        )
+        order = order_of(name, jobs, gpus=4, policy=Policy())
+        runs = replay(jobs, gpus=4, order=order, pauses=lambda one: one.number % 2)
+        assert sorted(run.job.number for run in runs) == list(range(len(jobs)))
+        events = []
+        for run in runs:
+            assert sum(e - s for s, e in run.served) == run.job.duration_s
+            assert run.served[0][0] >= run.job.submit_s
+            assert all(a[1] <= b[0] for a, b in pairwise(run.served))
+            events += [(s, run.job.gpus) for s, e in run.served if e > s]
+            events += [(e, -run.job.gpus) for s, e in run.served if e > s]
+        held = 0
+        for _at, change in sorted(events):
+            held += change
+            assert held <= 4
