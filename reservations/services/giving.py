@@ -97,6 +97,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             _check_undo(row, now=at)
             _check_again(row, locked, allocations, now=at, policy=policy)
             books.hold_again(row, gpu_ids, Window(row.start, row.end))
+            assert row.cancelled_at is not None
             row.early_returns.filter(returned_at=row.cancelled_at).delete()
             Reservation.objects.move(
                 row.pk, old=State.CANCELLED, new=State.CONFIRMED, cancelled_at=None

@@ -244,10 +244,12 @@ class _Pool:
                 progress(coming / len(jobs))
             instants = [jobs[coming].submit_s] if coming < len(jobs) else []
             instants += [self.ends[0][0]] if self.ends else []
-            instants += [run.end_s for run in self.in_gaps]
+            if self.in_gaps:
+                instants += [run.end_s for run in self.in_gaps]
             now = min(instants)
-            for run in [run for run in self.in_gaps if run.end_s == now]:
-                self._leave_gap(run, now)
+            if self.in_gaps:
+                for run in [run for run in self.in_gaps if run.end_s == now]:
+                    self._leave_gap(run, now)
             while self.ends and self.ends[0][0] == now:
                 self._end(heapq.heappop(self.ends)[2], now)
             while coming < len(jobs) and jobs[coming].submit_s == now:
@@ -256,21 +258,22 @@ class _Pool:
                 coming += 1
             if self.waiting and (self.free or self.order.keeps_plans):
                 self._look(now)
-                self._fill_gaps(now)
+                if self.pauses is not None:
+                    self._fill_gaps(self.pauses, now)
         return self.runs
 
     def _idle(self) -> int:
         """Gpus on which nothing runs."""
         return self.free - sum(run.job.gpus for run in self.in_gaps)
 
-    def _fill_gaps(self, now: int) -> None:
+    def _fill_gaps(self, pauses: Callable[[TraceJob], bool], now: int) -> None:
         """Let waiting jobs that can be paused run where nobody else does."""
         idle = self._idle()
-        if self.pauses is None or not idle:
+        if not idle:
             return
         running = {run.job.number for run in self.in_gaps}
         for job in self.order.queue(self.waiting, now):
-            if job.gpus <= idle and job.number not in running and self.pauses(job):
+            if job.gpus <= idle and job.number not in running and pauses(job):
                 self.in_gaps.append(_GapRun(self._left(job), now))
                 idle -= job.gpus
 
@@ -325,7 +328,7 @@ class _Pool:
         """
         left = []
         for job in queue:
-            seconds = self._left(job).req_s
+            seconds = self._left(job).req_s if self.pieces else job.req_s
             if job.gpus <= self.free and plan.fits_now(job.gpus, seconds):
                 plan.take(job.gpus, seconds)
                 self._start(job, now)
@@ -339,21 +342,26 @@ class _Pool:
         return left
 
     def _start(self, job: TraceJob, now: int) -> None:
+        if self.in_gaps:
+            self._clear_gaps(job, now)
+        left = job
+        self.free -= job.gpus
+        if job.number in self.pieces:
+            left, pieces = self._left(job), self.pieces[job.number]
+            last = (now, now + left.duration_s)
+            self.runs.append(Run(job, pieces[0][0], (*pieces, last)))
+        else:
+            self.runs.append(Run(job, now))
+        heapq.heappush(self.ends, (now + left.duration_s, job.number, left))
+        insort(self.expected, (now + left.req_s, job.number, job.gpus))
+        self.order.started(left, now)
+
+    def _clear_gaps(self, job: TraceJob, now: int) -> None:
+        """Take a job off its gap, and the newest off theirs until it has room."""
         for run in [run for run in self.in_gaps if run.job.number == job.number]:
             self._leave_gap(run, now)
         while self._idle() < job.gpus:
             self._leave_gap(self.in_gaps[-1], now)
-        left = self._left(job)
-        self.free -= job.gpus
-        pieces = self.pieces.get(job.number)
-        if pieces is None:
-            self.runs.append(Run(job, now))
-        else:
-            last = (now, now + left.duration_s)
-            self.runs.append(Run(job, pieces[0][0], (*pieces, last)))
-        heapq.heappush(self.ends, (now + left.duration_s, job.number, left))
-        insort(self.expected, (now + left.req_s, job.number, job.gpus))
-        self.order.started(left, now)
 
     def _end(self, job: TraceJob, now: int) -> None:
         self.free += job.gpus
