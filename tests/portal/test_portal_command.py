@@ -4,7 +4,9 @@ No database fixture: these portals have folders and SQLite files of their own,
 so the module runs once and not once per database.
 """
 
+import contextlib
 import os
+import re
 import signal
 import socket
 import time
@@ -142,6 +144,30 @@ def test_a_taken_port_is_one_line_and_status_two(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
     assert f"port {port}: Address already in use" in done.stderr
     assert not (tmp_path / "db.sqlite3").exists()
+
+
+def test_a_taken_port_names_one_that_is_free(tmp_path):
+    """The next one may be taken as well."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            one, other = (stack.enter_context(socket.socket()) for _ in range(2))
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            break
+        one.listen()
+        other.listen()
+        done = manage(tmp_path, "portal", "--port", str(port))
+        advice = re.search(r"port (\d+) is free: make run PORT=(\d+)", done.stderr)
+        assert advice is not None, done.stderr
+        assert advice[1] == advice[2]
+        assert int(advice[1]) > port + 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", int(advice[1])))
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_broker_that_does_not_answer_is_one_line(tmp_path):

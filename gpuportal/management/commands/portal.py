@@ -23,6 +23,8 @@ from gpuportal.supervisor import AlreadyRunning, Supervisor, take_lock
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
 
+# How many ports after a taken one are looked at for the advice; the last one of TCP.
+PORTS_TRIED, MOST_PORT = 50, 65_535
 DISK_NEEDED_BYTES = 200 * 2**20
 BROKER_SECONDS = 10.0
 SLOW_START_SECONDS = 60.0
@@ -114,10 +116,11 @@ class Command(BaseCommand):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except (OSError, OverflowError) as error:
+            free = _free_port(bind, port)
+            hint = f"; port {free} is free: make run PORT={free}" if free else ""
             raise CommandError(
                 f"cannot serve on {bind} port {port}: "
-                f"{getattr(error, 'strerror', None) or error}; "
-                "choose another with: make run PORT=8011",
+                f"{getattr(error, 'strerror', None) or error}{hint}",
                 returncode=2,
             ) from None
         listener.listen(512)
@@ -262,6 +265,22 @@ class Command(BaseCommand):
         elif logins.exists():
             self.say(f"logins: {logins}")
         self.say(f"GPU Portal is ready: {address}   (stop with Ctrl-C)")
+
+
+def _free_port(bind: str, taken: int) -> int | None:
+    """Return the next port that can be bound; None: no port would help."""
+    for port in range(taken + 1, min(taken + PORTS_TRIED, MOST_PORT) + 1):
+        try:
+            family, kind, number, _, address = socket.getaddrinfo(
+                bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            with socket.socket(family, kind, number) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError:
+            continue
+        return port
+    return None
 
 
 def _shown(bind: str) -> str:
