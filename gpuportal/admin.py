@@ -6,11 +6,16 @@ here, where both floors may be seen.
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 
 import telemetry.admin  # noqa: F401  registers what is dressed below
 from reservations.admin import AuditedActs, AuditedAdmin, ReasonForm
+from reservations.models import User
+from reservations.services.retired import retire_node
+from telemetry.domain.errors import TelemetryError
 from telemetry.models import (
     Alert,
     Gpu,
@@ -21,12 +26,30 @@ from telemetry.models import (
     XidCount,
 )
 
+
+@admin.action(description="Retire (nothing may be booked on it)")
+def retire(page: Any, request: HttpRequest, chosen: QuerySet[Node]) -> None:
+    """Take nodes out for good; those that are booked stay, and it says so."""
+    actor = request.user
+    assert isinstance(actor, User)
+    for node in chosen:
+        try:
+            retire_node(name=node.name, actor=actor, reason="", now=timezone.now())
+        except TelemetryError as error:
+            page.message_user(request, str(error), messages.ERROR)
+        else:
+            page.message_user(request, f"{node.name} is retired. Its history stays.")
+
+
 for _model in (Node, Gpu, Pool, Alert, XidCount, Response):
     _plain = type(admin.site.get_model_admin(_model))
     admin.site.unregister(_model)
     admin.site.register(
         _model, type(f"Audited{_plain.__name__}", (AuditedActs, _plain), {})
     )
+
+_NodeAdmin: Any = admin.site.get_model_admin(Node)
+_NodeAdmin.actions = [*_NodeAdmin.actions, retire]
 
 _PolicyAdmin: Any = type(admin.site.get_model_admin(TelemetryPolicy))
 admin.site.unregister(TelemetryPolicy)

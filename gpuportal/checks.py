@@ -140,4 +140,9 @@ def database_is_migrated(
 
 
 def _names(**which: object) -> Any:
-    return Node.objects.filter(**which).order_by("name").values_list("name", flat=True)
+    return (
+        Node.objects.in_service()
+        .filter(**which)
+        .order_by("name")
+        .values_list("name", flat=True)
+    )

@@ -99,7 +99,9 @@ class Site:
     @cached_property
     def nodes(self) -> list[tuple[str, bool, str]]:
         """(name, simulated, isolation) of every Node."""
-        return list(Node.objects.values_list("name", "simulated", "isolation"))
+        return list(
+            Node.objects.in_service().values_list("name", "simulated", "isolation")
+        )
 
     @cached_property
     def simulated(self) -> bool:

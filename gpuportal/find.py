@@ -87,7 +87,7 @@ def _pages(query: str) -> Iterator[Hit]:
 
 
 def _nodes(query: str) -> Iterator[Hit]:
-    for node in Node.objects.filter(name__icontains=query)[:PER_KIND]:
+    for node in Node.objects.in_service().filter(name__icontains=query)[:PER_KIND]:
         url = f"{reverse('board')}?q={node.name}"
         yield Hit("node", node.name, "node", url)
 

@@ -77,7 +77,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 def figures(now: datetime) -> list[tuple[str, str, str]]:
     """Return (label, figure, address) of the lab as it is now."""
-    nodes = Node.objects.count()
+    nodes = Node.objects.in_service().count()
     people = User.objects.filter(is_active=True).count()
     running = Reservation.objects.live().filter(start__lte=now, end__gt=now).count()
     ahead = Reservation.objects.live().filter(start__gt=now).count()
@@ -119,7 +119,9 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
 
 def _machines(now: datetime) -> Iterator[Need]:
     """Nodes that do not report, late live data, Gpus that are lost or missing."""
-    nodes = list(Node.objects.values_list("name", "last_seen_at", "maintenance"))
+    nodes = list(
+        Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
+    )
     limit = now - timedelta(seconds=SILENT_SECONDS)
     silent = [
         name

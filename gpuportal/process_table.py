@@ -237,7 +237,8 @@ def nodes_here(choice: str) -> Sequence[NodeProcess]:
         return []
     simulated = {
         name: NodeProcess(name, simulated=True)
-        for name in Node.objects.filter(simulated=True)
+        for name in Node.objects.in_service()
+        .filter(simulated=True)
         .order_by("name")
         .values_list("name", flat=True)
     }

@@ -45,7 +45,7 @@ class SignIn(LoginView):
 def board(request: HttpRequest) -> HttpResponse:
     """Every Gpu of every Node, live. The figures come over the websocket."""
     counts = Counter(Gpu.objects.shown().values_list("node__name", flat=True))
-    names = list(Node.objects.values_list("name", flat=True))
+    names = list(Node.objects.in_service().values_list("name", flat=True))
     page = {
         "nodes": [(name, range(counts[name])) for name in names if counts[name]],
         "node_names": names,

@@ -89,16 +89,18 @@ class NodeAdmin(FactsAdmin):
         "name",
         "simulated",
         "maintenance",
+        "retired",
         "isolation",
         "driver_version",
         "last_seen_at",
     ]
-    list_filter = ["simulated", "maintenance", "isolation"]
+    list_filter = ["simulated", "maintenance", "retired", "isolation"]
     search_fields = ["name"]
     actions = [begin_maintenance, end_maintenance]
     readonly_fields = [
         "name",
         "simulated",
+        "retired",
         "isolation",
         "driver_version",
         "cuda_version",

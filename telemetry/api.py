@@ -33,7 +33,9 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
                 "cuda_version": node.cuda_version,
                 "last_seen_at": node.last_seen_at,
             }
-            for node in Node.objects.annotate(present_gpus=present).order_by("name")
+            for node in Node.objects.in_service()
+            .annotate(present_gpus=present)
+            .order_by("name")
         ]
     }
 

@@ -57,7 +57,7 @@ EMPTY_CLUSTER = ClusterSnapshot((), (), {}, 0, b"", {})
 
 def load_cluster() -> ClusterSnapshot:
     """Read the cluster: three queries."""
-    nodes = list(Node.objects.order_by("name"))
+    nodes = list(Node.objects.in_service().order_by("name"))
     by_pk = {node.pk: node for node in nodes}
     rows = [
         (gpu, by_pk[gpu.node_id])

@@ -92,7 +92,7 @@ class ClosureForm(PlainForm):
         choices=Closure.Scope.choices,
         widget=forms.Select(attrs={"class": "select"}),
     )
-    node = _select(Node.objects.all(), "Node", "choose a node")
+    node = _select(Node.objects.in_service(), "Node", "choose a node")
     pool = _select(Pool.objects.all(), "Pool", "choose a pool")
     gpus = KeysField(
         queryset=Gpu.objects.shown().select_related("node", "pool"),

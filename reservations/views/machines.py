@@ -61,7 +61,7 @@ def _list(request: HttpRequest, form: ActForm, *, status: int = 200) -> HttpResp
         "gpus": page,
         "rows": rows,
         "form": form,
-        "nodes": Node.objects.order_by("name"),
+        "nodes": Node.objects.in_service().order_by("name"),
         "pools": Pool.objects.all(),
         "acts": ACTS.items(),
         "query": urlencode(query),

@@ -67,6 +67,22 @@ class NodeUnknown(TelemetryError):
         super().__init__(f"no node is enrolled under the name {node}")
 
 
+class NodeHeld(TelemetryError):
+    """A node cannot be retired while its Gpus are booked."""
+
+    code = "node_held"
+
+    def __init__(self, *, node: str, reservations: list[int]) -> None:
+        self.node = node
+        self.reservations = reservations
+        shown = ", ".join(str(number) for number in reservations[:10])
+        more = ", ..." if len(reservations) > 10 else ""
+        super().__init__(
+            f"{node} is still booked (reservations {shown}{more}). End or move them "
+            "first."
+        )
+
+
 class NodeExists(TelemetryError):
     """A node of that name is enrolled already; its token still holds."""
 

@@ -9,6 +9,14 @@ from django.db import models
 from django.utils import timezone
 
 
+class NodeQuerySet(models.QuerySet["Node"]):
+    """Reads of Nodes."""
+
+    def in_service(self) -> "NodeQuerySet":
+        """Nodes that are not taken out for good."""
+        return self.filter(retired=False)
+
+
 class Node(models.Model):
     """A machine with Gpus that runs a node worker."""
 
@@ -35,6 +43,11 @@ class Node(models.Model):
     draining = models.BooleanField(
         default=False,
         help_text="No new bookings on its GPUs; what is booked and what runs stays.",
+    )
+    retired = models.BooleanField(
+        default=False,
+        help_text="Taken out for good: not shown, not booked, its token is void. Its "
+        "history stays.",
     )
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
@@ -93,6 +106,8 @@ class Node(models.Model):
     )
     channel_detail = models.CharField(max_length=200, blank=True, editable=False)
 
+    objects = NodeQuerySet.as_manager()
+
     class Meta:
         ordering = ["name"]
 
@@ -111,8 +126,9 @@ class Node(models.Model):
         return token
 
     def accepts(self, token: str) -> bool:
-        """Say whether this is the node's token, in constant time."""
-        return hmac.compare_digest(self.token_hash, self.hash_token(token))
+        """Say whether this is the token of a node in service, in constant time."""
+        same = hmac.compare_digest(self.token_hash, self.hash_token(token))
+        return same and not self.retired
 
 
 class Pool(models.Model):

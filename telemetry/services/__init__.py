@@ -30,6 +30,7 @@ from telemetry.services.nodes import (
     mark_seen,
     record_channel,
     renew_token,
+    retire_node,
     set_lost,
 )
 from telemetry.services.policy import set_policy
@@ -79,6 +80,7 @@ __all__ = [
     "record_roster",
     "renew_token",
     "retire",
+    "retire_node",
     "roll_account_hours",
     "roll_hours",
     "set_gpus",

@@ -37,6 +37,8 @@ def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str
 def renew_token(*, name: str) -> tuple[Node, str]:
     """Give a node a new token; the old one is void at once.
 
+    A node that was retired comes back, with its Gpus.
+
     Raises:
         NodeUnknown: no such node.
     """
@@ -44,8 +46,20 @@ def renew_token(*, name: str) -> tuple[Node, str]:
     if node is None:
         raise NodeUnknown(node=name)
     token = node.new_token()
-    node.save(update_fields=["token_hash"])
+    if node.retired:
+        Gpu.objects.filter(node=node, replaced_by=None).update(retired=False)
+    node.retired = False
+    node.save(update_fields=["token_hash", "retired"])
     return node, token
+
+
+def retire_node(*, node_id: int) -> int:
+    """Take a Node and its Gpus out for good; how many Gpus that were.
+
+    Inside the caller's transaction. Rows stay: they carry what was booked and measured.
+    """
+    Node.objects.filter(pk=node_id).update(retired=True)
+    return Gpu.objects.filter(node_id=node_id, retired=False).update(retired=True)
 
 
 @transaction.atomic(durable=True)

@@ -68,7 +68,7 @@ def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
         RosterRefused: simulated Gpus where none are allowed, or of a node that
             was not enrolled as simulated; real ones of a simulated node.
     """
-    node = Node.objects.select_for_update().filter(name=info.node).first()
+    node = Node.objects.in_service().select_for_update().filter(name=info.node).first()
     if node is None:
         raise NodeUnknown(node=info.node)
     _check_backend(node, info)

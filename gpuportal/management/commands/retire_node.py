@@ -1,0 +1,34 @@
+"""`manage.py retire_node NAME`: a machine that will not come back."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from reservations.services.retired import retire_node
+from telemetry.domain.errors import TelemetryError
+
+
+class Command(BaseCommand):
+    """Takes a node off the board; its history stays."""
+
+    help = (
+        "Retire a node: it leaves the board and the calendar, its token ends, its "
+        "history stays. enroll_node --renew brings it back."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name, and why."""
+        parser.add_argument("name", help="an enrolled node")
+        parser.add_argument("--reason", default="", help="for the audit log")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Retire it; one line on failure."""
+        name = options["name"]
+        try:
+            count = retire_node(
+                name=name, actor=None, reason=options["reason"], now=timezone.now()
+            )
+        except TelemetryError as error:
+            raise CommandError(str(error), returncode=2) from error
+        self.stdout.write(f"{name} is retired, with {count} GPUs. Its history stays.")
