@@ -183,7 +183,7 @@ def test_only_developers_get_development_packages(with_venv, bare):
     ],
 )
 def test_a_failing_npm_is_explained_by_its_cause(with_venv, bare, said, shown):
-    log = "npm error A complete log of this run can be found in: /root/.npm/_logs"
+    log = "npm error A complete log of this run can be found in: /var/log/npm"
     fake(bare, "npm", f'echo "{said}"; echo "{log}"; exit 1')
     line = one_line(set_up(with_venv, bare, "setup"))
     assert shown in line
@@ -219,7 +219,12 @@ def test_a_running_portal_is_not_installed_over(checkout, bare):
 def test_the_script_is_plain_posix_shell():
     for name in (
         *("deploy/setup.sh", "deploy/lock.sh", "deploy/acl.sh", ".ci/run"),
-        *("deploy/gpuportal-manage", "deploy/rehearse"),
+        *(
+            "deploy/gpuportal-manage",
+            "deploy/certificate",
+            "deploy/enroll",
+            "deploy/join",
+        ),
     ):
         path = ROOT / name
         assert path.read_text().startswith("#!/bin/sh\n")

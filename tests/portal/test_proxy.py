@@ -106,7 +106,7 @@ def configured(tmp_path) -> Proxy:
         ("    listen [::]:80;\n", ""),
         ("    listen [::]:443 ssl http2;\n", ""),
         ("127.0.0.1:8010", f"127.0.0.1:{proxy.portal}"),
-        (f"/etc/letsencrypt/live/{HOST}", str(tmp_path)),
+        ("/etc/gpuportal/tls", str(tmp_path)),
         ("/opt/gpuportal", str(ROOT)),
     ):
         assert shipped in text, shipped

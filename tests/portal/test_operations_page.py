@@ -1,0 +1,107 @@
+"""The commands of docs/operations.md are right. deploy/rehearse runs them."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+import pytest
+from django.core.management import get_commands
+
+from tests.house.walk import ROOT
+
+pytestmark = pytest.mark.pure
+
+
+def load_rehearsal():
+    loader = SourceFileLoader("rehearse", str(ROOT / "deploy" / "rehearse"))
+    spec = spec_from_loader("rehearse", loader)
+    assert spec is not None
+    module = sys.modules["rehearse"] = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+rehearse = load_rehearsal()
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+BLOCKS = rehearse.blocks(PAGE)
+
+
+def run(name: str, cwd, **environ: str) -> None:
+    subprocess.run(
+        ["sh", "-eu"],
+        input=BLOCKS[name],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], **environ},
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_block_is_plain_shell(name):
+    subprocess.run(["sh", "-n"], input=BLOCKS[name], text=True, check=True)
+
+
+def test_the_rehearsal_runs_every_block_or_says_why_not():
+    script = (ROOT / "deploy" / "rehearse").read_text()
+    for name in BLOCKS:
+        assert script.count(f'"{name}"'), name
+
+
+def test_every_file_and_command_that_the_page_names_is_there():
+    for path in re.findall(r"(?:/opt/gpuportal/|\b)(deploy/[\w./-]*\w)", PAGE):
+        assert (ROOT / path).exists(), path
+    commands = get_commands()
+    for name in re.findall(r"(?:gpuportal-manage|manage\.py) (\w+)", PAGE):
+        assert name in commands, name
+
+
+def test_a_backup_of_sqlite_holds_what_was_written_last(tmp_path):
+    """In write-ahead mode the file itself may lack nearly everything."""
+    (tmp_path / "var" / "media").mkdir(parents=True)
+    (tmp_path / "var" / "media" / "log").write_text("step 1")
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    database = tmp_path / "var" / "db.sqlite3"
+    live = sqlite3.connect(database)
+    live.execute("PRAGMA journal_mode=WAL")
+    live.execute("PRAGMA wal_autocheckpoint=0")
+    live.execute("CREATE TABLE booking (number)")
+    live.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(50):
+        live.execute("INSERT INTO booking VALUES (?)", (number,))
+        live.commit()
+    run("sqlite-backup", tmp_path, BACKUP=str(backup))
+    # What is written afterwards is gone with a restore, in the -wal file too.
+    live.execute("INSERT INTO booking VALUES (50)")
+    live.commit()
+    (tmp_path / "var" / "media" / "log").write_text("of later")
+    run("sqlite-restore", tmp_path, BACKUP=str(backup))
+    live.close()
+
+    with sqlite3.connect(database) as restored:
+        assert restored.execute("SELECT count(*) FROM booking").fetchone() == (50,)
+    assert (tmp_path / "var" / "media" / "log").read_text() == "step 1"
+
+
+def test_a_rehearsal_counts_what_a_person_pastes():
+    script = "# words\na \\\n  b\npsql <<END\nSELECT 1;\nEND\n\nc\n"
+    assert rehearse.count_commands(script) == 3
+    with pytest.raises(rehearse.Failed, match="same name: x"):
+        rehearse.blocks("```sh x\n```\n```sh x\n```\n")
+
+
+def test_a_machine_that_cannot_rehearse_says_so_and_goes_on(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "deploy" / "rehearse"), "--folder", str(tmp_path)],
+        env={"PATH": f"{tmp_path}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "skipped: the walk through the page, because " in done.stdout
