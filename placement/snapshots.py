@@ -12,6 +12,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
+from placement.services.offering import clock_words
 from reservations.models import Reservation
 from telemetry.domain.units import format_duration
 
@@ -29,6 +30,7 @@ def job_facts(job: Job) -> dict[str, object]:
         "recipe": job.recipe,
         "state": job.state,
         "reason": job.reason,
+        "waits": waits_words(job),
         "owner": job.owner.username,
         "node": job.node.name,
         "attempt": job.attempt,
@@ -48,6 +50,17 @@ def job_facts(job: Job) -> dict[str, object]:
         },
         "steps": [{**step, "at": iso(step["at"])} for step in job_steps(job)],  # type: ignore[arg-type]
     }
+
+
+def waits_words(job: Job) -> str:
+    """Return what a queued Job waits for; "" of one that waits for nothing."""
+    if job.state != JobState.QUEUED:
+        return ""
+    reservation = job.reservation
+    if reservation.start > timezone.now():
+        start = clock_words(reservation.start)
+        return f"waits for reservation {reservation.pk}, which begins {start}"
+    return job.reason or "waits for the portal to start it, within a few seconds"
 
 
 def job_parts(job: Job) -> list[dict[str, object]]:

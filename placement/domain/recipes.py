@@ -170,7 +170,7 @@ TINY_TRANSFORMER = Recipe(
 BURN_IN = Recipe(
     name="burn-in",
     title="Burn-in",
-    about="Counts and prints progress in plain Python: checks that jobs run at all.",
+    about="Counts and prints its progress. Use it to check that jobs run.",
     settings=(
         Setting("seconds", float, 60.0, least=0, most=7 * 86_400, help="how long"),
         Setting(
@@ -185,8 +185,7 @@ OWN_MODEL = Recipe(
     name="own-model",
     title="A model of your own",
     about=(
-        "Trains a torch module of yours on a data set of yours, neither changed: on "
-        "one GPU, in copies, or with its state shared out by a plan."
+        "Trains your own PyTorch module and data set, unchanged, on one or more GPUs."
     ),
     settings=(
         Setting(
@@ -222,7 +221,7 @@ OWN_MODEL = Recipe(
 SERVE = Recipe(
     name="serve-onnx",
     title="Served models",
-    about="Answers requests for ONNX models under deadlines, one run at a time.",
+    about="Answers requests for ONNX models within deadlines.",
     settings=(
         Setting("threads", int, 1, least=1, most=64, help="where the CPU computes"),
         Setting(
@@ -253,12 +252,13 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
     """
     recipe = KNOWN_RECIPES.get(name)
     if recipe is None:
+        there = ", ".join(RECIPES)
         raise LaunchInvalid(
-            {"recipe": f"'{name[:40]}' is none; there are {', '.join(RECIPES)}"}
+            {"recipe": f"there is no '{name[:40]}'. Choose one of: {there}"}
         )
     known = {setting.name: setting for setting in recipe.settings}
     problems = {
-        f"recipe_settings.{str(key)[:40]}": "is no setting of this recipe"
+        f"recipe_settings.{str(key)[:40]}": "this recipe has no such setting"
         for key in given
         if key not in known
     }
@@ -362,10 +362,21 @@ def _checked(setting: Setting, value: object) -> int | float | str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")
     if not setting.least <= value <= setting.most:  # false for NaN
-        raise ValueError(f"must be {setting.least:g} to {setting.most:g}")
+        raise ValueError(f"must be {_figure(setting.least)} to {_figure(setting.most)}")
     if setting.kind is int and value != int(value):
         raise ValueError("must be a whole number")
     return setting.kind(value)  # type: ignore[no-any-return]
+
+
+def _figure(bound: float) -> str:
+    """Return a bound as people write it.
+
+    >>> _figure(10_000_000), _figure(1e-7), _figure(0.5)
+    ('10,000,000', '0.0000001', '0.5')
+    """
+    if bound == int(bound):
+        return f"{int(bound):,}"
+    return f"{bound:.12f}".rstrip("0")
 
 
 def _text(setting: Setting, value: object) -> str:

@@ -83,7 +83,7 @@ class ScriptsNotAllowed(JobRefusal):
     def text(self, zone: tzinfo = UTC) -> str:
         return (
             f"Jobs on {self.node} are not isolated: {self.why}. Only ready recipes "
-            "run there. The operator can change that."
+            "run there. Ask the lab admin to change that."
         )
 
 

@@ -13,6 +13,7 @@ from django.db.models import Q
 
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobPart
+from placement.services.offering import clock_words
 from reservations.services.unclean import FOREIGN_RULES
 from telemetry.models import Alert, Gpu
 
@@ -41,10 +42,10 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(waits=_too_few(job, len(held)))
     ahead = _ahead(job)
     if ahead is not None:
-        return Turn(waits=f"waits for its turn behind job #{ahead}")
+        return Turn(waits=f"waits for job {ahead}, which was launched before it")
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
-        return Turn(waits=_waits_for(before.pk))
+        return Turn(waits=_waits_for(before))
     taken = _taken(job, set(held.values()))
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
     strangers = _strangers(wanted)
@@ -54,8 +55,12 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(tuple(free[:count]))
     if not strangers.keys() <= taken.keys():
         where = ", ".join(name for pk, name in strangers.items() if pk not in taken)
-        return Turn(waits=f"waits until somebody else's process has left {where}")
-    return Turn(waits=_waits_for(min(taken[pk] for pk in wanted if pk in taken)))
+        return Turn(waits=f"waits until another person's process has left {where}")
+    first = min(taken[pk] for pk in wanted if pk in taken)
+    other = Job.objects.select_related("reservation").get(pk=first)
+    return Turn(
+        waits=_waits_for(other, [pk for pk in wanted if taken.get(pk) == first])
+    )
 
 
 def held_gpus(job: Job) -> list[Gpu]:
@@ -68,8 +73,16 @@ def held_gpus(job: Job) -> list[Gpu]:
     return [row.gpu for row in held]
 
 
-def _waits_for(pk: int) -> str:
-    return f"waits for job #{pk} to leave the GPUs"
+def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
+    """Return which Job is waited for, on what, and when it must have ended."""
+    rows = Gpu.objects.filter(pk__in=gpu_ids or other.gpu_ids).select_related("node")
+    names: dict[str, list[str]] = {}
+    for gpu in rows.order_by("node__name", "index"):
+        names.setdefault(gpu.node.name, []).append(str(gpu.index))
+    where = "; ".join(f"{node} {', '.join(there)}" for node, there in names.items())
+    end = clock_words(other.reservation.end)
+    uses = where or f"the GPUs of {other.node}"
+    return f"waits for job {other.pk}, which uses {uses} until {end} at the latest"
 
 
 def _too_few(job: Job, held: int) -> str:

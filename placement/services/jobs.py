@@ -305,11 +305,11 @@ def _check_isolation(node: Node, user: User) -> None:
         return
     if node.isolation == Node.Isolation.NONE:
         raise ScriptsNotAllowed(
-            node=node.name, why="its worker cannot run jobs as another Unix user"
+            node=node.name, why="they cannot run under a separate Unix user"
         )
     if not user.unix_user:
         raise ScriptsNotAllowed(
-            node=node.name, why="no Unix user is set for you in the portal"
+            node=node.name, why="you have no Unix user in the portal"
         )
 
 

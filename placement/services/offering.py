@@ -300,9 +300,8 @@ def _booked_words(
 
 
 def clock_words(at: datetime) -> str:
-    """Return an instant as the site's clock shows it, with its day."""
-    there = timezone.localtime(at)
-    return f"{there:%a} {there.day} {there:%b %H:%M}"
+    """Return an instant as the site's clock shows it; with its day if not today."""
+    return _clock(at, timezone.now())
 
 
 def _clock(at: datetime, near: datetime) -> str:

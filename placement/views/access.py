@@ -23,6 +23,8 @@ class OwnReservation:
     nodes: tuple[str, ...]
     gpu_uuids: frozenset[str]
     simulated: bool
+    start: datetime
+    end: datetime
     isolated: bool
     """Some node of it runs Jobs as Unix users of their own."""
 
@@ -57,6 +59,8 @@ def _own(row: Reservation) -> OwnReservation:
         purpose=row.purpose,
         nodes=tuple(sorted({gpu.node.name for gpu in gpus})),
         gpu_uuids=frozenset(gpu.uuid for gpu in gpus),
+        start=row.start,
+        end=row.end,
         simulated=any(gpu.node.simulated for gpu in gpus),
         isolated=any(gpu.node.isolation != Node.Isolation.NONE for gpu in gpus),
     )

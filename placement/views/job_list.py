@@ -21,6 +21,7 @@ from placement.domain.refusals import JobOver
 from placement.forms import JobFilterForm
 from placement.gap_snapshots import gap_rows
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
+from placement.snapshots import waits_words
 from placement.views.access import reader
 from placement.views.others import others_jobs
 from reservations.models import User
@@ -51,7 +52,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     mark = "-" if sort.startswith("-") else ""
     user = reader(request)
     rows = _filtered(Job.objects.visible_to(user), asked, user)
-    rows = rows.select_related("owner", "node", "array").annotate(
+    rows = rows.select_related("owner", "node", "array", "reservation").annotate(
         ran=ExpressionWrapper(
             Coalesce("ended_at", Now()) - F("started_at"), output_field=DurationField()
         ),
@@ -126,6 +127,8 @@ def _rows(
         found = Job.objects.visible_to(user).filter(array_id__in=arrays).distinct()
         for task in found.order_by("array_index"):
             tasks[task.array_id or 0].append(task)
+    for job in jobs:
+        job.waits = waits_words(job)  # type: ignore[attr-defined]
     return [(job, _seconds(job), tasks[job.array_id or 0]) for job in jobs]
 
 

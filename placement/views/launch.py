@@ -2,6 +2,8 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -26,9 +28,9 @@ from placement.views.access import OwnReservation, own_reservations, reader
 from reservations.domain.errors import BookingError
 from reservations.models import User
 from reservations.snapshots.payers import payers
-from telemetry.models import Gpu, Pool
+from telemetry.models import Gpu, Node, Pool
 
-PLAN_GONE = "That plan is gone, or not one of yours. Plan again."
+PLAN_GONE = "This plan does not exist, or is not yours. Make a new plan."
 SMALL_PARAMETERS = 20_000_000
 """A simulated node computes on its processor: larger models are not copied there."""
 
@@ -43,7 +45,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
     posted = request.method == "POST"
     form = LaunchForm(
         request.POST if posted else None,
-        initial=_first_words(request, mine, plan) | _words_of(again),
+        initial=_first_words(request, mine, plan, again) | _words_of(again),
         reservations=[(row.pk, row.label) for row in mine],
         nodes=nodes,
         first_settings=again.recipe_settings if again else _settings_of(plan, mine),
@@ -68,7 +70,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         "again": again,
         "why_no_recipe": why_not(plan.plan) if plan else "",
         "recipes": _recipes(form),
-        "scripts_allowed": _scripts_allowed(mine),
+        "own_code": _own_code(reader(request), mine),
     }
     status = 422 if form.errors else 200
     return render(request, "placement/job_new.html", context, status=status)
@@ -96,8 +98,32 @@ def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
     return found
 
 
-def _scripts_allowed(rows: Sequence[OwnReservation]) -> bool:
-    return settings.ALLOW_UNISOLATED_SCRIPTS or any(row.isolated for row in rows)
+@dataclass(frozen=True)
+class OwnCode:
+    """Whether a person's own scripts and models can run."""
+
+    never: str = ""
+    """Why nowhere on this site, and who can change that; "": somewhere it can."""
+    hint: str = ""
+    """Why not in the person's reservations; "": in some of them it can."""
+
+
+def _own_code(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
+    """Return whether own code is refused before anybody fills in the form."""
+    if settings.ALLOW_UNISOLATED_SCRIPTS:
+        return OwnCode()
+    if not Node.objects.exclude(isolation=Node.Isolation.NONE).exists():
+        return OwnCode(
+            never="Switched off on all nodes, because jobs are not isolated there. "
+            "Ask the lab admin to switch on job isolation."
+        )
+    if not user.unix_user:
+        return OwnCode(
+            never="You need a Unix user for this. Ask the lab admin to enter yours."
+        )
+    if not any(row.isolated for row in rows):
+        return OwnCode(hint="Runs only on nodes with job isolation.")
+    return OwnCode()
 
 
 def _own_plan(request: HttpRequest) -> StoredPlan | None:
@@ -173,11 +199,31 @@ def _cuttable(launch: Mapping[str, Any]) -> dict[str, object]:
     return {"layers": max(2, pieces - 2), "heads": heads, "hidden": 16 * heads}
 
 
+def _soonest(rows: Sequence[OwnReservation]) -> OwnReservation | None:
+    """Return the Reservation in which a Job can begin first; None: there is none.
+
+    One with a Job in it is taken to be busy until its end.
+    """
+    live = Job.objects.live().filter(reservation__in=[row.pk for row in rows])
+    busy = set(live.values_list("reservation", flat=True))
+
+    def begins(row: OwnReservation) -> tuple[datetime, int]:
+        return (row.end if row.pk in busy else row.start), row.pk
+
+    return min(rows, key=begins, default=None)
+
+
 def _first_words(
-    request: HttpRequest, rows: Sequence[OwnReservation], plan: StoredPlan | None
+    request: HttpRequest,
+    rows: Sequence[OwnReservation],
+    plan: StoredPlan | None,
+    again: Job | None,
 ) -> dict[str, object]:
     asked = request.GET.get("reservation", "")
-    chosen = next((r for r in rows if str(r.pk) == asked), rows[0] if rows else None)
+    if again is not None and not asked:
+        asked = str(again.reservation_id)
+    named = next((row for row in rows if str(row.pk) == asked), None)
+    chosen = named or _soonest(rows)
     name = plan.title if plan else (chosen.purpose if chosen else "")
     node = str(plan.plan.get("node", "")) if plan else ""
     first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
@@ -214,7 +260,7 @@ def _launch(
         "node": data["node"],
         "gpu_count": data["gpu_count"],
         "retries": data["retries"] or 0,
-        "resume_from": data["resume_from"],
+        "resume_from": _continued(request, form),
         "may_move": data["may_move"],
         "restart": data["restart"],
         "now": timezone.now(),
@@ -230,6 +276,16 @@ def _launch(
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
     return None
+
+
+def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
+    """Return the Job whose checkpoint is taken; None where something else runs now."""
+    number: int | None = form.cleaned_data["resume_from"]
+    before = Job.objects.filter(pk=number, owner=reader(request)).first()
+    if before is None:
+        return number
+    same = (before.recipe or SCRIPT) == form.cleaned_data["what"]
+    return number if same else None
 
 
 def _what(form: LaunchForm) -> dict[str, Any]:

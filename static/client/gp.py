@@ -9,6 +9,7 @@ page "Me" with the scopes read, book and job, then:
     gp.py book --gpus 2 --hours 8 --for "thesis, run 3"
     gp.py mine                                  own reservations
     gp.py run train.sh --reservation 17 --follow -- --epochs 3
+    gp.py run --recipe burn-in --set seconds=60 --reservation 17
     gp.py jobs | log 5 --follow | stop 5
     gp.py files 5 | files 5 --get --to results/
     gp.py extend 17 --hours 2 | release 17
@@ -45,7 +46,7 @@ LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
 class Refused(Exception):
-    """Nothing came of it: 1 the portal says no, 2 wrong use, 3 it is away."""
+    """The command failed: 1 the portal refuses, 2 wrong use, 3 it is not reachable."""
 
     def __init__(self, words, status=1):
         super().__init__(words)
@@ -64,7 +65,7 @@ class Portal:
 
     def __init__(self, url, token):
         if not url.startswith(SAFE):
-            raise Refused("the address begins with https://, or is of this machine", 2)
+            raise Refused("the address must begin with https://", 2)
         self.url, self.token, self.known = url.rstrip("/"), token, None
         self.opener = urllib.request.build_opener(NoRedirect())
 
@@ -74,9 +75,9 @@ class Portal:
             try:
                 return json.loads(answer.read() or b"null")
             except ValueError:
-                raise Refused(f"{self.url} is no GPU Portal", 2) from None
+                raise Refused(f"{self.url} is not a GPU Portal", 2) from None
             except (OSError, http.client.HTTPException) as error:
-                raise Refused(f"the answer broke off: {error!r}", 3) from None
+                raise Refused(f"the answer is incomplete: {error!r}", 3) from None
 
     def cards(self, numbers):
         """Return Gpus as people know them: node-a:0, node-a:1."""
@@ -125,7 +126,7 @@ def words_of(error, to):
     lines += [f"  {name}: {why}" for name, why in fields if why not in lines[0]]
     slot = said.get("next_slot")
     if slot:
-        lines.append(f"  what works: {span(slot)}, {to.cards(slot['gpu_ids'])}")
+        lines.append(f"  free: {span(slot)}, {to.cards(slot['gpu_ids'])}")
     return "\n".join(lines)
 
 
@@ -151,7 +152,7 @@ def local(text):
     try:
         return when(text)
     except ValueError:
-        wrong = f"{text!r} is no time like 2026-11-21T14:00"
+        wrong = f"{text!r} is not a time, such as 2026-11-21T14:00"
         raise argparse.ArgumentTypeError(wrong) from None
 
 
@@ -159,7 +160,7 @@ def hours(text):
     """Return a length in hours that is a number, and one of this world."""
     value = float(text)
     if not -100_000 < value < 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours")
     return value
 
 
@@ -169,7 +170,7 @@ def login(args):
     try:
         to.token = to.token or getpass.getpass("Token: ").strip()
     except EOFError:
-        raise Refused("no token was typed; GPUPORTAL_TOKEN may hold it", 2) from None
+        raise Refused("no token; you can also set GPUPORTAL_TOKEN", 2) from None
     to.ask("GET", "/standing")
     KEPT.mkdir(parents=True, exist_ok=True)
     draft = KEPT / "login.json.part"
@@ -177,7 +178,7 @@ def login(args):
     with os.fdopen(handle, "w") as file:
         json.dump({"url": to.url, "token": to.token}, file)
     draft.replace(KEPT / "login.json")
-    print(f"kept in {KEPT / 'login.json'}")
+    print(f"saved in {KEPT / 'login.json'}")
 
 
 def portal():
@@ -188,7 +189,7 @@ def portal():
             kept = json.loads((KEPT / "login.json").read_text())
             url, token = url or kept["url"], token or kept["token"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise Refused("not signed in: gp.py login https://the.portal", 2) from None
+            raise Refused("not signed in: gp.py login https://your.portal", 2) from None
     return Portal(url, token)
 
 
@@ -199,7 +200,7 @@ def slots_of(args, to):
         gpu_class=args.gpu_class, earliest=iso(args.at) if args.at else None,
     )["slots"]  # fmt: skip
     if not found:
-        raise Refused("no slot fits; ask for fewer GPUs or hours, or wait on the page")
+        raise Refused("no free slot; try fewer GPUs or hours, or the waitlist")
     return found
 
 
@@ -214,7 +215,7 @@ def book(args):
     to = portal()
     slot = slots_of(args, to)[0]
     if args.at and abs(when(slot["start"]) - args.at) > timedelta(minutes=1):
-        raise Refused(f"not at that time; the first that works: {span(slot)}")
+        raise Refused(f"not free at that time; first free: {span(slot)}")
     wanted = {name: slot[name] for name in ("gpu_ids", "start", "end")}
     made = to.ask("POST", "/reservations", wanted | {"purpose": args.purpose})
     where = f"{made['kind']}, {to.cards(made['gpu_ids'])}"
@@ -236,15 +237,42 @@ def mine(_args):
         print(f"{about}  {to.cards(row['gpu_ids'])}  {row['purpose'] or ''}")
 
 
+def what_runs(args):
+    """Return what a job is made of: a script, or a ready recipe with its settings."""
+    if (args.script is None) == (args.recipe is None):
+        raise Refused("give a script or --recipe", 2)
+    if args.recipe is None:
+        if args.set:
+            raise Refused("--set is for --recipe", 2)
+        script = Path(args.script)
+        return {"name": args.name or script.name, "kind": "script",
+                "script": script.read_text(), "arguments": args.arguments}  # fmt: skip
+    if args.arguments:
+        raise Refused("a recipe has no arguments; use --set NAME=VALUE", 2)
+    return {"name": args.name or args.recipe, "kind": "recipe", "recipe": args.recipe,
+            "recipe_settings": dict(args.set)}  # fmt: skip
+
+
+def setting(text):
+    """Return (name, value) of NAME=VALUE; a number where the value is one."""
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        known = json.loads(value)
+    except ValueError:
+        return name, value
+    number = isinstance(known, (int, float)) and not isinstance(known, bool)
+    return name, known if number else value
+
+
 def run(args):
-    """Launch a script into a reservation."""
+    """Launch a script or a ready recipe."""
     to = portal()
     if (args.reservation is None) != args.gaps:
-        raise Refused("name --reservation, or ask for --gaps", 2)
-    body = {
-        "reservation": args.reservation, "name": args.name or Path(args.script).name,
-        "kind": "script", "script": Path(args.script).read_text(),
-        "arguments": args.arguments, "gpus": args.gpus, "retries": args.retries,
+        raise Refused("give --reservation NUMBER or --gaps", 2)
+    body = what_runs(args) | {
+        "reservation": args.reservation, "gpus": args.gpus, "retries": args.retries,
     }  # fmt: skip
     if args.gaps:
         wish = {"shortest_minutes": args.shortest, "total_hours": args.total,
@@ -263,7 +291,8 @@ def run(args):
 def jobs(_args):
     """Print the newest jobs."""
     for row in portal().ask("GET", "/jobs", limit=30)["jobs"]:
-        print(f"{row['id']:>6}  {row['state']:9}  {row['node']:12}  {row['name']}")
+        about = f"{row['id']:>6}  {row['state']:9}  {row['node']:12}  {row['name']}"
+        print(f"{about}  {row.get('waits') or ''}".rstrip())
 
 
 def gaps(args):
@@ -316,7 +345,7 @@ def patiently(to, seconds, path, **query):
             if error.status != 3 or time.monotonic() + wait > until:
                 raise
             if wait == FOLLOW_SECONDS:
-                print(f"gp.py: {error}; waiting for it", file=sys.stderr)
+                print(f"gp.py: {error}; waiting", file=sys.stderr)
             time.sleep(wait)
             wait = min(LONGEST_WAIT_SECONDS, 2 * wait)
 
@@ -326,7 +355,7 @@ def files(args):
     to = portal()
     found = to.ask("GET", f"/jobs/{args.job}/files")["files"]
     if unknown := set(args.name) - {row["path"] for row in found}:
-        raise Refused(f"job {args.job} left no {min(unknown)}", 2)
+        raise Refused(f"job {args.job} has no file {min(unknown)}", 2)
     for row in found:
         if args.name and row["path"] not in args.name:
             continue
@@ -341,10 +370,10 @@ def fetch(to, job, row, folder):
     """Bring one file here whole, checked by its sum; return where it lies."""
     parts = row["path"].split("/")
     if any(part in ("", ".", "..") or "\\" in part for part in parts):
-        raise Refused(f"{row['path']} is no name for a file")
+        raise Refused(f"{row['path']} is not a valid file name")
     place = folder.joinpath(*parts)
     if place.exists():
-        raise Refused(f"{place} is there already", 2)
+        raise Refused(f"{place} exists already", 2)
     place.parent.mkdir(parents=True, exist_ok=True)
     draft, digest = place.with_name(place.name + ".part"), hashlib.sha256()
     try:
@@ -354,10 +383,10 @@ def fetch(to, job, row, folder):
                 file.write(piece)
                 digest.update(piece)
     except http.client.HTTPException as error:
-        raise Refused(f"{row['path']} broke off: {error!r}", 3) from None
+        raise Refused(f"{row['path']} is incomplete: {error!r}", 3) from None
     if digest.hexdigest() != row["sha256"]:
         draft.unlink()
-        raise Refused(f"{row['path']} did not come whole; try again", 3)
+        raise Refused(f"{row['path']} is incomplete; try again", 3)
     draft.replace(place)
     return place
 
@@ -371,7 +400,7 @@ def of_own(to, number):
     """Return one of one's own reservations."""
     row = next((row for row in own(to) if row["id"] == number), None)
     if row is None:
-        raise Refused(f"there is no reservation {number} of yours")
+        raise Refused(f"you have no reservation {number}")
     return row
 
 
@@ -396,7 +425,7 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong."""
 
     def error(self, message):
-        self.exit(2, f"{self.prog}: {message} (--help says what there is)\n")
+        self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
 def parser():
@@ -420,7 +449,7 @@ def parser():
         "hours": {"type": hours, "required": True},
         "memory": {"type": float, "default": 0, "help": "GiB of each GPU, at least"},
         "gpu_class": {"help": "the pool's name"},
-        "at": {"type": local, "help": "from then on (book: exactly then)"},
+        "at": {"type": local, "help": "not before (book: exactly then)"},
     }
     word(find, **wish)
     word(book, **wish).add_argument("--for", dest="purpose", default="")
@@ -429,12 +458,17 @@ def parser():
         run, reservation={"type": int}, name={"default": ""},
         gpus={"type": int}, retries={"type": int, "default": 0},
         follow={"action": "store_true"},
-        gaps={"action": "store_true", "help": "between reservations, instead of one"},
+        gaps={"action": "store_true", "help": "while GPUs are unbooked"},
         shortest={"type": float, "default": 30, "help": "minutes (--gaps)"},
         total={"type": float, "help": "hours in all (--gaps)"},
         memory={"type": float, "default": 0, "help": "GiB of each GPU (--gaps)"},
     )  # fmt: skip
-    runs.add_argument("script", help="and its arguments after --")
+    runs.add_argument("--recipe", help="a ready recipe instead: burn-in, ...")
+    runs.add_argument(
+        "--set", type=setting, action="append", default=[], metavar="NAME=VALUE",
+        help="a setting of the recipe",
+    )  # fmt: skip
+    runs.add_argument("script", nargs="?", help="and its arguments after --")
     word(jobs)
     word(gaps, stop={"type": int, "metavar": "NUMBER"})
     word(log, "job", follow={"action": "store_true"})
@@ -468,7 +502,8 @@ def main(argv=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, UnicodeDecodeError) as error:
-        words = f"{args.script} is no text" if isinstance(error, ValueError) else error
+        binary = isinstance(error, ValueError)
+        words = f"{args.script} is not a text file" if binary else error
         print(f"gp.py: {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

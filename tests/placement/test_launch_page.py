@@ -77,7 +77,7 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     assert f"/jobs/new/?again={first.pk}" in text_of(student, f"/jobs/{first.pk}/")
     page = text_of(student, f"/jobs/new/?again={first.pk}")
     assert 'name="burn-in.seconds" id="id_burn-in.seconds"' in page
-    assert 'value="30.0"' in page and "Go on from the checkpoint of job" in page
+    assert 'value="30.0"' in page and "Continue from the checkpoint of job" in page
     ticked = 'name="resume_from" value="{}" checked'
     assert ticked.format(first.pk) not in page, "what is done has nothing left to do"
     again = launching(reservation, resume_from=first.pk)
@@ -122,7 +122,7 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
         ({"reservation": "999999"}, "Choose one of the values"),
         ({"what": "script", "script": "  "}, "Paste the script"),
         ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
-        ({"plan": "424242"}, "That plan is gone"),
+        ({"plan": "424242"}, "This plan does not exist"),
         ({"plan": "x"}, "whole number"),
         ({"retries": "6"}, "must be a whole number from 0 to 5"),
         ({"name": "a\x07b"}, "printable"),
@@ -154,7 +154,7 @@ def test_a_model_of_ones_own_is_refused_in_words_where_scripts_are(
 ):
     settings.ALLOW_UNISOLATED_SCRIPTS = False
     html = text_of(student, "/jobs/new/")
-    assert "shared out by a plan. Not on nodes without a separate Unix user" in html
+    assert "on one or more GPUs. Switched off on all nodes" in html
     data = launching(reservation, what="own-model", **{"own-model.folder": "/srv/me"})
     refused = student.post("/jobs/new/", data)
     assert refused.status_code == 422
@@ -206,7 +206,7 @@ def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_cl
     stored.save()
     booked = make_reservation(alice, gpus, state=State.ACTIVE)
     html = text_of(student, f"/jobs/new/?reservation={booked.pk}&plan={stored.pk}")
-    assert "No ready recipe runs this plan: the recipe runs precision" in html
+    assert "No ready-made recipe runs this plan: the recipe runs precision" in html
     data = launching(
         booked, what="tiny-transformer", plan=str(stored.pk),
         node=stored.plan["node"],
@@ -282,3 +282,91 @@ def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):
 )
 def test_a_nonsense_address_of_the_form_is_no_crash(student, reservation, query):
     assert student.get(f"/jobs/new/?{query}").status_code == 200
+
+
+def test_a_job_is_run_again_in_its_reservation_or_where_it_begins_first(
+    student, alice, reservation
+):
+    now = timezone.now()
+    node = make_node("node-b")
+    student.post("/jobs/new/", launching(reservation))
+    first = Job.objects.get()
+    early = make_reservation(
+        alice, make_gpus(1, node), now - timedelta(hours=5), now + timedelta(hours=9),
+        state=State.ACTIVE,
+    )  # fmt: skip
+    page = student.get(f"/jobs/new/?again={first.pk}")
+    assert page.context["form"]["reservation"].value() == reservation.pk
+    reservation.state = State.ENDED
+    reservation.save()
+    soon = make_reservation(
+        alice, make_gpus(1, node), now + timedelta(hours=1), now + timedelta(hours=2)
+    )
+    page = student.get(f"/jobs/new/?again={first.pk}")
+    assert page.context["form"]["reservation"].value() == early.pk
+    student.post("/jobs/new/", launching(early))
+    page = student.get(f"/jobs/new/?again={first.pk}")
+    assert page.context["form"]["reservation"].value() == soon.pk, "the other is busy"
+
+
+def test_another_recipe_does_not_go_on_from_the_job_before(student, reservation):
+    student.post("/jobs/new/", launching(reservation))
+    first = Job.objects.get()
+    Job.objects.update(state="failed", ended_at=timezone.now())
+    page = text_of(student, f"/jobs/new/?again={first.pk}")
+    assert 'data-what="burn-in"' in page
+    changed = launching(reservation, what="tiny-transformer", resume_from=first.pk)
+    answer = student.post("/jobs/new/", changed)
+    assert answer.status_code == 302, answer.context["form"].errors
+    second = Job.objects.exclude(pk=first.pk).get()
+    assert second.resume_from is None
+    assert "It continues" not in text_of(student, f"/jobs/{second.pk}/")
+
+
+def test_a_queued_job_says_what_it_waits_for_on_list_page_and_api(student, alice):
+    now = timezone.now()
+    gpus = make_gpus(1, make_node("node-b"))
+    later = make_reservation(
+        alice, gpus, now + timedelta(hours=30), now + timedelta(hours=31)
+    )
+    student.post("/jobs/new/", launching(later))
+    job = Job.objects.get()
+    said = f"waits for reservation {later.pk}, which begins "
+    assert said in text_of(student, "/jobs/")
+    assert said.capitalize() in text_of(student, f"/jobs/{job.pk}/")
+    assert said in student.get(f"/api/v1/jobs/{job.pk}").json()["waits"]
+    Job.objects.update(state="running")
+    assert student.get(f"/api/v1/jobs/{job.pk}").json()["waits"] == ""
+
+
+def test_own_code_that_no_node_runs_is_disabled_in_advance(
+    student, alice, reservation, settings
+):
+    disabled = 'value="script" disabled'
+    page = text_of(student, "/jobs/new/")
+    assert disabled in page and 'value="own-model" disabled' in page
+    assert "Ask the lab admin to switch on job isolation." in page
+    Node.objects.update(isolation=Node.Isolation.WATCHED)
+    page = text_of(student, "/jobs/new/")
+    assert disabled in page and "Ask the lab admin to enter yours." in page
+    alice.unix_user = "alice"
+    alice.save()
+    assert disabled not in text_of(student, "/jobs/new/")
+    Node.objects.update(isolation=Node.Isolation.NONE)
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    assert disabled not in text_of(student, "/jobs/new/")
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_at_the_field(
+    student, reservation
+):
+    given = {"tiny-transformer.heads": "7", "tiny-transformer.hidden": "64"}
+    answer = student.post(
+        "/jobs/new/", launching(reservation, what="tiny-transformer", **given)
+    )
+    assert 'id="e-tiny-transformer.heads">must divide' in answer.content.decode()
+    many = {"tiny-transformer.steps": "100000000"}
+    answer = student.post(
+        "/jobs/new/", launching(reservation, what="tiny-transformer", **many)
+    )
+    assert "must be 1 to 10,000,000" in answer.content.decode()

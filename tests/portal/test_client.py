@@ -16,7 +16,7 @@ from placement.models import Job, ResultFile
 from placement.services import results
 from reservations.models import Reservation
 from reservations.services import create_token
-from tests.factories import make_gpus, make_node
+from tests.factories import make_gpus, make_node, make_reservation
 
 CLIENT = Path(__file__).resolve().parents[2] / "static" / "client" / "gp.py"
 
@@ -43,7 +43,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     )  # fmt: skip
     assert gp(tmp_path, "mine") == (
         2,
-        "gp.py: not signed in: gp.py login https://the.portal\n",
+        "gp.py: not signed in: gp.py login https://your.portal\n",
     )
     status, text = gp(tmp_path, "login", live_server.url, GPUPORTAL_TOKEN=token)
     kept = tmp_path / "gpuportal" / "login.json"
@@ -88,7 +88,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     assert gp(tmp_path, "run", "/nonexistent", "--reservation", 1)[0] == 2
     script.write_bytes(b"\xff\xfe")
     status, text = gp(tmp_path, "run", script, "--reservation", made.pk)
-    assert (status, text) == (2, f"gp.py: {script} is no text\n")
+    assert (status, text) == (2, f"gp.py: {script} is not a text file\n")
     _bad_input_is_told(tmp_path, live_server.url, token)
     assert json.loads(kept.read_text())["token"] == token
 
@@ -114,9 +114,43 @@ def _bad_input_is_told(tmp_path, url, token):
     dead = {"GPUPORTAL_URL": "http://127.0.0.1:9", "GPUPORTAL_TOKEN": token}
     assert gp(tmp_path, "mine", **dead)[0] == 3
     plain = {"GPUPORTAL_URL": "http://portal.example", "GPUPORTAL_TOKEN": token}
-    assert "begins with https://" in gp(tmp_path, "mine", **plain)[1]
+    assert "must begin with https://" in gp(tmp_path, "mine", **plain)[1]
     assert gp(tmp_path, "extend", 99, "--hours", "nan")[0] == 2
     assert gp(tmp_path, "find", "--hours", -3)[0] == 2
     assert gp(tmp_path, "login", url, GPUPORTAL_TOKEN="")[0] == 2
     wrong = {"GPUPORTAL_URL": url, "GPUPORTAL_TOKEN": "gp_wrong"}
     assert gp(tmp_path, "jobs", **wrong)[0] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
+    """Own scripts are refused on this site; the recipes are there for everybody."""
+    booked = make_reservation(alice, make_gpus(1, make_node("node-a")), state="active")
+    _, token = create_token(
+        user=alice, label="laptop", scopes=["read", "book", "job"], days=1,
+        now=timezone.now(),
+    )  # fmt: skip
+    here = {"GPUPORTAL_URL": live_server.url, "GPUPORTAL_TOKEN": token}
+    run = ("run", "--reservation", booked.pk, "--recipe")
+    status, text = gp(
+        tmp_path, *run, "burn-in", "--set", "seconds=30", "--name", "try", **here
+    )
+    assert status == 0, text
+    job = Job.objects.get()
+    assert (job.recipe, job.name, job.recipe_settings["seconds"]) == (
+        "burn-in", "try", 30.0,
+    )  # fmt: skip
+    assert "waits for" in gp(tmp_path, "jobs", **here)[1]
+    script = tmp_path / "train.sh"
+    script.write_text("id\n")
+    for words, said in (
+        ((*run, "nosuch"), "Choose one of: "),
+        ((*run, "burn-in", "--set", "colour=red"), "no such setting"),
+        ((*run, "burn-in", "--set", "seconds=-1"), "must be 0 to 604,800"),
+        ((*run, "burn-in", "--set", "seconds"), "is not NAME=VALUE"),
+        ((*run, "burn-in", script), "give a script or --recipe"),
+        (("run", "--reservation", booked.pk), "give a script or --recipe"),
+    ):
+        status, text = gp(tmp_path, *words, **here)
+        assert (status, said in text) == (2, True), (words, text)
+    assert Job.objects.count() == 1

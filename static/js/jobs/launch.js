@@ -11,7 +11,9 @@ function showSettings() {
   if (!script.hidden) script.open = true;
   const where = form.elements.where.value;
   for (const part of form.querySelectorAll("[data-where]")) {
-    part.hidden = part.dataset.where !== where;
+    // Another recipe cannot continue from a checkpoint of this one.
+    const other = "what" in part.dataset && part.dataset.what !== chosen;
+    part.hidden = part.dataset.where !== where || other;
     // What is ticked and not seen is not sent.
     for (const box of part.querySelectorAll("[type=checkbox]")) box.disabled = part.hidden;
   }

@@ -45,6 +45,8 @@ export function showJob(job) {
   at("job-ended").replaceChildren(moment(job.ended_at));
   if (at("job-stop")) at("job-stop").hidden = job.ended_at !== null;
   at("gpu-card").hidden = job.ended_at !== null;
+  at("job-waits").hidden = !job.waits;
+  if (job.waits) setText(at("job-waits-words"), `${job.waits[0].toUpperCase()}${job.waits.slice(1)}.`);
   at("job-silent").hidden = !job.silent_since;
   if (job.silent_since) at("silent-since").replaceChildren(moment(job.silent_since));
   showFailure(job);

@@ -101,7 +101,7 @@ def test_the_new_job_waits_until_the_old_one_has_left(slow, monkeypatch):
     again = moves(slow)[0].next_job
     assert services.tick(after(6))["ordered"] == 0
     again.refresh_from_db()
-    assert again.reason == f"waits for job #{slow.pk} to leave the GPUs"
+    assert again.reason.startswith(f"waits for job {slow.pk}, which uses ")
     Job.objects.filter(pk=slow.pk).update(state=JobState.STOPPED, ended_at=after(7))
     assert services.tick(after(8))["ordered"] == 1
 

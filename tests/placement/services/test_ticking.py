@@ -57,14 +57,15 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
     )  # fmt: skip
     assert services.tick(NOW)["ordered"] == 0
     job.refresh_from_db()
-    assert job.reason == f"waits for job #{other.pk} to leave the GPUs"
+    assert job.reason.startswith(f"waits for job {other.pk}, which uses "), job.reason
+    assert job.reason.endswith(" at the latest")
     Job.objects.filter(pk=other.pk).update(state=JobState.STOPPED)
     alert = Alert.objects.create(
         gpu=gpus[1], rule="intruder", opened_at=NOW, last_seen_at=NOW
     )
     assert services.tick(NOW)["ordered"] == 0
     job.refresh_from_db()
-    assert job.reason == f"waits until somebody else's process has left {gpus[1]}"
+    assert job.reason == f"waits until another person's process has left {gpus[1]}"
     alert.delete()
     assert services.tick(NOW)["ordered"] == 1
     assert now_is(job) == JobState.STARTING
@@ -168,7 +169,7 @@ def test_jobs_of_one_reservation_run_one_after_the_other(
     services.tick(NOW)
     assert [order.job for order in orders()] == [job.pk]
     second.refresh_from_db()
-    assert second.reason == f"waits for job #{job.pk} to leave the GPUs"
+    assert second.reason.startswith(f"waits for job {job.pk}, which uses ")
     record(fact(job, "started"))
     record(fact(job, "exited", exit_code=0))
     services.tick(NOW)
@@ -189,7 +190,9 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     (first,) = orders()
     assert first.job == jobs[0].pk and len(first.gpu_uuids) == 1
     jobs[2].refresh_from_db()
-    assert jobs[2].reason == f"waits for its turn behind job #{jobs[1].pk}"
+    assert jobs[2].reason == (
+        f"waits for job {jobs[1].pk}, which was launched before it"
+    )
     jobs[0].refresh_from_db()
     record(fact(jobs[0], "exited", exit_code=0))
     services.tick(NOW)
