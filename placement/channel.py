@@ -22,7 +22,7 @@ from django.views.decorators.http import require_http_methods
 from placement import logs, model_files, signing
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
-from placement.runners.webchannel import FILE_PIECE_BYTES
+from placement.runners.webchannel import FILE_PIECE_BYTES, KEY_HEADER
 from placement.services.keeping import files_for_job
 from placement.services.serve_states import record
 from telemetry import services as telemetry
@@ -49,11 +49,25 @@ def for_nodes(*methods: str) -> Callable[[View], View]:
                 answer = problem(401, "no such node, or not its token")
                 answer["WWW-Authenticate"] = "Node"
                 return answer
+            if not _same_job(request, kwargs.get("pk")):
+                return problem(404, "this portal knows another job of that number")
             return view(request, node, **kwargs)
 
         return admitted
 
     return decorate
+
+
+def _same_job(request: HttpRequest, pk: object) -> bool:
+    """Whether a node means the Job that has this number here.
+
+    After a restore a number may be another Job's on the node. A node whose worker is
+    older names no key.
+    """
+    key = request.headers.get(KEY_HEADER)
+    if key is None or pk is None:
+        return True
+    return Job.objects.filter(pk=pk, key=key).exists()
 
 
 def node_of(request: HttpRequest) -> Node | None:

@@ -1,6 +1,6 @@
 """Checkpoints on their way from node to node, under MEDIA_ROOT.
 
-``checkpoints/<job>-<attempt>-<part>.tar``; while it comes, the same with ``.part``.
+``checkpoints/<job>-<attempt>-<key>-<part>.tar``; with ``.part`` while it comes.
 """
 
 import fcntl
@@ -15,7 +15,8 @@ from placement.models import CarriedCheckpoint
 
 def path_of(row: CarriedCheckpoint) -> Path:
     """Return where a whole one lies."""
-    name = f"{row.job_id}-{row.job.attempt}-{row.number}.tar"
+    own = f"-{row.job.key}" if row.job.key else ""
+    name = f"{row.job_id}-{row.job.attempt}{own}-{row.number}.tar"
     return Path(settings.MEDIA_ROOT) / "checkpoints" / name
 
 

@@ -1,6 +1,6 @@
 """Stored logs: appended by the nodes' uploads, read by pages.
 
-One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>.log``, the same bytes as
+One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>-<key>.log``, the same bytes as
 on the node. What is read out is cleaned; the file itself is not changed.
 """
 
@@ -93,7 +93,9 @@ def path_of(job: Job, attempt: int | None = None, *, part: int = 0) -> Path:
         part: of a Job over several nodes; the others' logs lie beside the first's.
     """
     number = job.attempt if attempt is None else attempt
-    name = f"{job.pk}-{number}.{part}.log" if part else f"{job.pk}-{number}.log"
+    own = f"-{job.key}" if job.key else ""
+    name = f"{job.pk}-{number}{own}"
+    name = f"{name}.{part}.log" if part else f"{name}.log"
     return Path(settings.MEDIA_ROOT) / "logs" / name
 
 

@@ -37,7 +37,7 @@ MOST_KEPT = 4096
 REGISTRY_EVERY_SECONDS = 2.0
 IDENTITY_EVERY_SECONDS = 10.0
 """A process may run another program or change its user under the same pid."""
-_ENTRY = re.compile(r"(\d{1,18})-\d{1,9}")
+_ENTRY = re.compile(r"(\d{1,18})-\d{1,9}(?:-[0-9a-f]{1,32})?")
 
 
 class ProcStat(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 from placement.domain.errors import FactRefused
 from placement.domain.meeting import address_problem
+from placement.domain.orders import KEY
 
 MOST_TEXT = 400
 MOST_DETAIL = 200
@@ -55,6 +56,8 @@ class JobFact:
     meeting_address: str = ""
     """Where the ranks of other nodes are to come; "": nowhere."""
     meeting_port: int = 0
+    key: str | None = None
+    """The Job's own key; None: a node whose worker knows of none."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Running:
     """The Reservation's end as the shim knows it."""
     meeting_address: str = ""
     meeting_port: int = 0
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief | ChannelFact:
                 deadline_at=_maybe_time(item, "deadline_at"),
                 meeting_address=_address(item),
                 meeting_port=_port(item),
+                key=_key(item),
             )
             for item in _objects(message, "running", MOST_RUNNING)
         ),
@@ -170,6 +175,7 @@ def _job_fact(body: Mapping[str, Any]) -> JobFact:
         pid=_count(body, "pid") if body.get("pid") else None,
         meeting_address=_address(body),
         meeting_port=_port(body),
+        key=_key(body),
     )
 
 
@@ -216,6 +222,13 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise FactRefused(name, "no text")
     return _storable(value)[:MOST_TEXT]
+
+
+def _key(body: Mapping[str, Any]) -> str | None:
+    value = body.get("key")
+    if value is not None and not (isinstance(value, str) and KEY.fullmatch(value)):
+        raise FactRefused("key", "no key")
+    return value
 
 
 def _address(body: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ have equal bytes. Cost: microseconds.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -19,10 +20,14 @@ from placement.domain.errors import OrderRefused
 from placement.domain.launchers import Launcher, folder_problem
 from placement.domain.meeting import Carried, Meeting, checkpoints_of, meeting_of
 
-VERSION = 2
-SINCE: dict[str, Any] = {"meeting": None, "checkpoints": [], "carry_most_bytes": 0}
-"""What version 1 did not know, and means. An order that needs none of it is written as
-version 1: a node whose worker is older goes on taking what it can do."""
+VERSION = 3
+SINCE: dict[int, dict[str, Any]] = {
+    2: {"meeting": None, "checkpoints": [], "carry_most_bytes": 0},
+    3: {"key": "", "resume_key": ""},
+}
+"""What each version added, and what leaving it out means. An order is written in the
+lowest version that holds it: a node whose worker is older takes what it can do."""
+KEY = re.compile(r"[0-9a-f]{0,32}")
 MAX_ORDER_BYTES = 64 * 1024
 # A node whose clock is further off cannot keep deadlines: refused, not guessed.
 MAX_CLOCK_SKEW_SECONDS = 300.0
@@ -113,6 +118,11 @@ class Order:
     """Fetched before the start, instead of what lies on this node."""
     carry_most_bytes: int = 0
     """The largest checkpoint that the web takes; of an order to carry."""
+    key: str = ""
+    """The Job's own random key. After a restore numbers are given again, keys are
+    not; "": a Job from before there were keys."""
+    resume_key: str = ""
+    """The same of ``resume_job``."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:
@@ -127,9 +137,11 @@ class Order:
 
     def payload(self) -> str:
         """Return the canonical JSON that is signed."""
-        body = {"v": VERSION, **asdict(self)}
-        if not (self.meeting or self.checkpoints or self.carry_most_bytes):
-            body = {name: body[name] for name in body if name not in SINCE} | {"v": 1}
+        body, version = asdict(self), VERSION
+        while version > 1 and not any(body[name] for name in SINCE[version]):
+            body = {name: body[name] for name in body if name not in SINCE[version]}
+            version -= 1
+        body["v"] = version
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -148,7 +160,7 @@ def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float
 _NUMBERS = ("issued_at", "expires_at", "deadline_at", "grace_seconds", "claim_util_pct")
 _TEXTS = (
     *("node", "nonce", "user", "unix_user", "script_sha256", "reason"),
-    *("launcher", "environment_folder", "files_sha256"),
+    *("launcher", "environment_folder", "files_sha256", "key", "resume_key"),
 )
 _COUNTS = (
     "job",
@@ -175,8 +187,9 @@ def parse_order(payload: str) -> Order:
     version = body.pop("v", None) if isinstance(body, dict) else None
     if version not in range(1, VERSION + 1):
         raise OrderRefused("malformed", f"not an order of version 1 to {VERSION}")
-    if version == 1 and not body.keys() & SINCE.keys():
-        body |= SINCE
+    for later in range(version + 1, VERSION + 1):
+        if not body.keys() & SINCE[later].keys():
+            body |= SINCE[later]
     known = {item.name for item in fields(Order)}
     strange = sorted(set(body) - known)
     missing = sorted(known - set(body))
@@ -256,6 +269,9 @@ def _check_scalars(body: Mapping[str, Any]) -> None:
         value = body[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise OrderRefused("malformed", f"{name} is no count")
+    for name in ("key", "resume_key"):
+        if not KEY.fullmatch(body[name]):  # it is part of a folder's name
+            raise OrderRefused("malformed", f"{name} is no key")
     if body["launcher"] not in list(Launcher):
         raise OrderRefused("malformed", "launcher is none that there is")
     if why := folder_problem(body["environment_folder"]):

@@ -50,19 +50,21 @@ class Ceilings:
     tasks: int = 0
 
 
-def unit_name(job: int, attempt: int) -> str:
+def unit_name(job: int, attempt: int, key: str = "") -> str:
     """Return the scope's name: the same attempt cannot run twice.
 
     >>> unit_name(7, 1)
     'gpuportal-job-7-1.scope'
     """
-    return f"gpuportal-job-{int(job)}-{int(attempt)}.scope"
+    own = f"-{key}" if key else ""
+    return f"gpuportal-job-{int(job)}-{int(attempt)}{own}.scope"
 
 
 def scope_command(
     job: int,
     attempt: int,
     *,
+    key: str = "",
     program: Sequence[str],
     devices: Sequence[str],
     ceilings: Ceilings,
@@ -103,7 +105,7 @@ def scope_command(
     return [
         "systemd-run",
         *("--scope", "--quiet", "--collect"),
-        f"--unit={unit_name(job, attempt)}",
+        f"--unit={unit_name(job, attempt, key)}",
         f"--slice={SLICE}",
         f"--description=GPU Portal: job {int(job)}, attempt {int(attempt)}",
         *words,
@@ -112,9 +114,9 @@ def scope_command(
     ]
 
 
-def kill_command(job: int, attempt: int) -> list[str]:
+def kill_command(job: int, attempt: int, key: str = "") -> list[str]:
     """Return the command that kills all that is in a Job's scope."""
-    return ["systemctl", "kill", "--signal=SIGKILL", unit_name(job, attempt)]
+    return ["systemctl", "kill", "--signal=SIGKILL", unit_name(job, attempt, key)]
 
 
 def memory_ceiling_bytes(

@@ -1,5 +1,7 @@
 """Jobs, arrays of them, and their moves from state to state."""
 
+import secrets
+
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
@@ -9,6 +11,11 @@ from placement.domain.lifecycle import NEXT, JobState
 from placement.domain.look import Restart
 from placement.models.plans import StoredPlan
 from reservations.models import User
+
+
+def new_key() -> str:
+    """Return a Job's own key: 64 random bits in hexadecimal."""
+    return secrets.token_hex(8)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -150,6 +157,13 @@ class Job(models.Model):
     exit_signal = models.PositiveSmallIntegerField(null=True, blank=True)
     last_lines = models.JSONField(
         default=list, blank=True, help_text="The log's end, as the node told it."
+    )
+    key = models.CharField(
+        max_length=32,
+        blank=True,
+        default=new_key,
+        editable=False,
+        help_text="Random: tells it from another job of its number after a restore.",
     )
     order_nonce = models.CharField(
         max_length=64, blank=True, help_text="Of the last order that was sent."

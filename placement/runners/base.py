@@ -1,6 +1,6 @@
 """A Job's folder on the node, and what a Runner promises.
 
-    <NODE_DIR>/jobs/<job>-<attempt>/
+    <NODE_DIR>/jobs/<job>-<attempt>[-<key>]/
         order.json     the order, as it was signed
         shim.json      {"pid", "start_ticks", "pgid", "leader_start_ticks"}
         status.json    what the shim knows: started, ended, how and why
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from typing import Any, Protocol
 
 from placement.domain.orders import Order
 
+NAME = re.compile(r"(\d{1,18})-(\d{1,9})(?:-([0-9a-f]{1,32}))?")
 RESULTS = "results"
 """The folder in a Job's own one whose files are brought up when it has ended."""
 ENDS = frozenset({"exited", "refused", "lost"})
@@ -113,27 +115,30 @@ class JobFolder:
     path: Path
     job: int
     attempt: int
+    key: str = ""
+    """The Job's own key: a number may be given again after a restore."""
 
     @classmethod
-    def of(cls, jobs: Path, job: int, attempt: int) -> JobFolder:
+    def of(cls, jobs: Path, job: int, attempt: int, key: str = "") -> JobFolder:
         """Return the folder of an attempt, whether it exists or not."""
-        return cls(jobs / f"{job}-{attempt}", job, attempt)
+        name = f"{job}-{attempt}-{key}" if key else f"{job}-{attempt}"
+        return cls(jobs / name, job, attempt, key)
 
     @classmethod
     def at(cls, path: Path) -> JobFolder:
         """Return the folder at a path.
 
         Raises:
-            ValueError: the name is not ``<job>-<attempt>``.
+            ValueError: the name is not ``<job>-<attempt>`` with a key or without.
         """
-        job, dash, attempt = path.name.partition("-")
-        if not (dash and job.isdecimal() and attempt.isdecimal()):
+        found = NAME.fullmatch(path.name)
+        if found is None:
             raise ValueError(f"{path.name} is no Job's folder")
-        return cls(path, int(job), int(attempt))
+        return cls(path, int(found[1]), int(found[2]), found[3] or "")
 
     @property
     def name(self) -> str:
-        """The folder's name, ``<job>-<attempt>``."""
+        """The folder's name, ``<job>-<attempt>`` and the key if there is one."""
         return self.path.name
 
     @property

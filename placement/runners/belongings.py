@@ -43,6 +43,7 @@ def lay_out(
             node=order.node,
             token_file=token_file,
             job=order.job,
+            key=order.key,
             sha256=sha256,
             until=order.expires_at,
             given_up=given_up,

@@ -137,6 +137,7 @@ class Carrier:
             token=self.node.token(),
             body=body,
             headers=sums,
+            key=folder.key,
         )
         size = json.loads(answer).get("size")
         if type(size) is not int or size < 0:
@@ -241,6 +242,7 @@ def _download(
                 path,
                 node=order.node,
                 token=token,
+                key=order.key,
                 sha256=sha256,
                 most_bytes=size_bytes,
             )

@@ -250,6 +250,7 @@ class JobKeeper:
                     {
                         "job": kept.folder.job,
                         "attempt": kept.folder.attempt,
+                        "key": kept.folder.key,
                         "started_at": kept.status.get("started_at"),
                         "deadline_at": kept.deadline_at(),
                         **meets_at(kept.status),
@@ -355,6 +356,7 @@ def fact_of(folder: JobFolder, status: dict[str, Any]) -> dict[str, Any]:
         "kind": "job",
         "job": folder.job,
         "attempt": folder.attempt,
+        "key": folder.key,
         "nonce": str(folder.read("order").get("nonce", "")),
         "event": event,
         "at": at or time.time(),

@@ -38,7 +38,7 @@ def checkpoint_of(folder: JobFolder) -> Path:
 
 def before(order: Order, jobs: Path) -> JobFolder:
     """Return the folder of the attempt that a Job on this node goes on from."""
-    return JobFolder.of(jobs, order.resume_job, order.resume_attempt)
+    return JobFolder.of(jobs, order.resume_job, order.resume_attempt, order.resume_key)
 
 
 def size_of(folder: Path) -> int:

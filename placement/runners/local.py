@@ -51,13 +51,13 @@ class LocalRunner:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o711)
 
-    def folder(self, job: int, attempt: int) -> JobFolder:
+    def folder(self, job: int, attempt: int, key: str = "") -> JobFolder:
         """Return an attempt's folder, whether it exists or not."""
-        return JobFolder.of(self.jobs, job, attempt)
+        return JobFolder.of(self.jobs, job, attempt, key)
 
     def accept(self, order: Order, payload: str) -> JobFolder:
         """Make the Job's folder; where it exists nothing changes."""
-        folder = self.folder(order.job, order.attempt)
+        folder = self.folder(order.job, order.attempt, order.key)
         order_json = {
             "payload": payload,
             "nonce": order.nonce,
@@ -67,9 +67,9 @@ class LocalRunner:
         self._make(folder, order_json, None)
         return folder
 
-    def refuse(self, job: int, attempt: int, status: Mapping[str, object]) -> bool:
+    def refuse(self, folder: JobFolder, status: Mapping[str, object]) -> bool:
         """Make a folder that only says why nothing ran; False: it ran or runs."""
-        return self._make(self.folder(job, attempt), {}, status)
+        return self._make(folder, {}, status)
 
     def _make(
         self,
@@ -143,7 +143,7 @@ class LocalRunner:
             return 0
         if isolation_of(self.node) is Isolation.ENFORCED:
             # Also what has wiped the mark out of its environment.
-            units.kill(folder.job, folder.attempt)
+            units.kill(folder.job, folder.attempt, folder.key)
         mark = run_entry(str(nonce))
         left = [
             item.pid

@@ -142,7 +142,7 @@ class OrderDesk:
         self.runner.prepare()
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
             raise OrderRefused("replayed", "this order was here before")
-        folder = self.runner.folder(order.job, order.attempt)
+        folder = self.runner.folder(order.job, order.attempt, order.key)
         if order.kind is OrderKind.CARRY:
             self._carry(folder, order, now)
             return
@@ -156,7 +156,7 @@ class OrderDesk:
     def _carry(self, folder: JobFolder, order: Order, now: float) -> None:
         """Have an ended attempt's checkpoint brought to the web, once for each time."""
         gone = {"event": "lost", "reason": "its folder is gone", "ended_at": now}
-        self.runner.refuse(order.job, order.attempt, gone)
+        self.runner.refuse(folder, gone)
         known = folder.read("carry")
         if not known or known.get("done"):
             folder.write("carry", {"at": now, "most_bytes": order.carry_most_bytes})
@@ -221,10 +221,10 @@ class OrderDesk:
             )
 
     def _stop(self, order: Order, now: float) -> None:
-        folder = self.runner.folder(order.job, order.attempt)
+        folder = self.runner.folder(order.job, order.attempt, order.key)
         reason = order.reason or "stopped"
         never = {"event": "exited", "stopped": True, "reason": reason, "ended_at": now}
-        if self.runner.refuse(order.job, order.attempt, never):
+        if self.runner.refuse(folder, never):
             return
         if not self.runner.stop(folder, reason):
             # Accepted and not begun: the keeper or the shim reads it.
@@ -242,5 +242,6 @@ def _named(payload: str) -> dict[str, Any]:
     for key in ("job", "attempt"):
         value = body.get(key)
         named[key] = value if type(value) is int and 0 <= value < 2**53 else 0
-    named["nonce"] = str(body.get("nonce", ""))[:64]
+    for key in ("nonce", "key"):
+        named[key] = str(body.get(key, ""))[:64]
     return named

@@ -107,7 +107,12 @@ class ResultCarrier:
         asked = urlencode({"attempt": folder.attempt, **query})
         url = f"{self.node.web_url}/node/v1/jobs/{folder.job}/results{part}?{asked}"
         return webchannel.request(
-            method, url, node=self.node.name, token=self.node.token(), body=body
+            method,
+            url,
+            node=self.node.name,
+            token=self.node.token(),
+            body=body,
+            key=folder.key,
         )
 
     def _send(

@@ -113,7 +113,7 @@ class Shim:
         finally:
             processes.end_descendants()
             if self.unit:
-                units.kill(self.order.job, self.order.attempt)
+                units.kill(self.order.job, self.order.attempt, self.order.key)
 
     def _prepare(self, identity: Identity | None) -> list[str]:
         """Make the Job's own folder with all that belongs there, return argv."""

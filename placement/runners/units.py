@@ -53,6 +53,7 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
         words = scope_command(
             order.job,
             order.attempt,
+            key=order.key,
             program=[sys.executable, "-P", "-m", INSIDE],
             devices=devices,
             ceilings=Ceilings(
@@ -73,11 +74,11 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
     return [program, *words[1:]]
 
 
-def kill(job: int, attempt: int) -> bool:
+def kill(job: int, attempt: int, key: str = "") -> bool:
     """Kill all that a Job's unit holds; False: there is no such unit any more."""
     try:
         done = subprocess.run(
-            kill_command(job, attempt),
+            kill_command(job, attempt, key),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

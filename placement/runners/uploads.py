@@ -93,6 +93,7 @@ class Uploader:
                 token=self.node.token(),
                 job=folder.job,
                 attempt=folder.attempt,
+                key=folder.key,
                 offset_bytes=have,
                 data=data,
             )

@@ -22,6 +22,7 @@ SCRIPT_MAX_BYTES = 2**20
 FILE_PIECE_BYTES = 2**20
 """Of one answer with a part of a file; a shorter one is the last."""
 TIMEOUT_SECONDS = 10.0
+KEY_HEADER = "X-Job-Key"
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -53,8 +54,11 @@ def request(
     token: str,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    key: str | None = None,
 ) -> tuple[int, bytes]:
     """Send one request; return status and body of a 2xx or 409 answer.
+
+    ``key``: of the Job that it is about; None: it is about no Job.
 
     Raises:
         ChannelDown: no answer, 5xx or 429.
@@ -67,6 +71,7 @@ def request(
         headers={
             "Authorization": f"Node {node}:{token}",
             "Content-Type": "application/octet-stream",
+            **({} if key is None else {KEY_HEADER: key}),
             **(headers or {}),
         },
     )
@@ -88,7 +93,14 @@ def request(
 
 
 def download_file(
-    url: str, path: Path, *, node: str, token: str, sha256: str, most_bytes: int
+    url: str,
+    path: Path,
+    *,
+    node: str,
+    token: str,
+    key: str = "",
+    sha256: str,
+    most_bytes: int,
 ) -> None:
     """Fetch a file in pieces; it is at its path whole or not at all.
 
@@ -103,7 +115,8 @@ def download_file(
     with draft.open("ab") as file:
         while True:
             offset = file.tell()
-            _, piece = request("GET", f"{start}{offset}", node=node, token=token)
+            address = f"{start}{offset}"
+            _, piece = request("GET", address, node=node, token=token, key=key)
             file.write(piece)
             if offset + len(piece) > most_bytes:
                 draft.unlink()
@@ -125,6 +138,7 @@ def download_part(
     node: str,
     token_file: Path,
     job: int,
+    key: str = "",
     sha256: str,
     until: float,
     given_up: Callable[[], bool],
@@ -141,7 +155,7 @@ def download_part(
     while True:
         try:
             token = token_file.read_text().strip()
-            _, body = request("GET", url, node=node, token=token)
+            _, body = request("GET", url, node=node, token=token, key=key)
             break
         except ChannelRefused as error:
             raise OrderRefused(part, f"the web refused the {part}: {error}") from error
@@ -167,6 +181,7 @@ def upload_log(
     token: str,
     job: int,
     attempt: int,
+    key: str = "",
     offset_bytes: int,
     data: bytes,
 ) -> int:
@@ -177,7 +192,7 @@ def upload_log(
         ChannelRefused: the web does not want this log.
     """
     url = f"{web_url}/node/v1/jobs/{job}/log?attempt={attempt}&offset={offset_bytes}"
-    status, body = request("PUT", url, node=node, token=token, body=data)
+    status, body = request("PUT", url, node=node, token=token, body=data, key=key)
     try:
         answer: Any = json.loads(body)
         size = answer["size"]

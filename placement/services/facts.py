@@ -7,6 +7,7 @@ the table of legal moves, so the second one finds nothing to do.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from signal import SIGTERM, Signals
 from typing import Any
@@ -27,7 +28,7 @@ from placement.domain.facts import (
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.models import Job, JobEvent, JobPart, JobQuerySet
-from placement.services import carrying, parts
+from placement.services import carrying, ordering, parts
 from placement.services.moves import instant, move
 from reservations import services as reservations
 from telemetry import services as telemetry
@@ -35,6 +36,8 @@ from telemetry import services as telemetry
 ABSENT_SECONDS = 15.0
 CLOCK_SECONDS = 300.0
 """A belief from before a start counts all the same after so long without the Job."""
+STRANGER_SECONDS = 60.0
+"""A Job that the portal does not know is stopped after so long: its row may be new."""
 REPLAYED = "replayed"
 PASSING = {
     "storage": "",
@@ -63,6 +66,8 @@ def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
             name=node_name, state=said.state.value, detail=said.detail
         )
     job = _jobs().filter(pk=said.job).first()
+    if job is not None and said.key not in (None, job.key):
+        job = None  # another one of that number, from before a restore
     part = None if job is None else parts.of_node(job, node_name)
     if job is not None and part is not None and job.attempt == said.attempt:
         return _take_part(job, part, said, now)
@@ -228,6 +233,7 @@ def _check_in(job: Job, now: datetime) -> None:
 def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
     """Compare what a node says that runs with what should be there."""
     moved = False
+    belief = _without_strangers(node_name, belief, now)
     for pk in parts.take_belief(node_name, belief, now):
         _check_in(_jobs().get(pk=pk), now)
     known = {job.pk: job for job in _of_node(node_name, belief)}
@@ -247,6 +253,31 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
             moved |= _miss(job, belief, now)
     Job.objects.filter(pk__in=seen).update(seen_at=now)
     return moved
+
+
+def _without_strangers(node_name: str, belief: Belief, now: datetime) -> Belief:
+    """Return a belief without the Jobs that only had the number of one of ours.
+
+    A portal that was restored from a backup gives numbers again that a node knows as
+    other Jobs. Those it does not know at all hold Gpus that it takes for free. Both are
+    stopped.
+    """
+    named = {item.job for item in (*belief.running, *belief.ended)}
+    keys = dict(Job.objects.filter(pk__in=named).values_list("pk", "key"))
+
+    def ours(item: Running | JobFact) -> bool:
+        return item.key is None or keys.get(item.job) == item.key
+
+    for item in belief.running:
+        begun_at = now.timestamp() if item.started_at is None else item.started_at
+        if not ours(item) and now.timestamp() - begun_at > STRANGER_SECONDS:
+            logger.warning("%s runs job %s, not ours: stopped", node_name, item.job)
+            ordering.send(ordering.stranger_order(node_name, item, now=now), now=now)
+    return replace(
+        belief,
+        running=tuple(filter(ours, belief.running)),
+        ended=tuple(filter(ours, belief.ended)),
+    )
 
 
 def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:

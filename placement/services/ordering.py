@@ -11,6 +11,7 @@ import kombu.exceptions
 from celery import current_app
 
 from placement import signing
+from placement.domain.facts import Running
 from placement.domain.orders import Addressed, Limits, Order, OrderKind
 from placement.domain.process_orders import ProcessOrder
 from placement.domain.recipes import KNOWN_RECIPES, claim_bytes, runs_by_plan
@@ -56,6 +57,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         node=node.name,
         job=job.pk,
         attempt=job.attempt,
+        key=job.key,
         nonce=(part or job).order_nonce,
         issued_at=issued_at,
         expires_at=min(issued_at + ORDER_SECONDS, deadline_at),
@@ -78,6 +80,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         plan={} if script else _plan_of(job),
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
+        resume_key=job.resume_from.key if job.resume_from else "",
         limits=Limits(disk_bytes=SitePolicy.current().job_folder_bytes),
         checkpoints=carrying.carried(job),
         meeting=None if part is None else parts.meeting_of(job, part),
@@ -93,12 +96,31 @@ def stop_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order
         node=(part or job).node.name,
         job=job.pk,
         attempt=job.attempt,
+        key=job.key,
         nonce=new_nonce(),
         issued_at=issued_at,
         expires_at=issued_at + STOP_SECONDS,
         deadline_at=job.reservation.end.timestamp(),
         grace_seconds=_grace_seconds(job, now),
         reason=job.reason,
+    )
+
+
+def stranger_order(node_name: str, item: Running, *, now: datetime) -> Order:
+    """Return the order that ends what a node runs and this portal does not know."""
+    issued_at = now.timestamp()
+    return Order(
+        kind=OrderKind.STOP,
+        node=node_name,
+        job=item.job,
+        attempt=item.attempt,
+        key=item.key or "",
+        nonce=new_nonce(),
+        issued_at=issued_at,
+        expires_at=issued_at + STOP_SECONDS,
+        deadline_at=issued_at + STOP_SECONDS,
+        grace_seconds=float(SitePolicy.current().stop_grace_seconds),
+        reason="the portal does not know this job: it was restored from a backup",
     )
 
 
@@ -119,6 +141,7 @@ def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
         node=row.node.name,
         job=row.job_id,
         attempt=row.job.attempt,
+        key=row.job.key,
         nonce=new_nonce(),
         issued_at=issued_at,
         expires_at=issued_at + ORDER_SECONDS,

@@ -139,12 +139,17 @@ class Attendant:
             node=self.node.name,
             token=self.node.token(),
             body=json.dumps(body).encode(),
+            key=self.folder.key,
         )
 
     def _wanted(self) -> list[Wanted]:
         url = f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models"
         _, body = webchannel.request(
-            "GET", url, node=self.node.name, token=self.node.token()
+            "GET",
+            url,
+            node=self.node.name,
+            token=self.node.token(),
+            key=self.folder.key,
         )
         listed = json.loads(body)["models"]
         return [Wanted.from_json(one) for one in listed[:MOST_MODELS]]
@@ -176,6 +181,7 @@ class Attendant:
             path,
             node=self.node.name,
             token=self.node.token(),
+            key=self.folder.key,
             sha256=sha256,
             most_bytes=most_bytes,
         )

@@ -170,12 +170,13 @@ class Lab:
 
     def folder(self, number: int) -> Path:
         """The folder of a Job's first attempt on its node."""
-        return self.var / "node" / "sim-a" / "jobs" / f"{number}-1"
+        jobs = self.var / "node" / "sim-a" / "jobs"
+        return next(jobs.glob(f"{number}-1-*"), jobs / f"{number}-1")
 
     def log_of(self, number: int) -> bytes:
         """The log as it is stored at the portal."""
-        path = self.var / "media" / "logs" / f"{number}-1.log"
-        return path.read_bytes() if path.exists() else b""
+        found = (self.var / "media" / "logs").glob(f"{number}-1-*.log")
+        return b"".join(path.read_bytes() for path in found)
 
     def pids(self, part: str) -> set[int]:
         """Return the processes of this portal whose command line has a part."""

@@ -45,7 +45,7 @@ def test_a_large_log_goes_up_is_searched_and_fetched_in_little_memory(
     )  # fmt: skip
     Job.objects.filter(pk=job.pk).update(attempt=1)
     job.refresh_from_db()
-    folder = JobFolder.of(tmp_path, job.pk, 1)
+    folder = JobFolder.of(tmp_path, job.pk, 1, job.key)
     folder.path.mkdir()
     line = b"x" * 99 + b"\n"
     with folder.log.open("wb") as file:

@@ -60,7 +60,7 @@ class NearNodes(TwoNodes):
 
     def at(self, job: Job) -> JobFolder:
         """The folder of a Job's first attempt on its node."""
-        return JobFolder.of(self.node_dir(job.node.name) / "jobs", job.pk, 1)
+        return JobFolder.of(self.node_dir(job.node.name) / "jobs", job.pk, 1, job.key)
 
     def processes_of(self, job: Job) -> list[int]:
         """What of a Job still runs, known by its folder: numbers are others' too."""

@@ -89,11 +89,12 @@ def channel(monkeypatch):
     class Channel:
         left = 10**9
 
-        def request(self, method, url, *, node, token, body=None):
+        def request(self, method, url, *, node, token, body=None, key=""):
             self.left -= 1
             if self.left < 0:
                 raise ChannelDown("the web cannot be reached")
-            client = Client(headers={"Authorization": f"Node {node}:{token}"})
+            shown = {"Authorization": f"Node {node}:{token}", "X-Job-Key": key}
+            client = Client(headers=shown)
             path = url.removeprefix("http://127.0.0.1:1")
             answer = client.generic(
                 method,
@@ -125,9 +126,9 @@ def ended(db, alice, tmp_path, settings):
         reservation=held, owner=alice, node=node, name="run", kind="script",
         state="done", attempt=1, started_at=now, ended_at=now,
     )  # fmt: skip
-    folder = JobFolder.of(view.node_dir / "jobs", job.pk, 1)
+    folder = JobFolder.of(view.node_dir / "jobs", job.pk, 1, job.key)
     folder.path.mkdir(parents=True)
-    order = nodes.make_order(job=job.pk)
+    order = nodes.make_order(job=job.pk, key=job.key)
     folder.write("order", {"payload": order.payload()})
     return job, Item(folder), ResultCarrier(view)
 

@@ -121,7 +121,9 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     seen = lab.losses(first)
     assert len(seen) >= 3 and max(seen) < STEPS - 1
     # Each node's log is its own, and is kept.
-    other = (lab.folder / "red/node/jobs" / f"{first.pk}-1" / "log").read_text()
+    other = (
+        lab.folder / "red/node/jobs" / f"{first.pk}-1-{first.key}" / "log"
+    ).read_text()
     assert "starting 2 process(es)" in other
     lab.until(lambda: logs.path_of(first, part=1).is_file(), "the second log")
     assert logs.read(first, offset=0, part=1).data.startswith("tiny-transformer: ")

@@ -147,7 +147,7 @@ class TwoNodes:
 
     def log(self, job: Job) -> str:
         """A Job's log on its first node, as far as it is written."""
-        path = self.node_dir(job.node.name) / "jobs" / f"{job.pk}-1" / "log"
+        path = self.node_dir(job.node.name) / "jobs" / f"{job.pk}-1-{job.key}" / "log"
         return path.read_text() if path.is_file() else ""
 
     def processes_of(self, job: Job) -> list[int]:
