@@ -94,7 +94,7 @@ def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(14), 4)
     with pytest.raises(errors.TooManyGpus) as refused:
         lab.book(alice, lab.gpus[1:3], at(15), 1)
-    assert refused.value.fields == {"asked": 2, "held": 1, "most": 2}
+    assert refused.value.fields == {"asked": 2, "held": 1, "most": 2, "shared": 0}
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.start == at(18)
 

@@ -49,7 +49,7 @@ def page(user, path: str) -> str:
 
 def test_the_page_and_the_bell_say_who_why_and_what_comes_back(flex, alice) -> None:
     html = page(alice, f"/reservations/{flex.pk}/")
-    assert "It went to somebody else" in html
+    assert "Someone else has this time now" in html
     assert "went to Carol (Nlp), as firm, within quota." in html
     assert "Full refund: 20 credits." in html
     assert "Book the next equal slot" in html
@@ -63,7 +63,7 @@ def test_a_read_notice_stays_on_the_page_and_leaves_the_bell(flex, alice) -> Non
     assert ask("POST", f"/notices/{told['id']}/read").status_code == 200
     assert ask("GET", "/notices?unread=true").body["notices"] == []
     assert "unread notice" not in page(alice, "/standing/")
-    assert "It went to somebody else" in page(alice, f"/reservations/{flex.pk}/")
+    assert "Someone else has this time now" in page(alice, f"/reservations/{flex.pk}/")
 
 
 def test_nobody_else_reads_or_puts_away_a_notice(flex, bob, carol) -> None:
@@ -72,7 +72,9 @@ def test_nobody_else_reads_or_puts_away_a_notice(flex, bob, carol) -> None:
         assert Caller(user)("GET", "/notices").body["notices"] == []
         assert Caller(user)("POST", f"/notices/{pk}/read").status_code == 404
     assert Notice.objects.get().read_at is None
-    assert "It went to somebody else" not in page(bob, f"/reservations/{flex.pk}/")
+    assert "Someone else has this time now" not in page(
+        bob, f"/reservations/{flex.pk}/"
+    )
 
 
 def test_only_the_group_is_told_where_names_are_hidden(flex, alice) -> None:

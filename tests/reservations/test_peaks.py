@@ -240,7 +240,7 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
     for factor, hours, said in (
         ("2", "", "Say which hours"), ("1", "Mon 9-18", "choose 2 or more"),
         ("", "Mon 9-18", "choose 2 or more"), ("3", "Monday 9-18", "is not understood"),
-        ("11", "Mon 9-18", "less than or equal to 10"),
+        ("11", "Mon 9-18", "Enter a whole number from 1 to 10"),
         ("2.5", "Mon 9-18", "Enter a whole number"),
     ):  # fmt: skip
         wrong = form | {"peak_factor": factor, "peak_hours": hours}
