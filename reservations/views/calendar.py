@@ -7,7 +7,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from reservations.forms import read_draft
-from reservations.models import Membership, SitePolicy, User
+from reservations.models import Account, Membership, SitePolicy, User
 from reservations.services.spending import good_tokens
 from reservations.snapshots.payers import payers
 from reservations.views.access import reader
@@ -33,6 +33,8 @@ def calendar_config(
             {str(m.account) for m in memberships}
             | {m.account.name for m in memberships}
         ),
+        # Groups by the name that the calendar's API gives, as people read them.
+        "titles": dict(Account.objects.exclude(title="").values_list("name", "title")),
         "tokens": _tokens(user),
         "draft": draft,
         "urls": {

@@ -1,5 +1,5 @@
 // The page's address holds what is in view, so that it can be kept and sent.
-const VIEWS = new Set(["day", "week"]);
+const VIEWS = new Set(["day", "4days", "week", "month"]);
 const DATE = /^\d{4}-\d{2}-\d{2}$/;
 
 /** {view, date, gpuClass, minGib, mine}; what is not understood gets the default. */

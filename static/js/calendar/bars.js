@@ -1,12 +1,13 @@
 // Reservations as bars of the timeline: what they say and which classes they wear.
 // The classes are the legend's: kind, mine, past, frozen (static/css/calendar.css).
 import { el } from "../dom.js";
+import { duration } from "../format.js";
 import { icon } from "../icons.js";
 import { serverNow } from "../time.js";
 import { closureFace } from "./closures.js";
 import { ghostFace } from "./ghosts.js";
 import { clockOf, gpuWords, span } from "./words.js";
-import { toWall } from "./zone.js";
+import { toWall, wallOf, wallSeconds } from "./zone.js";
 
 /** Whose it is, as far as this reader may know. */
 export function owner(reservation) {
@@ -74,9 +75,15 @@ export function barEvent(reservation, zone) {
 }
 
 /** The timeline's event for the draft; null when there is nothing to draw. */
-export function draftEvent(draft) {
+export function draftEvent(draft, store, view) {
   if (!draft.open || draft.missing()) return null;
+  const [start, end] = [draft.startAt(), draft.endAt()];
+  const free = draft.gpuIds.every((id) => store.isFree(store.gpu(id) ?? {}, start, end, draft.editing?.id));
+  // In the flat rows of several days it lies behind what is in its way, or the row would
+  // double its height and all below it jump.
+  const ground = view !== "day" && (!free || draft.editing) ? { display: "background" } : {};
   return {
+    ...ground,
     id: "draft", resourceIds: draft.gpuIds.map(String), start: `${draft.start}:00`,
     end: `${draft.end}:00`, classNames: ["bar-event", "is-draft"], editable: true,
     extendedProps: { draft: true },
@@ -97,8 +104,15 @@ export function pastEvent(rowIds, start, end, nowWall) {
   const until = nowWall < end ? nowWall : end;
   return until > start ? {
     id: "past", resourceIds: rowIds, start: `${start}:00`, end: `${until}:00`,
-    display: "background", classNames: ["is-gone"], extendedProps: { ground: true },
+    display: "background", classNames: nowWall < end ? ["is-gone", "is-now"] : ["is-gone"], extendedProps: { ground: true },
   } : null;
+}
+
+/** "Draft", or while time is being chosen "12:00–16:00, 4 h". */
+function draftWords(event) {
+  if (event.extendedProps.draft && event.display !== "preview") return "Draft";
+  const [start, end] = [wallOf(event.start), wallOf(event.end)];
+  return `${clockOf(start)}–${clockOf(end)}, ${duration(wallSeconds(start, end))}`;
 }
 
 /** What stands inside a bar. */
@@ -107,9 +121,12 @@ export function barContent(event, { zone, store, nowWall }) {
   if (ghost) return { domNodes: [ghostFace(ghost, zone)] };
   if (closure) return { domNodes: [closureFace(closure, zone)] };
   if (ground) return { domNodes: [] };
-  if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: "Draft" })] };
+  if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: draftWords(event) })] };
   const gpus = reservation.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
-  const [from, until] = [reservation.start, reservation.end].map((at) => clockOf(toWall(at, zone)));
+  // One that is being dragged says where it would go.
+  const dragged = event.display === "preview";
+  const [from, until] = dragged ? [event.start, event.end].map((at) => clockOf(wallOf(at)))
+    : [reservation.start, reservation.end].map((at) => clockOf(toWall(at, zone)));
   const name = (reservation.mine && reservation.purpose) || owner(reservation);
   const sign = barSign(reservation);
   return { domNodes: [el("button", {

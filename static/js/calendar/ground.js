@@ -6,12 +6,12 @@ import { ghostEvents } from "./ghosts.js";
 import { rangeOf } from "./zone.js";
 
 /** part: {store, draft, zone, view, date, nowWall}; gpus: those whose rows are drawn. */
-export function groundEvents({ store, draft, zone, view, date, nowWall }, gpus) {
+export function groundEvents({ store, draft, zone, view, date, nowWall }, gpus, groupIds = []) {
   const rowIds = gpus.map((gpu) => String(gpu.id));
-  const range = rangeOf(view, date);
+  const range = rangeOf(view, date, nowWall());
   return [
-    draftEvent(draft), closedEvent(gpus, ...range),
-    pastEvent(rowIds, ...range, nowWall()),
+    draftEvent(draft, store, view), closedEvent(gpus, ...range),
+    pastEvent([...rowIds, ...groupIds], ...range, nowWall()),
     ...closureEvents(store.closures, new Set(rowIds), zone),
     ...ghostEvents(store.waiting, new Set(rowIds), zone),
   ].filter(Boolean);

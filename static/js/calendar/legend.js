@@ -3,7 +3,7 @@ import { el } from "../dom.js";
 import { hueClass } from "./bars.js";
 
 /** Keep the list of groups, and the keys that are only sometimes true, right. */
-export function watchLegend(list, store) {
+export function watchLegend(list, store, title) {
   const keys = [...document.querySelectorAll(".legend [data-when]")];
   const draw = () => {
     const shown = store.visibleReservations();
@@ -16,8 +16,9 @@ export function watchLegend(list, store) {
     const print = JSON.stringify([...groups]);
     if (print === list.dataset.shown) return;
     list.dataset.shown = print;
-    list.replaceChildren(...[...groups].sort(([a], [b]) => a.localeCompare(b)).map(([account, hue]) =>
-      el("li", {}, el("span", { class: `key is-firm ${hueClass(hue)}` }), account)));
+    list.replaceChildren(...[...groups].map(([account, hue]) => [title(account), hue])
+      .sort(([a], [b]) => a.localeCompare(b)).map(([name, hue]) =>
+        el("li", {}, el("span", { class: `key is-firm ${hueClass(hue)}` }), name)));
   };
   for (const type of ["loaded", "changed", "filtered"]) store.addEventListener(type, draw);
 }

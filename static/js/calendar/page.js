@@ -9,6 +9,7 @@ import { Details } from "./details.js";
 import { Draft } from "./draft.js";
 import { Drawer } from "./drawer.js";
 import { Find } from "./find.js";
+import { HoverCard } from "./hovercard.js";
 import { Form } from "./form.js";
 import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
@@ -18,7 +19,8 @@ import { watchToken } from "./tokens.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { makeWait } from "./waitfor.js";
-import { exact, toWall } from "./zone.js";
+import { showZone } from "./zonehint.js";
+import { exact, rangeOf, toWall } from "./zone.js";
 
 const config = pageData("calendar-config");
 const node = (id) => document.getElementById(id);
@@ -47,9 +49,10 @@ const submit = makeSubmit({ button: node("book"), draft, actions, drawer, verdic
 new Form(node("booking"), { draft, store, config, nowWall, submit });
 const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });
 new Find(node("find"), { store, config, nowWall, membership: () => draft.membership, take: (slot) => pick(slot.gpuIds, slot.start, slot.end, "#book") });
-const stage = new Stage(node("timeline"), node("agenda"), {
+const stage = new Stage({ timelineNode: node("timeline"), agendaNode: node("agenda"), monthNode: node("month") }, {
   store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
   on: {
+    day: (date) => change({ view: "day", date }, true),
     pick, open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
     press: (gpuIds, start) => pick(gpuIds, start, draft.endOf(start)),
   },
@@ -71,9 +74,15 @@ function pick(gpuIds, start, end, focus = null) {
   if (draft.open && !draft.editing) draft.set(fields, "pointer");
   else draft.begin(fields, "pointer");
   drawer.open("form", { focus });
-  if (start.slice(0, 10) !== shown.date && shown.view === "day") change({ date: start.slice(0, 10) }, true);
   if (focus) stage.reveal();
 }
+
+// Another day that is typed, or taken from a card, comes into view.
+draft.addEventListener("change", ({ detail: { source } }) => {
+  if (!draft.open || !draft.start || source === "pointer" || shown.view === "month") return;
+  const [first, last] = rangeOf(node("timeline").hidden ? "day" : shown.view, shown.date, nowWall());
+  if (draft.start < first || draft.start >= last) change({ date: draft.start.slice(0, 10) }, true);
+});
 
 function open(id) {
   if (draft.open) draft.close("details");
@@ -118,7 +127,10 @@ node("open-find").addEventListener("click", ({ currentTarget }) => {
   if (wanted) node("find").querySelector("input, select").focus();
 });
 
-watchLegend(node("groups"), store);
+const title = (account) => config.titles[account] ?? account;
+new HoverCard(node("timeline"), { store, zone: config.zone, nowWall, title });
+showZone(node("zone"), config.zone);
+watchLegend(node("groups"), store, title);
 toolbar.draw(shown);
 await stage.load();
 // Whenever the socket opens, at first too, ask again: what happened between the

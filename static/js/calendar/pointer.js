@@ -13,9 +13,10 @@ export class RowSelection {
     this.frame = el("div", { class: "row-frame", hidden: true });
     host.append(this.frame);
     host.addEventListener("pointerdown", (event) => this.#down(event), true);
-    addEventListener("pointermove", (event) => this.#move(event));
+    // After EventCalendar has moved its own preview, or the two would differ.
+    addEventListener("pointermove", (event) => requestAnimationFrame(() => this.#move(event)));
     for (const type of ["pointerup", "pointercancel"]) {
-      addEventListener(type, () => { this.frame.hidden = true; });
+      addEventListener(type, () => { this.pressed = false; this.#hide(); });
     }
   }
 
@@ -36,17 +37,23 @@ export class RowSelection {
     };
   }
 
+  #hide() {
+    this.frame.hidden = true;
+    this.host.classList.remove("is-framing");
+  }
+
   #down(event) {
+    this.pressed = true;
     this.from = event.target.closest(".ec-day")
       ? this.ec.dateFromPoint(event.clientX, event.clientY) : null;
   }
 
   #move(event) {
-    if (!(event.buttons & 1) || !this.from?.resource) return;
+    if (!this.pressed || !(event.buttons & 1) || !this.from?.resource) return;
     const preview = this.host.querySelector(".ec-event.ec-preview");
     const there = this.ec.dateFromPoint(event.clientX, event.clientY);
     if (!preview || !there?.resource || there.resource.id === this.from.resource.id) {
-      this.frame.hidden = true;
+      this.#hide();
       return;
     }
     const box = this.host.getBoundingClientRect();
@@ -55,6 +62,8 @@ export class RowSelection {
     const top = Math.min(...rows.map((row) => row.top));
     const bottom = Math.max(...rows.map((row) => row.bottom));
     this.frame.hidden = false;
+    this.host.classList.add("is-framing");
+    this.frame.textContent = preview.textContent;
     for (const [name, value] of Object.entries({
       left: across.left - box.left, width: across.width, top: top - box.top, height: bottom - top,
     })) this.frame.style.setProperty(name, `${value}px`);

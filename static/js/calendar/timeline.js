@@ -6,19 +6,22 @@ import { groundEvents } from "./ground.js";
 import { RowSelection, gpusBetween } from "./pointer.js";
 import { watchRoles } from "./roles.js";
 import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellFree } from "./rows.js";
-import { addWall, offsetText, toWall } from "./zone.js";
+import { addWall, offsetText, rangeOf, toWall, wallMillis } from "./zone.js";
 
 const VIEWS = {
   day: { view: "resourceTimelineDay", slot: 3600, days: 1, narrowest: 34 },
+  "4days": { view: "fourDays", slot: 4 * 3600, days: 4, narrowest: 26 },
   week: { view: "resourceTimelineWeek", slot: 6 * 3600, days: 7, narrowest: 22 },
 };
 const DAY = 86400;
 const ROOMY_ROWS = 18;
 const FEW = 20; // more changes than that: one new list is quicker than single ones
-const LABEL_PX = { day: 44, week: 20 };
+const LABEL_PX = { day: 44, "4days": 20, week: 20 };
 const shown = (options) => new Intl.DateTimeFormat("en-GB", options);
+const NEW_DAY = shown({ weekday: "short", day: "numeric" });
 const FORMATS = {
   day: [shown({ weekday: "long", day: "numeric", month: "long" }), shown({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" })],
+  "4days": [shown({ weekday: "short", day: "numeric", month: "short" }), shown({ hour: "2-digit", hourCycle: "h23" })],
   week: [shown({ weekday: "short", day: "numeric" }), shown({ hour: "2-digit", hourCycle: "h23" })],
 };
 
@@ -35,18 +38,21 @@ export class Timeline {
     this.ec = selection.ec = window.EventCalendar.create(host, {
       ...this.#viewOptions(), ...selection.options(), ...this.#options(),
     });
+    host.dataset.view = this.view;
+    host.style.setProperty("--zone", JSON.stringify(zone));
     watchRoles(host, on.open);
     new ResizeObserver(() => this.#fit()).observe(host);
   }
 
   #options() {
     return {
-      date: this.date, resources: [], events: [], firstDay: 1, locale: "en-GB",
+      date: rangeOf(this.view, this.date, this.nowWall())[0].slice(0, 10), resources: [], events: [], firstDay: 1, locale: "en-GB",
       timeZone: offsetText(new Date(serverNow()), this.zone),
       headerToolbar: { start: "", center: "", end: "" }, nowIndicator: true, editable: true,
       eventGap: 2, eventResizableFromStart: true, longPressDelay: 350,
       dayHeaderFormat: (at) => FORMATS[this.view][0].format(at),
-      slotLabelFormat: (at) => FORMATS[this.view][1].format(at),
+      views: { fourDays: { type: "resourceTimelineDay", duration: { days: 4 } } },
+      slotLabelFormat: (at) => (this.view === "day" && !at.getHours() && !at.getMinutes() ? NEW_DAY : FORMATS[this.view][1]).format(at),
       eventContent: ({ event }) => barContent(event, this),
       resourceLabelContent: ({ resource }) => ({ domNodes: [rowLabel(resource.extendedProps)] }),
       resourceExpand: ({ resource: { id, expanded } }) => {
@@ -60,18 +66,25 @@ export class Timeline {
 
   #viewOptions() {
     const { slot, view } = VIEWS[this.view];
-    const snap = this.view === "week" ? Math.max(3600, this.gridSeconds) : this.gridSeconds;
+    const snap = this.view === "day" ? this.gridSeconds : Math.max(3600, this.gridSeconds);
     const scroll = Math.max(0, Number(this.nowWall().slice(11, 13)) - 2) * 3600;
-    return { view, slotDuration: slot, slotLabelInterval: slot, snapDuration: snap, scrollTime: scroll };
+    // A day that rolls begins at another hour, and ends after midnight.
+    const [start] = rangeOf(this.view, this.date, this.nowWall());
+    const first = (wallMillis(start) - wallMillis(`${start.slice(0, 10)}T00:00`)) / 1000;
+    return {
+      view, slotDuration: slot, slotLabelInterval: slot, snapDuration: snap,
+      scrollTime: first || scroll, slotMinTime: first, slotMaxTime: first + DAY,
+    };
   }
 
   show(view, date) {
-    const other = view !== this.view;
     [this.view, this.date] = [view, date];
-    if (other) {
-      for (const [name, value] of Object.entries(this.#viewOptions())) this.ec.setOption(name, value);
-    }
-    this.ec.setOption("date", date);
+    const options = { ...this.#viewOptions(), date: rangeOf(view, date, this.nowWall())[0].slice(0, 10) };
+    const print = JSON.stringify(options);
+    if (print === this.shownOptions) return;
+    this.shownOptions = print;
+    this.host.dataset.view = view;
+    for (const [name, value] of Object.entries(options)) this.ec.setOption(name, value);
     this.#fit();
   }
 
@@ -109,7 +122,7 @@ export class Timeline {
     const events = this.store.visibleReservations()
       .filter((r) => r.gpu_ids.some((id) => drawn.has(String(id))))
       .map((r) => barEvent(r, this.zone));
-    events.push(...groundEvents(this, gpus));
+    events.push(...groundEvents(this, gpus, this.store.groups().map((group) => group.key)));
     const wanted = new Map(events.map((event) => [event.id, event]));
     const prints = new Map([...wanted].map(([id, event]) => [id, JSON.stringify(event)]));
     const gone = [...this.drawn.keys()].filter((id) => !wanted.has(id));

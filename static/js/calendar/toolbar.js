@@ -1,10 +1,16 @@
 // Day and week, back and forth, and which GPUs: what is in view.
 import { el } from "../dom.js";
 import { gib } from "../format.js";
-import { longDay, shortClass, weekOf } from "./words.js";
+import { daysOf, longDay, monthOf, shortClass, weekOf } from "./words.js";
 import { addWall, mondayOf } from "./zone.js";
 
 const DAY = 86400;
+
+function titleOf({ view, date }) {
+  if (view === "week") return weekOf(mondayOf(date));
+  if (view === "month") return monthOf(`${date}T00:00`);
+  return view === "4days" ? daysOf(`${date}T00:00`, 4) : longDay(`${date}T00:00`);
+}
 
 export class Toolbar {
   /** shown: {view, date, gpuClass, minGib, mine}; change(fields, step) is told. */
@@ -13,8 +19,8 @@ export class Toolbar {
     const find = (selector) => node.querySelector(selector);
     [this.title, this.date] = [find("#range-title"), find("#go-date")];
     [this.classes, this.sizes, this.mine] = [find("#class"), find("#min-gib"), find("#mine")];
-    find("#back").addEventListener("click", () => this.#go(-1));
-    find("#forth").addEventListener("click", () => this.#go(1));
+    find("#back").addEventListener("click", () => this.go(-1));
+    find("#forth").addEventListener("click", () => this.go(1));
     find("#today").addEventListener("click", () => change({ date: today() }, true));
     this.date.addEventListener("change", () => this.date.value && change({ date: this.date.value }, true));
     for (const radio of node.querySelectorAll("[name=view]")) {
@@ -26,9 +32,14 @@ export class Toolbar {
     store.addEventListener("loaded", () => this.#choices());
   }
 
-  #go(way) {
-    const days = this.shown.view === "week" ? 7 : 1;
-    this.change({ date: addWall(`${this.shown.date}T00:00`, way * days * DAY).slice(0, 10) }, true);
+  /** Earlier (-1) or later (1) by what is in view. */
+  go(way) {
+    const { view, date } = this.shown;
+    const days = { day: 1, "4days": 4, week: 7 }[view];
+    // A month ahead, or back: by way of its first day, or of the day before that.
+    const first = `${date.slice(0, 7)}-01T00:00`;
+    const to = days ? addWall(`${date}T00:00`, way * days * DAY) : addWall(first, way > 0 ? 31 * DAY : -DAY);
+    this.change({ date: days ? to.slice(0, 10) : `${to.slice(0, 7)}-01` }, true);
   }
 
   /** Offer the classes and sizes that exist. */
@@ -47,13 +58,13 @@ export class Toolbar {
 
   draw(shown) {
     this.shown = shown;
-    this.title.textContent = shown.view === "week" ? weekOf(mondayOf(shown.date)) : longDay(`${shown.date}T00:00`);
+    this.title.textContent = titleOf(shown);
     this.date.value = shown.date;
-    this.node.querySelector(`[name=view][value=${shown.view}]`).checked = true;
+    this.node.querySelector(`[name=view][value="${shown.view}"]`).checked = true;
     this.classes.value = shown.gpuClass;
     this.sizes.value = shown.minGib ? String(shown.minGib) : "";
     this.mine.setAttribute("aria-pressed", String(shown.mine));
-    const step = shown.view === "week" ? "week" : "day";
+    const step = { day: "day", "4days": "4 days", week: "week", month: "month" }[shown.view];
     this.node.querySelector("#back").setAttribute("aria-label", `Previous ${step}`);
     this.node.querySelector("#forth").setAttribute("aria-label", `Next ${step}`);
   }

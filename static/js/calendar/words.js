@@ -7,6 +7,7 @@ const weekday = utc({ weekday: "short" });
 const weekdayDate = utc({ weekday: "short", day: "numeric", month: "short" });
 const longDate = utc({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const shortDate = utc({ day: "numeric", month: "short" });
+const monthYear = utc({ month: "long", year: "numeric" });
 const fullDate = utc({ day: "numeric", month: "short", year: "numeric" });
 
 /** "14:00" */
@@ -15,11 +16,17 @@ export const clockOf = (wall) => wall.slice(11, 16);
 /** "Saturday 21 November 2026" */
 export const longDay = (wall) => longDate.format(wallMillis(wall));
 
-/** "16 – 22 Nov 2026" */
-export const weekOf = (wall) => {
-  const last = addWall(wall, 6 * DAY);
+/** "16 Nov – 22 Nov 2026": so many days from one on. */
+export const daysOf = (wall, days) => {
+  const last = addWall(wall, (days - 1) * DAY);
   return `${shortDate.format(wallMillis(wall))} – ${fullDate.format(wallMillis(last))}`;
 };
+
+/** The same of a week that begins then. */
+export const weekOf = (wall) => daysOf(wall, 7);
+
+/** "November 2026" */
+export const monthOf = (wall) => monthYear.format(wallMillis(wall));
 
 /** "today", "tomorrow", "Thu", or "Thu 26 Nov" when it is a week away or more. */
 export function dayOf(wall, now) {

@@ -41,6 +41,13 @@ export function offsetText(at, zone) {
   return `${minutes < 0 ? "-" : "+"}${hours}:${rest}`;
 }
 
+const two = (number) => String(number).padStart(2, "0");
+
+/** What a Date of EventCalendar's shows, whose own fields are the wall's. */
+export function wallOf(at) {
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}T${two(at.getHours())}:${two(at.getMinutes())}`;
+}
+
 /** A wall's fields as if the clock were UTC's: for arithmetic only. */
 export function wallMillis(wall) {
   return Date.parse(`${wall.slice(0, 16)}:00Z`);
@@ -90,9 +97,19 @@ export function mondayOf(date) {
   return addWall(midnight, -((new Date(wallMillis(midnight)).getUTCDay() + 6) % 7) * 86400);
 }
 
-/** [first wall, wall after the last] of a day's or a week's view. */
-export function rangeOf(view, date) {
-  if (view === "day") return [`${date}T00:00`, addWall(`${date}T00:00`, 86400)];
-  const monday = mondayOf(date);
-  return [monday, addWall(monday, 7 * 86400)];
+const DAY = 86400;
+const DAYS = { day: 1, "4days": 4 };
+const BEFORE_NOW = 6 * 3600;
+
+/** [first wall, wall after the last] of a view. With `now` (a wall), the day that it
+ *  falls on rolls: it begins so long before it that now is at the left quarter. A month
+ *  is shown in whole weeks, six of them. */
+export function rangeOf(view, date, now = "") {
+  if (view === "day" && now.startsWith(date)) {
+    const start = floorWall(addWall(now, -BEFORE_NOW), 3600);
+    return [start, addWall(start, DAY)];
+  }
+  if (DAYS[view]) return [`${date}T00:00`, addWall(`${date}T00:00`, DAYS[view] * DAY)];
+  const monday = mondayOf(view === "month" ? `${date.slice(0, 7)}-01` : date);
+  return [monday, addWall(monday, (view === "month" ? 42 : 7) * DAY)];
 }
