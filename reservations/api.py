@@ -46,6 +46,7 @@ from reservations.services.standing import MembershipStanding, QuotaStanding
 from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
+from reservations.snapshots.holdings import own_holdings
 from reservations.snapshots.payers import payers
 from reservations.waiting_api import calendar_extras, preview_chance
 from reservations.waiting_api import router as waiting_router
@@ -265,7 +266,10 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
         now=now,
         limit=wish.limit,
     )
-    return {"slots": [slot_json(slot) for slot in found]}
+    live, most = len(own_holdings(user.pk)), site_policy().live_reservations
+    # At the limit only slots that prolong one of one's own are found.
+    full = {"live": live, "most": most} if live >= most else None
+    return {"slots": [slot_json(slot) for slot in found], "full": full}
 
 
 @router.get("/standing")

@@ -10,7 +10,7 @@ from pydantic import Field, StrictInt
 from reservations.api_parts import counted_now, decision_json, hours_of, signed_in
 from reservations.models import Offer, User
 from reservations.schemas import GpuIds, Key, Line, _Strict
-from reservations.services import couse, offers, parting
+from reservations.services import couse, inquiry, offers, parting
 from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.sharing import taker_name
@@ -71,6 +71,21 @@ def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
         "reservation__membership__account", "wanted",
     )  # fmt: skip
     return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+
+
+class AskIn(_Strict):
+    """What the holder of a reservation is asked."""
+
+    message: Line = Field(min_length=1, max_length=200)
+
+
+@router.post("/reservations/{int:pk}/ask", response={201: dict[str, Any]})
+def ask(request: HttpRequest, pk: int, what: AskIn) -> Status[dict[str, object]]:
+    """Send the holder of a reservation a message, as a notice."""
+    user = signed_in(request)
+    now = counted_now(user, writes=True)
+    inquiry.ask_holder(reservation_id=pk, user=user, message=what.message, now=now)
+    return Status(201, {"reservation": pk})
 
 
 @router.post("/offers", response={201: dict[str, Any]})

@@ -111,22 +111,23 @@ def meeting_ratio(one: Waiting, window: Window) -> float:
 
 
 def chance_text(chance: Chance) -> str:
-    """Say it in two sentences, with the numbers it is made of.
+    """Say it in sentences, with the numbers it is made of.
 
     >>> chance_text(Chance(0.25, 3, 1, 4, 30))
-    'Chance that it goes: 25 %. Of 3 waiting requests for such a GPU then, 1 stands \
-above you. 4 of 30 members stand above you if they ask.'
+    'The chance that it is taken is 25 %: 1 of 3 waiting requests for such a GPU is \
+ahead of you. 4 of 30 members are ahead of you in the ranking and could take it.'
     """
+    are = "is" if chance.members_above == 1 else "are"
     ahead = (
-        f"{chance.members_above} of {chance.members} members "
-        f"{'stands' if chance.members_above == 1 else 'stand'} above you if they ask."
+        f"{chance.members_above} of {chance.members} members {are} ahead of you in the "
+        "ranking and could take it."
     )
     if not chance.waiting:
-        return f"Nobody else waits for such a GPU then. {ahead}"
+        return f"{ahead} Nobody is asking now."
     noun = "request" if chance.waiting == 1 else "requests"
-    verb = "stands" if chance.above == 1 else "stand"
-    many = chance.above or "none"
+    are = "is" if chance.above == 1 else "are"
     return (
-        f"Chance that it goes: {round(100 * chance.ratio)} %. Of {chance.waiting} "
-        f"waiting {noun} for such a GPU then, {many} {verb} above you. {ahead}"
+        f"The chance that it is taken is {round(100 * chance.ratio)} %: "
+        f"{chance.above or 'none'} of {chance.waiting} waiting {noun} for such a GPU "
+        f"{are} ahead of you. {ahead}"
     )

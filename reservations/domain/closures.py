@@ -178,8 +178,8 @@ class PoolNotYours(GpuNotBookable):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"{self.gpu} cannot be booked: the pool {self.pool} is kept for "
-            f"{' and '.join(self.accounts) or 'other accounts'} and what is below."
+            f"{self.gpu} cannot be booked: the pool {self.pool} is reserved for "
+            f"{' and '.join(self.accounts) or 'other groups'}."
         )
 
 
@@ -226,4 +226,4 @@ class PoolQuotaExceeded(QuotaExceeded):
         return "your" if self.own else f"{self.account}'s"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"{super().text(zone).rstrip()} That quota counts {self.pool} alone."
+        return f"{super().text(zone).rstrip()} This quota counts only {self.pool} GPUs."

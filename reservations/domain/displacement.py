@@ -142,7 +142,7 @@ class FlexHeld(GpuTaken):
     """The flex in the way is of somebody who is not served better (rule 2)."""
 
     code: ClassVar[str] = "flex-held"
-    title: ClassVar[str] = "Flex of somebody worse served"
+    title: ClassVar[str] = "Held as flex"
     own_level_fs: float | None = None
     """With what was asked for. None: infinite."""
     their_level_fs: float | None = None
@@ -151,10 +151,10 @@ class FlexHeld(GpuTaken):
     def text(self, zone: tzinfo = UTC) -> str:
         taken = super().text(zone).removesuffix(".")
         return (
-            f"{taken}, as flex. With this booking you would have used "
-            f"{used_ratio(self.own_level_fs):.1f} times your share, and they without "
-            f"theirs {used_ratio(self.their_level_fs):.1f} times: flex goes only to "
-            f"who is served worse even then."
+            f"{taken}, as flex. You can take flex time only from someone who has used "
+            f"more of their share. With this booking you would have used "
+            f"{used_ratio(self.own_level_fs):.1f}× your share. Without theirs they "
+            f"would have used {used_ratio(self.their_level_fs):.1f}×."
         )
 
 
@@ -230,13 +230,13 @@ class PlannedFor(GpuTaken):
     """A waiting request has its planned start there: only firm may go before it."""
 
     code: ClassVar[str] = "planned-for"
-    title: ClassVar[str] = "Planned for a waiting request"
+    title: ClassVar[str] = "Held for the waitlist"
 
     def text(self, zone: tzinfo = UTC) -> str:
         taken = super().text(zone).replace("is taken", "is planned", 1)
         return (
-            f"{taken.removesuffix('.')}, for a waiting request. Its start is held: "
-            "only a firm booking within quota goes before it."
+            f"{taken.removesuffix('.')}, for someone on the waitlist. Only a firm "
+            "booking can go before it."
         )
 
 

@@ -25,8 +25,10 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.calendar import Slot
+from reservations.domain.window import grid_ceil, grid_floor
 from reservations.domain.words import credits_text as credits_text
 from reservations.domain.words import hours_text as hours_text
+from reservations.domain.words import steps_text as steps_text
 from reservations.domain.words import time_text as time_text
 from telemetry.domain.units import format_duration
 
@@ -83,7 +85,7 @@ class InThePast(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"The end, {time_text(self.end, zone)}, is not after "
+            f"The end is {time_text(self.end, zone)}. It must be after "
             f"{time_text(self.now, zone)}."
         )
 
@@ -93,17 +95,23 @@ class OffGrid(Refusal):
     """A start (but now) or an end that does not stand on the grid."""
 
     code: ClassVar[str] = "off-grid"
-    title: ClassVar[str] = "Off the grid"
+    title: ClassVar[str] = "Not a full step"
     edge: str
     at: datetime
     grid_seconds: int
     nearest: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
+        before = grid_floor(self.at, self.grid_seconds).astimezone(zone)
+        after = grid_ceil(self.at, self.grid_seconds).astimezone(zone)
+        same_day = before.date() == after.date() == self.at.astimezone(zone).date()
+        low, high = (
+            f"{one:%H:%M}" if same_day else time_text(one, zone)
+            for one in (before, after)
+        )
         return (
-            f"The {self.edge}, {time_text(self.at, zone)}, does not stand on the "
-            f"grid of {format_duration(self.grid_seconds)}; the nearest is "
-            f"{time_text(self.nearest, zone)}."
+            f"Bookings {self.edge} on full {steps_text(self.grid_seconds)}. "
+            f"Use {low} or {high}."
         )
 
 
@@ -120,15 +128,15 @@ class TooLong(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         what = (
-            "Together with your reservations that touch it, this one"
+            "Together with your bookings right before or after it, this one"
             if self.joined
-            else "This reservation"
+            else "This booking"
         )
         asked = format_duration(self.asked_seconds)
         longest = format_duration(self.longest_seconds)
         if asked == longest:
-            return f"{what} would last a little more than {longest}, the longest here."
-        return f"{what} would last {asked}; the longest here is {longest}."
+            return f"{what} would last a little more than {longest}, the limit."
+        return f"{what} would last {asked}. The limit is {longest}."
 
 
 @dataclass(eq=False)
@@ -156,7 +164,7 @@ class NoGpus(Refusal):
     title: ClassVar[str] = "No GPU chosen"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "A reservation needs at least one GPU."
+        return "Choose at least one GPU."
 
 
 @dataclass(eq=False)
@@ -172,10 +180,10 @@ class TooManyGpus(Refusal):
     """How many of ``held`` belong to others, who share them with the requester."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        with_held = f" with the {self.held} you hold then" if self.held else ""
+        held = f" (you already hold {self.held} then)" if self.held else ""
         return (
-            f"{self.asked} GPUs{with_held} would be {self.asked + self.held} at once; "
-            f"one person may hold {self.most}."
+            f"You would hold {self.asked + self.held} GPUs at once. "
+            f"The limit is {self.most}{held}."
             + (
                 f" {self.shared} of them are shared with you: leave a shared booking "
                 "to book more."
@@ -196,8 +204,8 @@ class TooManyReservations(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"You have {self.live} reservations, booked or running, and may have "
-            f"{self.most}. One more is possible when one ends or is cancelled."
+            f"You have {self.live} bookings ahead or running. The limit is "
+            f"{self.most}. You can book again when one ends or is cancelled."
         )
 
 
@@ -225,7 +233,7 @@ class QuotaExceeded(Refusal):
         fits = (
             f"{credits_text(self.fits_gpu_seconds)} would fit as firm."
             if self.fits_gpu_seconds
-            else "Nothing more fits there as firm."
+            else "Nothing more fits as firm in these 7 days."
         )
         return (
             f"Firm is not possible: {time_text(start, zone)} to "
@@ -259,8 +267,8 @@ class TooManyFlex(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         why = f"{self.why_not_firm.text(zone)} " if self.why_not_firm else ""
         return (
-            f"{why}As flex it is not possible: you have {self.live} flex "
-            f"reservations ahead and may have {self.most}."
+            f"{why}Flex is not possible either: you have {self.live} flex bookings "
+            f"ahead. The limit is {self.most}."
         )
 
 
@@ -308,10 +316,10 @@ class MembershipNeeded(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         if not self.accounts:
             return (
-                "You belong to no account that may book. "
-                "The operator or the head of a group can add you."
+                "You are in no group that can book. "
+                "Ask your lab admin or the head of a group to add you."
             )
-        return f"Choose the account that pays: {', '.join(self.accounts)}."
+        return f"Choose the group that pays: {', '.join(self.accounts)}."
 
 
 @dataclass(eq=False)
@@ -324,7 +332,7 @@ class StaleVersion(Refusal):
     stored: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "This reservation was changed meanwhile. Look again, then decide."
+        return "This booking was changed meanwhile. Reload the page and try again."
 
 
 @dataclass(eq=False)
@@ -337,7 +345,7 @@ class NotChangeable(Refusal):
     act: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"A reservation that is {self.state} cannot be {self.act}."
+        return f"A booking that is {self.state} cannot be {self.act}."
 
 
 @dataclass(eq=False)
@@ -349,7 +357,10 @@ class UndoOver(Refusal):
     undo_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"A cancel can be undone for {self.undo_seconds} s. Book the time again."
+        return (
+            f"You can undo a cancellation for {self.undo_seconds} s. "
+            "Book the time again."
+        )
 
 
 @dataclass(eq=False)
@@ -375,7 +386,7 @@ class KeepUsed(Refusal):
     title: ClassVar[str] = "Keep was used"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "Keep can be pressed once per reservation, and it was."
+        return "You can press Keep once per booking, and you have used it."
 
 
 @dataclass(eq=False)
@@ -386,7 +397,7 @@ class ReasonNeeded(Refusal):
     title: ClassVar[str] = "Reason needed"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "This reservation is somebody else's: say why. The owner sees it."
+        return "This booking is someone else's. Give a reason; its owner sees it."
 
 
 @dataclass(eq=False)
@@ -398,7 +409,10 @@ class TooFast(BookingError):
     per_minute: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"At most {self.per_minute} such requests a minute. Wait a moment."
+        return (
+            f"Too many requests: the limit is {self.per_minute} per minute. "
+            "Wait a moment."
+        )
 
 
 @dataclass(eq=False)

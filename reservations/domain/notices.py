@@ -18,6 +18,7 @@ from reservations.domain.endings import ending_words
 from reservations.domain.lifecycle import Kind
 from reservations.domain.overstay import claimed_words
 from reservations.domain.sharing import (
+    asked_words,
     couser_words,
     offer_answered_words,
     offer_made_words,
@@ -96,6 +97,7 @@ SYMBOLS: dict[str, str] = {
     "token_given": "key",
     "maintenance": "maintenance",
     "offer_made": "users",
+    "asked": "users",
     "offer_answered": "users",
     "couser_added": "users",
     "series_conflict": "calendar",
@@ -129,6 +131,7 @@ WORDS: dict[str, Words] = {
     "couser_added": couser_words,
     "offer_answered": offer_answered_words,
     "offer_made": offer_made_words,
+    "asked": asked_words,
     "series_conflict": series_conflict_words,
     "placed": waiting_words.placed_words,
     "planned": waiting_words.planned_words,

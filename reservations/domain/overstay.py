@@ -32,10 +32,10 @@ class OverBeforeFree(InThePast):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"What is on these GPUs now has {format_duration(self.leave_seconds)} to "
-            f"leave, so a reservation that ends {time_text(self.end, zone)} would be "
-            f"over before it begins. It works with an end at "
-            f"{time_text(self.works_from, zone)} or later."
+            f"Whoever uses these GPUs now has {format_duration(self.leave_seconds)} to "
+            f"leave. A booking that ends {time_text(self.end, zone)} would be over "
+            f"before it begins. Choose an end at {time_text(self.works_from, zone)} "
+            f"or later."
         )
 
 

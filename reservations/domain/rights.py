@@ -23,8 +23,8 @@ class RightEnds(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"You may book under {self.account} until {time_text(self.until, zone)}; "
-            f"this reservation would end later."
+            f"You can book with {self.account} until {time_text(self.until, zone)}. "
+            f"This booking would end later."
         )
 
 

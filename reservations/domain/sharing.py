@@ -46,6 +46,18 @@ class CannotOffer(Refusal):
 
 
 @dataclass(eq=False)
+class CannotAsk(Refusal):
+    """A message to a holder that cannot be sent."""
+
+    code: ClassVar[str] = "cannot-ask"
+    title: ClassVar[str] = "Not sent"
+    why: str
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return f"The message was not sent: {self.why}."
+
+
+@dataclass(eq=False)
 class OfferOver(Refusal):
     """An Offer that cannot be answered any more."""
 
@@ -76,11 +88,11 @@ class OtherSideRefused(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         if self.rule == "flex":
             return (
-                "Whoever proposed this swap was to get firm time, and it would be "
-                "flex now. Nothing was exchanged."
+                "The other person would get flex time now, and expected firm time. "
+                "Nothing was exchanged."
             )
         return (
-            "Whoever proposed this swap may not hold your reservation now "
+            "The other person cannot have your booking under the rules now "
             f"({self.rule}). Nothing was exchanged."
         )
 
@@ -111,6 +123,13 @@ def couser_words(told: Told) -> str:
         f"{told.who or 'Somebody'} lets you use the {told.booking}. You may run "
         "jobs there; the owner pays, checks in and can change it."
     )
+
+
+def asked_words(told: Told) -> str:
+    """Say who asks what about a booking. detail: person, reason (the message)."""
+    who = told.who or "A member of the lab"
+    message = str(told.detail.get("reason", ""))
+    return f"{who} writes about your {told.booking}: “{message}”"
 
 
 def offer_made_words(told: Told) -> str:

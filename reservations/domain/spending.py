@@ -27,7 +27,7 @@ class TokenRefused(Refusal):
     """This Token cannot be spent on this booking."""
 
     code: ClassVar[str] = "token-refused"
-    title: ClassVar[str] = "The token cannot be used"
+    title: ClassVar[str] = "The voucher cannot be used"
     token: int
     why: str
     account: str = ""
@@ -37,9 +37,9 @@ class TokenRefused(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         until = time_text(self.expires_at, zone) if self.expires_at else "some time ago"
         return {
-            USED: "This token was used for another booking.",
-            EXPIRED: f"This token was good until {until}.",
-            REVOKED: "This token was taken back when the account ended.",
-            ELSEWHERE: f"This token is for bookings that {self.account} pays.",
-            TOO_FAR: f"A booking with this token begins before {until}.",
+            USED: "This voucher was used for another booking.",
+            EXPIRED: f"This voucher expired {until}.",
+            REVOKED: "This voucher was withdrawn when your group membership ended.",
+            ELSEWHERE: f"This voucher is only for bookings charged to {self.account}.",
+            TOO_FAR: f"A booking with this voucher must begin before {until}.",
         }[self.why]

@@ -42,9 +42,9 @@ class StruckHorizon(BeyondHorizon):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"Nobody came to {self.count} of your reservations between "
-            f"{time_text(self.first, zone)} and {time_text(self.last, zone)}: until "
-            f"{time_text(self.until, zone)} yours may begin at most "
+            f"You did not use {self.count} of your bookings between "
+            f"{time_text(self.first, zone)} and {time_text(self.last, zone)}. Until "
+            f"{time_text(self.until, zone)} your bookings may begin at most "
             f"{format_duration(self.horizon_seconds)} ahead, now until "
             f"{time_text(self.latest, zone)}."
         )

@@ -18,6 +18,18 @@ def hours_text(gpu_seconds: int) -> str:
     return little(hours) or f"{hours:.1f}".removesuffix(".0")
 
 
+def steps_text(seconds: int) -> str:
+    """Return the steps of a grid for a sentence, after "full".
+
+    >>> steps_text(300), steps_text(3600), steps_text(7200), steps_text(60)
+    ('5 minutes', 'hours', '2 hours', 'minutes')
+    """
+    number, noun = seconds // 60, "minutes"
+    if seconds % 3600 == 0:
+        number, noun = seconds // 3600, "hours"
+    return noun if number == 1 else f"{number} {noun}"
+
+
 def time_text(at: datetime, zone: tzinfo) -> str:
     """Return an instant for a sentence, in the site's zone.
 

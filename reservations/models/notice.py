@@ -43,6 +43,7 @@ class Notice(models.Model):
         MAINTENANCE = "maintenance", "Maintenance affects a booking"
         OFFER_MADE = "offer_made", "You were offered a booking"
         OFFER_ANSWERED = "offer_answered", "An offer of yours was answered"
+        ASKED = "asked", "Someone writes about a booking of yours"
         COUSER_ADDED = "couser_added", "A booking was shared with you"
         SERIES_CONFLICT = "series_conflict", "A repeated booking found no free time"
         COURSE_ENDING = "course_ending", "A group or course of yours ends"

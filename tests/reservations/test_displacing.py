@@ -102,7 +102,7 @@ def test_who_does_not_stand_above_is_refused_with_both_numbers(lab, alice, bob) 
         lab.book(alice, lab.gpus[:1], TUESDAY, 2)
     fields = held.value.fields
     assert fields["own_level_fs"] == 0.5 and fields["their_level_fs"] is None
-    assert "2.0 times your share" in held.value.text()
+    assert "2.0× your share" in held.value.text()
     assert held.value.next_slot is not None
     assert held.value.next_slot.gpu_ids == (lab.gpus[1].pk,)
     assert not Notice.objects.exists()

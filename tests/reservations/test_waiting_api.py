@@ -78,7 +78,7 @@ def test_ghosts_and_the_chance_of_flex_on_the_calendar(full, alice, bob, now) ->
     assert (chance["waiting"], chance["above"]) == (1, 1)
     # Her five possible starts, every hour; those in the first two meet his booking.
     assert chance["ratio"] == 0.4 and chance["text"].startswith(
-        "Chance that it goes: 40 %. Of 1 waiting request for such a GPU then, 1 stands"
+        "The chance that it is taken is 40 %: 1 of 1 waiting request for such a GPU is"
     )
     made = Caller(bob)("POST", "/reservations", wish(full[:1], start)).body
     shown = Caller(bob)("GET", f"/calendar{span}").body["reservations"]

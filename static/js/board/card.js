@@ -3,7 +3,9 @@
 import { el, setAttr, setClass, setText, setVars } from "../dom.js";
 import { UNKNOWN, bytes, ghz } from "../format.js";
 import { icon, setIcon } from "../icons.js";
+import { toWall } from "../calendar/zone.js";
 import { isSilent } from "../telemetry/states.js";
+import { clock, siteZone } from "../time.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
@@ -132,6 +134,11 @@ export class GpuCard {
     drawMine(this.mine, cell);
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
+    // A held one is booked from when it comes free.
+    const from = isHeld(cell) ? cell.holder.free_from ?? cell.holder.until : null;
+    setText(this.book, from ? `Book from ${clock(from)}` : "Book");
+    setAttr(this.book, "aria-label", from ? `Book from ${clock(from)}: ${cell.name}` : `Book ${cell.name}`);
+    setAttr(this.book, "href", `/calendar/?gpu=${cell.id}${from ? `&start=${toWall(from, siteZone)}` : ""}`);
     setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);
   }
 }

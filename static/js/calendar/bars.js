@@ -17,11 +17,11 @@ export function owner(reservation) {
 
 export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservation.kind === "flex";
 
-/** "firm", "flex", "flex, frozen", "flex, staying on", "a job in a gap". */
+/** "firm", "flex", "flex, now safe", "flex, staying on", "a job in a gap". */
 export function kindWords(reservation) {
   if (reservation.gap) return "a job in a gap";
   if (reservation.overstay) return `${reservation.kind}, staying on`;
-  return isFrozen(reservation) ? `${reservation.kind}, frozen` : reservation.kind;
+  return isFrozen(reservation) ? `${reservation.kind}, now safe` : reservation.kind;
 }
 
 /** The sign of a bar, beside its colour and pattern; null for none. */

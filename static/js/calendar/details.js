@@ -3,6 +3,7 @@ import { el, setVars } from "../dom.js";
 import { duration } from "../format.js";
 import { icon } from "../icons.js";
 import { toastProblem } from "../toast.js";
+import { askNode } from "./askholder.js";
 import { barSign, isFrozen, kindWords, owner } from "./bars.js";
 import { gpuWords, moment, span } from "./words.js";
 import { addWall, toWall, wallSeconds } from "./zone.js";
@@ -29,6 +30,10 @@ export class Details {
       if (!this.node.hidden) this.close();
       return false;
     }
+    // A message that is being written is not taken away by what others book meanwhile.
+    const print = JSON.stringify(found);
+    if (this.shownPrint === print && this.node.querySelector(".ask-holder[open]")) return true;
+    this.shownPrint = print;
     const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.act : null;
     this.node.replaceChildren(this.#head(found), this.#body(found), this.#foot(found));
     if (focused) this.node.querySelector(`[data-act="${focused}"]`)?.focus();
@@ -48,8 +53,8 @@ export class Details {
     const [start, end] = [r.start, r.end].map((at) => toWall(at, this.config.zone));
     const facts = [
       ["When", span(start, end, this.nowWall())], ["Length", duration(wallSeconds(start, end))],
-      ["GPUs", gpuWords(gpus)], ["Charged to", r.account], ["For", r.purpose],
-      ["Repeats", r.series ? `series ${r.series}` : ""],
+      ["GPUs", gpuWords(gpus)], ["Charged to", this.config.titles[r.account] ?? r.account], ["For", r.purpose],
+      ["Repeats", r.series ? `yes, series ${r.series}` : ""],
       ["Shared with", r.shared ? "you" : (r.co_users ?? []).map((one) => one.user).join(", ")],
     ].filter(([, value]) => value);
     return el("div", { class: "drawer-body stack" },
@@ -57,7 +62,8 @@ export class Details {
         el("span", { class: `state state-${r.state}` }, icon(r.state), r.state), this.#kind(r, start)),
       el("dl", { class: "details-facts" }, ...facts.map(([name, value]) =>
         el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
-      el("p", { class: "hint", text: this.#kindWords(r, start) }));
+      el("p", { class: "hint", text: this.#kindWords(r, start) }),
+      askNode(r, this) ?? "");
   }
 
   #kind(r) {
@@ -66,12 +72,12 @@ export class Details {
   }
 
   #kindWords(r, start) {
-    if (r.gap) return "Nobody booked this time: a job runs in the gap, and leaves within its grace where somebody books the GPUs.";
-    if (r.overstay) return "Staying on after its end: it goes to whoever books the GPUs, with 10 min notice.";
-    if (r.kind === "firm") return "Firm: nobody can take it.";
-    if (isFrozen(r)) return "Flex, and frozen: nobody can take it any more.";
+    if (r.gap) return "Nobody booked this time. A job uses the gap and leaves when someone books the GPUs.";
+    if (r.overstay) return "Its booked time is over. It stays until someone books the GPUs, with 10 min notice.";
+    if (r.kind === "firm") return "Firm (guaranteed): nobody can take it.";
+    if (isFrozen(r)) return "Flex, now safe: nobody can take it any more.";
     const until = r.taken_until ? toWall(r.taken_until, this.config.zone) : addWall(start, -this.config.freeze_seconds);
-    return `Flex: can be taken until ${moment(until, this.nowWall())} by somebody worse served. ${r.chance?.text ?? ""}`;
+    return `Flex: until ${moment(until, this.nowWall())}, someone who has had less GPU time can take it. ${r.chance?.text ?? ""}`;
   }
 
   #foot(r) {
@@ -83,7 +89,7 @@ export class Details {
         this.#button("1 h longer", "clock", () => this.actions.longer(r), ""),
         this.#button(words, sign, () => give(), "btn-danger"));
     } else if (r.editable) {
-      const reason = el("input", { class: "input grow", "aria-label": "Why (the owner sees it)", placeholder: "Why (the owner sees it)", maxlength: 200 });
+      const reason = el("input", { class: "input grow", "aria-label": "Reason (the owner sees it)", placeholder: "Reason (the owner sees it)", maxlength: 200 });
       foot.classList.add("for-others");
       foot.append(reason, this.#button(words, sign, () => give({ reason: reason.value }), "btn-danger"));
     }

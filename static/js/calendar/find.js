@@ -6,6 +6,7 @@ import { icon } from "../icons.js";
 import "../when.js";
 import { foreignNode } from "./foreign.js";
 import { waitAddress } from "./ghosts.js";
+import { problemWords } from "./problem.js";
 import { gpuWords, gpus as gpuCount, moment, shortClass, span } from "./words.js";
 import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";
 
@@ -47,10 +48,16 @@ export class Find {
     this.results.setAttribute("aria-busy", "true");
     this.results.replaceChildren(...[0, 1, 2].map(() => el("div", { class: "skeleton slot-skeleton" })));
     try {
-      this.#show((await api("GET", `/slots?${query}`)).slots);
+      const { slots, full } = await api("GET", `/slots?${query}`);
+      this.#show(slots);
+      if (full) {
+        this.results.prepend(el("p", { class: "notice notice-warn" }, icon("info"), el("span", {},
+          `You have ${full.live} of ${full.most} bookings. Only slots that prolong one of them are shown. `,
+          el("a", { href: "/mine/", text: "My reservations" }))));
+      }
     } catch (error) {
       if (error.name !== "Problem") throw error;
-      this.#say("alert", [error.message, ...Object.values(error.fields).flat()].join(" "));
+      this.#say("alert", problemWords(error));
     }
     this.results.removeAttribute("aria-busy");
   }
@@ -61,7 +68,7 @@ export class Find {
 
   #show(slots) {
     if (!slots.length) {
-      this.#say("info", "Nothing fits in that time within your limits. Fewer GPUs, fewer hours or a later end may.");
+      this.#say("info", "Nothing fits in that time within your limits. Try fewer GPUs, fewer hours or a later end.");
       this.results.append(this.#waitLink());
       return;
     }
@@ -74,7 +81,7 @@ export class Find {
     return el("a", { class: "btn btn-s", href: waitAddress({
       count: count.value, hours: hours.value, min_gib: size.value, gpu_class: kind.value,
       earliest: earliest.value, latest: latest.value, membership: this.membership(),
-    }) }, icon("clock"), "Wait for it instead");
+    }) }, icon("clock"), "Join the waitlist instead");
   }
 
   #card(slot) {
@@ -95,9 +102,9 @@ export class Find {
   }
 
   #kind(slot, start, now) {
-    const takes = slot.displaces ? `, displaces ${slot.displaces} flex` : "";
+    const takes = slot.displaces ? `, takes over ${slot.displaces} flex ${slot.displaces === 1 ? "booking" : "bookings"}` : "";
     if (slot.kind === "firm") return `firm${takes}`;
     const until = addWall(start, -this.config.freeze_seconds);
-    return (wallSeconds(now, until) > 0 ? `flex until ${moment(until, now)}` : "flex, frozen at once") + takes;
+    return (wallSeconds(now, until) > 0 ? `flex until ${moment(until, now)}` : "flex, safe at once") + takes;
   }
 }

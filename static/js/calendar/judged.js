@@ -11,7 +11,7 @@ import { toWall } from "./zone.js";
 export function judgedNodes(answer, view) {
   const firm = answer.kind === "firm";
   const [title, text] = firm
-    ? ["Firm", answer.token ? "By your token; nobody can take it from you." : "Nobody can take it from you."]
+    ? ["Firm", answer.token ? "Guaranteed by your voucher: nobody can take it from you." : "Nobody can take it from you."]
     : ["Flex", flexWords(answer, view)];
   return [
     el("div", { class: `verdict-kind is-${answer.kind}` }, el("span", { class: "verdict-swatch" }),
@@ -21,15 +21,15 @@ export function judgedNodes(answer, view) {
     answer.foreign_gpu_ids?.length ? foreignNode(answer.foreign_gpu_ids, view.store,
       " If it is still there when you start, you get another GPU or all credits back.") : null,
     answer.displaces?.length ? displacedNode(answer.displaces, view) : null,
-    answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why not firm" }), el("p", { text: answer.why_not_firm })) : null,
+    answer.why_not_firm ? el("details", { class: "why-flex" }, el("summary", { text: "Why is it not firm?" }), el("p", { text: answer.why_not_firm })) : null,
   ];
 }
 
 function facts(answer) {
   const found = [["Cost", credits(answer.cost_gpu_hours)]];
-  if (answer.peak_gpu_hours) found.push(["Of it, for peak hours", credits(answer.peak_gpu_hours)]);
+  if (answer.peak_gpu_hours) found.push(["Of which peak hours", credits(answer.peak_gpu_hours)]);
   const left = answer.quota_left_gpu_hours;
-  if (left !== null && left !== undefined) found.push(["Firm quota left then", credits(left)]);
+  if (left !== null && left !== undefined) found.push(["Quota left after this", credits(left)]);
   if (answer.rank_before) {
     const [before, after] = [answer.rank_before, answer.rank_after];
     const moved = before === after ? `stays ${ordinal(after)} of ${answer.of}`
@@ -40,18 +40,18 @@ function facts(answer) {
 }
 
 function flexWords({ taken_until: until, chance }, { config, nowWall }) {
-  if (!until) return "Beyond your firm quota, but it starts so soon that nobody can take it any more.";
+  if (!until) return "Free time beyond your quota. It starts so soon that nobody can take it any more.";
   const when = moment(toWall(until, config.zone), nowWall());
-  return `Beyond your firm quota. Can be taken until ${when} by somebody worse served; then it is yours. ${chance?.text ?? ""}`;
+  return `Free time beyond your quota. Until ${when}, someone who has had less GPU time can take it. After that it is yours. ${chance?.text ?? ""}`;
 }
 
 /** Whose flex goes, when it was, what they get back, and why they yield. */
 function displacedNode(gone, { config, nowWall }) {
   const wall = (at) => toWall(at, config.zone);
   return el("div", { class: "displaced stack tight" },
-    el("p", { class: "displaced-title" }, icon("displaced"), el("strong", { text: "It displaces" })),
+    el("p", { class: "displaced-title" }, icon("displaced"), el("strong", { text: "This takes over flex time" })),
     ...gone.map((one) => el("div", { class: "displaced-one" },
-      el("p", { text: `${one.user ?? one.account}’s flex ${span(wall(one.start), wall(one.end), nowWall())}: ${credits(one.gpu_hours)} go back, and it waits again in its old place.` }),
+      el("p", { text: `${one.user ?? one.account}’s flex booking, ${span(wall(one.start), wall(one.end), nowWall())}. They get ${credits(one.gpu_hours)} back and return to the waitlist.` }),
       "own_level_fs" in one ? levelRows([
         [one.of_group ? "Your group, with this booking" : "You, with this booking", one.own_level_fs],
         [one.of_group ? "Their group, without theirs" : "They, without theirs", one.their_level_fs],

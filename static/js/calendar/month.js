@@ -80,11 +80,12 @@ export class Month {
       .sort((a, b) => wallMillis(a.start) - wallMillis(b.start));
     return el("li", { class: classes.join(" ") },
       el("button", {
-        type: "button", class: "month-open", "data-key": date, "aria-label": `${longDay(day)}: ${words}`,
+        type: "button", class: "month-open", "data-key": date,
         "aria-current": classes.includes("is-today") ? "date" : null,
         on: { click: () => this.on.day(date) },
       }, el("span", { class: "month-number", text: String(Number(date.slice(8))) }),
-      el("span", { class: "month-free", text: free === null ? "" : words }), free === null ? null : bar),
+      el("span", { class: "month-free", text: free === null ? "" : words }), free === null ? null : bar,
+      el("span", { class: "visually-hidden", text: `${free === null ? words : ""} ${longDay(day)}` })),
       ...own.slice(0, OWN_SHOWN).map(({ r, start }) => el("button", {
         type: "button", class: "month-own", "data-key": `${date}r${r.id}`,
         on: { click: () => this.on.open(r.id) },

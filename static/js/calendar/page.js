@@ -11,6 +11,8 @@ import { Drawer } from "./drawer.js";
 import { Find } from "./find.js";
 import { HoverCard } from "./hovercard.js";
 import { Form } from "./form.js";
+import { keepDraft, keptDraft } from "./kept.js";
+import { registerCalendarKeys } from "./keys.js";
 import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
@@ -69,7 +71,7 @@ store.addEventListener("changed", ({ detail: { id } }) => {
 
 /** These GPUs and this time become the draft; what was typed into it stays. */
 function pick(gpuIds, start, end, focus = null) {
-  if (!gpuIds.length) { toast("Those GPUs are closed: choose others."); return; }
+  if (!gpuIds.length) { toast("These GPUs are not available. Choose others."); return; }
   const fields = { gpuIds, start, end };
   if (draft.open && !draft.editing) draft.set(fields, "pointer");
   else draft.begin(fields, "pointer");
@@ -116,10 +118,12 @@ function change(fields, step = false) {
 }
 
 addEventListener("popstate", () => change(readAddress(today())));
-node("new-booking").addEventListener("click", () => {
+function begin() {
   draft.begin({ start: shown.date > today() ? `${shown.date}T09:00` : "" });
   drawer.open("form", { focus: "#start-day" });
-});
+}
+node("new-booking").addEventListener("click", begin);
+registerCalendarKeys({ toolbar, change, today, begin });
 node("open-find").addEventListener("click", ({ currentTarget }) => {
   const wanted = node("find").hidden;
   node("find").hidden = !wanted;
@@ -145,6 +149,14 @@ connect("/ws/calendar/", {
     if (word === "open") store.reload().catch(toastProblem);
   },
 });
+const kept = config.draft ? null : keptDraft(config.me);
+keepDraft(draft, config.me);
+if (kept) {
+  const changed = kept.editing && store.reservations.get(kept.editing);
+  if (changed) draft.edit(changed, kept.fields, "kept");
+  else if (!kept.editing) draft.begin(kept.fields, "kept");
+  if (draft.open) drawer.open("form");
+}
 if (config.draft) {
   const { gpu_ids: gpuIds, ...fields } = config.draft;
   draft.begin({ ...Object.fromEntries(Object.entries(fields).filter(([, value]) => value)), gpuIds });

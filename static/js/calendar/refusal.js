@@ -1,8 +1,9 @@
 // A refusal in the drawer: which rule, its numbers, both sides' use of their share,
-// the next slot that works, and the ways around it (a token, waiting).
+// the next slot that works, what of it fits, and the ways around it (a voucher, waiting).
 import { el } from "../dom.js";
 import { credits, duration } from "../format.js";
 import { icon } from "../icons.js";
+import { serverNow } from "../time.js";
 import { levelRows, quotaBar } from "./level.js";
 import { gpuWords, moment, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
@@ -16,30 +17,42 @@ const WAITABLE = [
   "person-quota-exceeded", "pool-quota-exceeded", "too-many-flex", "closed-then",
 ];
 
-/** view: {config, store, nowWall, take(slot), useToken, wait}; either may be null. */
+/** view: {config, store, nowWall, take(slot), fit(part), useToken, wait}; fit, useToken and
+ *  wait may be null. */
 export function refusalNodes(refusal, next, view) {
   const { code = "", title, detail, numbers = {} } = refusal;
   const text = detail ?? "This cannot be booked.";
   return [el("div", { class: "notice notice-bad refusal", "data-code": code }, icon("alert"),
     el("div", { class: "stack tight grow" },
       el("p", {}, title ? el("strong", { text: `${title}. ` }) : null, text),
-      ...numberNodes(numbers, view), ...ways(code, next, view)))];
+      ...numberNodes(numbers, view), ...ways(code, next, numbers, view)))];
 }
 
-function ways(code, next, view) {
+function ways(code, next, numbers, view) {
   const found = [];
+  const fits = fitting(numbers, view);
+  if (fits) found.push(fits);
   if (next) found.push(nextButton(next, view));
   if (FAR.includes(code) && view.useToken) {
     found.push(el("button", {
       type: "button", class: "btn btn-s", "data-token": true, on: { click: view.useToken },
-    }, icon("key"), "Use a token"));
+    }, icon("key"), "Use a voucher"));
   }
   if (WAITABLE.includes(code) && view.wait) {
     found.push(el("button", {
       type: "button", class: "btn btn-s", "data-wait": true, on: { click: view.wait },
-    }, icon("clock"), "Wait for it"));
+    }, icon("clock"), "Join the waitlist instead"));
   }
   return found.length ? [el("div", { class: "row ways" }, ...found)] : [];
+}
+
+/** A button that shortens the draft to what the quota still pays; null for nothing. */
+function fitting({ fits_gpu_seconds: fits, asked_gpu_seconds: asked }, { fit }) {
+  const slot = fits && asked && fit?.(fits / asked);
+  return slot ? el("button", {
+    type: "button", class: "btn btn-s", "data-fits": true, text: `Take the ${duration(slot.seconds)} that fit`,
+    on: { click: slot.take },
+  }) : null;
 }
 
 /** What the rule compared, as far as the sentence's own fields say. */
@@ -53,7 +66,6 @@ function numberNodes(numbers, { config, nowWall }) {
     facts.push(["Fits as firm", credits(numbers.fits_gpu_seconds / HOUR)]);
   }
   const from = numbers.flex_from;
-  if (from && new Date(from) > new Date()) facts.push(["As flex from", wall(from)]);
   if (numbers.latest) facts.push(["Latest start", wall(numbers.latest)]);
   if (numbers.live !== undefined && numbers.most !== undefined) {
     facts.push(["You have", `${numbers.live} of ${numbers.most}`]);
@@ -63,6 +75,9 @@ function numberNodes(numbers, { config, nowWall }) {
       ["You, with this booking", numbers.own_level_fs],
       ["They, without theirs", numbers.their_level_fs],
     ]));
+  }
+  if (from && new Date(from) > new Date(serverNow())) {
+    nodes.push(el("p", { text: `From ${wall(from)} on you can book it as flex (free time that may be taken).` }));
   }
   if (facts.length) {
     nodes.push(el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>

@@ -6,6 +6,7 @@ import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { whenFields } from "../when.js";
+import { problemWords } from "./problem.js";
 import { addWall, ceilWall, exact } from "./zone.js";
 
 let config = pageData("reservation-config");
@@ -30,7 +31,7 @@ async function refresh(unless = () => false) {
 
 function say(error) {
   if (error.name !== "Problem") { toastProblem(error); return; }
-  const words = [error.message, ...Object.values(error.fields).flat()].join(" ");
+  const words = problemWords(error);
   const place = document.getElementById("said");
   if (!place) { toastProblem(error); return; }
   place.replaceChildren(el("p", { class: "notice notice-bad" }, icon("alert"), el("span", { text: words })));

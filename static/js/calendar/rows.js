@@ -33,7 +33,7 @@ export function rowLabel({ gpu, group }) {
   }
   return el("span", { class: gpu.bookable ? "row-gpu" : "row-gpu is-closed" },
     el("span", { class: "row-index", text: `GPU ${gpu.index}` }),
-    el("span", { class: "row-memory", text: gpu.bookable ? gib(gpu.memory_total_bytes) : "closed" }));
+    el("span", { class: "row-memory", text: gpu.bookable ? gib(gpu.memory_total_bytes) : "not available" }));
 }
 
 /** Which groups a large lab starts folded: all but the first and those one is in. */

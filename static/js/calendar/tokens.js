@@ -1,4 +1,4 @@
-// "Use a token": one firm booking beyond the horizon limits, spent by booking.
+// "Use a voucher" (a Token): one firm booking beyond the horizon limits, spent by booking.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
 
@@ -21,7 +21,7 @@ export function watchToken(node, { draft, config }) {
       return;
     }
     box.checked = Boolean(draft.token);
-    words.textContent = `Use a token (${tokens.length} left): firm, however far ahead`;
+    words.textContent = `Use a voucher (${tokens.length} left): firm, however far ahead`;
   };
   draft.addEventListener("change", draw);
   return draw;

@@ -2,7 +2,9 @@
 import { api } from "../api.js";
 import { el } from "../dom.js";
 import { judgedNodes } from "./judged.js";
+import { problemWords } from "./problem.js";
 import { refusalNodes } from "./refusal.js";
+import { addWall, floorWall, wallSeconds } from "./zone.js";
 
 const WAIT_MS = 200;
 
@@ -67,14 +69,24 @@ export class Verdict {
   refused(error) {
     if (error.name !== "Problem") throw error;
     this.answer = { ok: false };
-    const fields = Object.values(error.fields).flat();
     const { code, title, numbers } = error.problem;
-    this.#show(...refusalNodes({ code, title, numbers, detail: [error.message, ...fields].join(" ") }, error.nextSlot, this.#view()));
+    this.#show(...refusalNodes({ code, title, numbers, detail: problemWords(error) }, error.nextSlot, this.#view()));
   }
 
   #show(...nodes) {
     this.node.replaceChildren(...nodes.filter(Boolean));
     this.node.dispatchEvent(new CustomEvent("shown", { bubbles: true }));
+  }
+
+  /** The draft cut to a part of its time, on the grid: {seconds, take()}, or null where
+   *  nothing of it is left. */
+  #fit(part) {
+    const { draft } = this;
+    const length = wallSeconds(draft.start, draft.end);
+    const end = floorWall(addWall(draft.start, Math.floor(length * part)), this.config.grid_seconds);
+    const seconds = wallSeconds(draft.start, end);
+    if (part >= 1 || seconds < this.config.grid_seconds) return null;
+    return { seconds, take: () => { draft.set({ end }, "slot"); document.getElementById("book").focus(); } };
   }
 
   /** What the answers' nodes look things up in, and what their buttons do. */
@@ -83,6 +95,7 @@ export class Verdict {
     const token = config.tokens?.find((one) => one.membership === draft.membership && one.id !== draft.token);
     return {
       config, store, nowWall, take,
+      fit: (part) => this.#fit(part),
       useToken: token && !draft.editing ? () => draft.set({ token: token.id }, "token") : null,
       wait: wait && !draft.editing ? () => wait(draft) : null,
     };

@@ -268,6 +268,7 @@ def test_the_account_that_paid_last_is_offered(browser, live_asgi, lab):
         open_now(page)
         page.click("#new-booking")
         expect(page.locator("#membership option:checked")).to_have_text("A course")
+        page.keyboard.press("Escape")
         lab.hold("alice", [3], 10, 12, membership=vision)
         page.reload()
         page.click("#new-booking")

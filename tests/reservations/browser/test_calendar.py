@@ -343,10 +343,11 @@ def test_the_sites_clock_rules_whatever_zone_the_browser_is_in(
         expect(page.locator("#drawer")).to_be_hidden()
         assert Reservation.objects.get(user=lab.people["alice"]).start == lab.at(13)
         page.goto("/calendar/")
-        line = page.locator(".ec-now-indicator").bounding_box()
+        line = page.locator(".ec-bg-event.is-now").first.bounding_box()
         now = timezone.localtime()
-        x, _y = point(row(page, lab.gpus[1]), now.hour + now.minute / 60)
-        assert line["x"] == pytest.approx(x, abs=4)
+        # The day that is today begins at a full hour, six hours ago.
+        x, _y = point(row(page, lab.gpus[1]), 6 + now.minute / 60)
+        assert line["x"] + line["width"] == pytest.approx(x, abs=4)
 
 
 def test_walls_and_instants_agree_where_the_clock_jumps(browser, live_asgi, lab):

@@ -81,7 +81,7 @@ def test_standing_above_now_is_not_enough() -> None:
     with pytest.raises(FlexHeld) as held:
         taken(fair, 12, HOUR, flex(1, 10))
     assert held.value.own_level_fs == held.value.their_level_fs == 1.0
-    assert "1.0 times" in held.value.text()
+    assert "1.0×" in held.value.text()
     assert held.value.fields["gpu"] == "n:1"
 
 
