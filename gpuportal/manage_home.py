@@ -17,6 +17,7 @@ from gpuportal.audit_words import AuditRow, rows_of
 from gpuportal.context import frame_age_seconds
 from reservations.domain.outlook import promises_of
 from reservations.models import (
+    Account,
     AuditEntry,
     Delivery,
     Membership,
@@ -141,7 +142,7 @@ def _machines(now: datetime) -> Iterator[Need]:
         yield Need(
             "node",
             "No node is enrolled",
-            "Enrol a machine with manage.py enroll_node NAME, then start its worker.",
+            "Enrol a machine on the portal with: sh deploy/enroll NAME",
             reverse("board"),
             "Go to the board",
         )
@@ -187,7 +188,15 @@ def _requests(now: datetime) -> Iterator[Need]:
 
 
 def _people() -> Iterator[Need]:
-    """People who cannot sign in, belong to no group, or have no Unix user."""
+    """No group at all; people who cannot sign in or have no group or Unix user."""
+    if not Account.objects.exists():
+        yield Need(
+            "users",
+            "No group yet",
+            "Make a group, then add its people: nobody can book without one.",
+            reverse("manage-accounts"),
+            "Make a group",
+        )
     people = User.objects.filter(is_active=True, erased_at=None)
     own = Membership.objects.filter(user=OuterRef("pk"), active=True)
     isolated = Node.objects.exclude(isolation=Node.Isolation.NONE).exists()

@@ -1,0 +1,77 @@
+"""`manage.py set_unix_users FILE`: which Unix user each person's jobs run as."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from reservations.domain.errors import BookingError
+from reservations.domain.sheet import SheetInvalid, decoded, read_sheet
+from reservations.models import User
+from reservations.services import people
+
+COLUMNS = ("user", "unix_user")
+
+
+class Command(BaseCommand):
+    """All rows are looked at first: a file with a mistake changes nothing."""
+
+    help = "Set people's Unix users from a CSV with the columns user and unix_user."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Where the table is, and who sets it."""
+        parser.add_argument("file", help="a CSV in UTF-8; - reads the standard input")
+        parser.add_argument(
+            "--as", dest="actor", required=True, help="an operator's login"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Read, check every row, then set."""
+        actor = User.objects.filter(username=options["actor"]).first()
+        if actor is None or not actor.is_operator:
+            raise CommandError(f"{options['actor']} is no operator", returncode=2)
+        wanted = self._read(options["file"])
+        changed = 0
+        for user, unix_user in wanted:
+            try:
+                changed += bool(
+                    people.change(
+                        user_id=user.pk,
+                        fields={"unix_user": unix_user},
+                        actor=actor,
+                        now=timezone.now(),
+                    )
+                )
+            except BookingError as error:
+                raise CommandError(f"{user}: {error.text()}", returncode=2) from error
+        self.stdout.write(f"{changed} of {len(wanted)} people changed.")
+
+    def _read(self, name: str) -> list[tuple[User, str]]:
+        """Return people with their new Unix users; CommandError names every mistake."""
+        try:
+            data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+            rows = read_sheet(decoded(data), known=COLUMNS, needed=COLUMNS)
+        except OSError as error:
+            raise CommandError(f"{name}: {error.strerror}", returncode=2) from error
+        except SheetInvalid as error:
+            raise CommandError(error.text(), returncode=2) from error
+        field = User._meta.get_field("unix_user")
+        known = {user.username: user for user in User.objects.filter(erased_at=None)}
+        found, wrong = [], []
+        for row in rows:
+            user = known.get(row["user"])
+            if user is None:
+                wrong.append(
+                    f"row {row.number}: there is no login {row['user'][:40]!r}"
+                )
+                continue
+            try:
+                found.append((user, str(field.clean(row["unix_user"], user))))
+            except ValidationError as error:
+                wrong.append(f"row {row.number}: {' '.join(error.messages)}")
+        if wrong:
+            raise CommandError("\n".join(wrong), returncode=2)
+        return found
