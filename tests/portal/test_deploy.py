@@ -6,11 +6,14 @@ import pwd
 import re
 import shlex
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
+import redis
 
 from gpuportal.node_settings import NodeSettings
+from tests import brokers
 from tests.house.walk import ROOT
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -181,3 +184,92 @@ def test_manage_says_in_one_line_what_is_wrong(manage, tmp_path):
         assert done.returncode == 2
         assert line.startswith("gpuportal-manage: ")
         assert said in line
+
+
+# --- a node's enrolment -------------------------------------------------------------
+
+
+@pytest.fixture
+def enroll(manage, tmp_path):
+    """deploy/enroll on a portal with a broker of its own."""
+    with brokers.running("redis", tmp_path, nodes=[]) as broker:
+        # Any name of this machine that is not spelt as itself.
+        url = f"redis://portal:{brokers.PORTAL_PASSWORD}@0.0.0.0:{broker.port}/0"
+        settings = tmp_path / "portal.env"
+        text = re.sub(r"^REDIS_URL=.*$", "", settings.read_text(), flags=re.MULTILINE)
+        settings.write_text(f"{text}REDIS_URL='{url}'\nGPUPORTAL_BROKER_PLAIN='1'\n")
+        (tmp_path / "admin").write_text(brokers.ADMIN_PASSWORD + "\n")
+        done = manage("migrate", "-v0")
+        assert done.returncode == 0, done.stderr
+        environ = {
+            "PATH": os.environ["PATH"],
+            "GPUPORTAL_ENV_FILE": str(settings),
+            "GPUPORTAL_USER": pwd.getpwuid(os.getuid()).pw_name,
+            "GPUPORTAL_BROKER_ADMIN_FILE": str(tmp_path / "admin"),
+            "GPUPORTAL_BUNDLE_DIR": str(tmp_path),
+        }
+
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                ["sh", str(ROOT / "deploy" / "enroll"), *arguments],
+                cwd="/",
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        yield run, broker
+
+
+def unpacked(bundle: Path, to: Path) -> NodeSettings:
+    """What a node reads of a bundle that was put where deploy/join puts it."""
+    to.mkdir()
+    with tarfile.open(bundle) as tar:
+        tar.extractall(to, filter="data")
+    text = (to / "node.env").read_text().replace("/etc/gpuportal", str(to))
+    (to / "node.env").write_text(text)
+    lines = (line for line in text.splitlines() if line[:1].isupper())
+    return NodeSettings.from_env(dict(line.split("=", 1) for line in lines))
+
+
+def test_one_command_enrols_a_node_on_the_running_broker(enroll, tmp_path):
+    """No restart, no file edited by hand, and the order key is there."""
+    run, broker = enroll
+    done = run("atlas")
+    assert done.returncode == 0, done.stderr
+    bundle = tmp_path / "gpuportal-atlas.tar"
+    assert str(bundle) in done.stdout
+    assert bundle.stat().st_mode & 0o077 == 0
+    node = unpacked(bundle, tmp_path / "first")
+    assert (node.name, node.web_url) == ("atlas", "https://gpu.example.org")
+    assert node.token()
+    assert b"BEGIN PUBLIC KEY" in node.order_key_pem()
+    redis.Redis.from_url(node.redis_url).xadd("raw.atlas", {"m": "{}"})
+    # The broker keeps the user over a restart.
+    assert "user node-atlas on" in broker.users_file.read_text()
+
+    again = run("atlas")
+    assert again.returncode == 2
+    assert "already" in again.stderr
+    redis.Redis.from_url(node.redis_url).xadd("raw.atlas", {"m": "{}"})
+
+    assert run("--renew", "atlas").returncode == 0
+    fresh = unpacked(bundle, tmp_path / "second")
+    assert fresh.token() != node.token()
+    redis.Redis.from_url(fresh.redis_url).xadd("raw.atlas", {"m": "{}"})
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        redis.Redis.from_url(node.redis_url).ping()
+
+
+def test_enrolling_says_in_one_line_what_is_wrong(enroll, tmp_path):
+    run, _broker = enroll
+    (tmp_path / "admin").write_text("wrong\n")
+    for name, said in (("atlas", "does not answer admin"), ("a/b", "a node's name")):
+        done = run(name)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert said in done.stderr
+    settings = tmp_path / "portal.env"
+    settings.write_text(settings.read_text().replace("BROKER_PLAIN='1'", "BROKER='1'"))
+    assert "use rediss://" in run("atlas").stderr

@@ -13,7 +13,13 @@ from gpuportal.audit_words import sentence_of
 from reservations.models import AuditEntry, Delivery, Invitation, Notice, User
 from reservations.services.auditing import audit_act
 from telemetry.models import Alert
-from tests.factories import make_gpu, make_membership, make_node, make_user
+from tests.factories import (
+    make_account,
+    make_gpu,
+    make_membership,
+    make_node,
+    make_user,
+)
 
 pytestmark = pytest.mark.django_db
 PAGES = ("manage", "manage-audit", "manage-people", "manage-person-new")
@@ -75,6 +81,7 @@ def test_the_first_page_names_what_needs_the_operator(client, omar) -> None:
 def test_nothing_to_do_is_said(client, omar) -> None:
     client.force_login(omar)
     make_gpu(make_node("node-a"))
+    make_account("lab")
     assert b"Nothing needs you now" in client.get(reverse("manage")).content
 
 
