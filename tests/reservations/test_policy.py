@@ -2,6 +2,7 @@
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
 
 from reservations.models import SitePolicy
 from reservations.snapshots.facts import site_policy
@@ -63,3 +64,11 @@ def test_each_change_is_a_version_that_can_be_read_again(db) -> None:
         assert then is not None
         assert (then.version, then.gpus_at_once) == (version, gpus)
     assert SitePolicy.of_version(9) is None
+
+
+def test_the_database_refuses_a_second_first_row(db) -> None:
+    """Two requests to a new site both find no policy; `get_or_create` needs this."""
+    SitePolicy.current()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        SitePolicy.objects.create(pk=1)
+    assert SitePolicy.current().version == 1
