@@ -22,10 +22,12 @@ from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.schema import OpenAPISchema
 from ninja.parser import Parser
 from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal import problems
+from gpuportal.openapi import with_problems
 from gpuportal.token_auth import ScopeMissing, user_of
 from gpuportal.token_scopes import scopes_needed
 from reservations.models import User
@@ -128,6 +130,12 @@ class PortalAPI(NinjaAPI):
                 pattern.callback.login_required = False  # type: ignore[attr-defined]
         return patterns, app_name, namespace
 
+    def get_openapi_schema(self, **where: Any) -> OpenAPISchema:
+        """Return the schema, with the problems that every operation may answer."""
+        schema = super().get_openapi_schema(**where)
+        with_problems(schema)
+        return schema
+
 
 api = PortalAPI(
     title="GPU Portal",
@@ -198,11 +206,7 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
 
 @api.exception_handler(Http404)
 def _missing(request: HttpRequest, error: Http404) -> HttpResponse:
-    return problems.respond(
-        problems.problem(
-            HTTPStatus.NOT_FOUND, code="not-found", detail="There is no such thing."
-        )
-    )
+    return problems.respond(problems.not_found())
 
 
 @api.exception_handler(RequestDataTooBig)

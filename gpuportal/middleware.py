@@ -130,6 +130,21 @@ class ProblemMiddleware(MiddlewareMixin):
             return self.process_exception(request, error)
         return None
 
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Tell a program as a problem that an address has no such method."""
+        if response.status_code != 405 or not request.path.startswith("/api/"):
+            return response
+        allowed = response.headers.get("Allow", "")
+        refused = problems.respond(
+            problems.problem(
+                405, code="method", detail=f"This address answers {allowed} only."
+            )
+        )
+        refused["Allow"] = allowed
+        return refused
+
     def process_exception(
         self, request: HttpRequest, error: Exception
     ) -> HttpResponse | None:

@@ -151,6 +151,13 @@ def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
     )
 
 
+def not_found() -> dict[str, object]:
+    """Return problem details for an address behind which there is nothing."""
+    return problem(
+        HTTPStatus.NOT_FOUND, code="not-found", detail="There is no such thing."
+    )
+
+
 def sentence(error: Exception) -> str:
     """Return what an error says to a person, in the site's time zone."""
     if isinstance(error, reservations.BookingError):

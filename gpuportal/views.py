@@ -14,6 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from gpuportal import problems
 from gpuportal.board_energy import booking_energy
 from gpuportal.context import read_frames
 from gpuportal.find import as_json, find
@@ -167,12 +168,22 @@ def _user(request: HttpRequest) -> User:
 @login_not_required
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: says that it exists but is not yours."""
+    if problems.wants_problem(request):
+        return problems.respond(
+            problems.problem(403, code="not-allowed", detail="You may not do this.")
+        )
     return render(request, "403.html", status=403)
 
 
 @login_not_required
 def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: the CSRF check failed; the way back to the form, which keeps its text."""
+    if problems.wants_problem(request):
+        return problems.respond(
+            problems.problem(
+                403, code="csrf", detail="The CSRF token is missing or old."
+            )
+        )
     page = {"form_page": form_page(request) or reverse("board")}
     return render(request, "403_csrf.html", page, status=403)
 
@@ -180,6 +191,8 @@ def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
 @login_not_required
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404: says that there is nothing, and where to look."""
+    if problems.wants_problem(request):
+        return problems.respond(problems.not_found())
     return render(request, "404.html", status=404)
 
 
