@@ -13,7 +13,7 @@ app = Celery("gpuportal")
 # In every thread: without it only this one would send tasks to the right broker.
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["telemetry", "reservations", "placement"])
+app.autodiscover_tasks(["telemetry", "reservations", "placement", "gpuportal"])
 
 
 @setup_logging.connect(weak=False)

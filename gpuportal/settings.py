@@ -118,6 +118,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "reservations.User"
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
+    "gpuportal.login_limits.SprayBackend",
     "django.contrib.auth.backends.ModelBackend",
 ]
 AUTH_PASSWORD_VALIDATORS = [
@@ -204,6 +205,12 @@ CELERY_BEAT_SCHEDULE = {
         "task": "placement.tasks.look_again",
         "schedule": 5.0,
         "options": {"expires": 5},
+    },
+    # Ended sessions, old logins.
+    "logins": {
+        "task": "gpuportal.tasks.clear_logins",
+        "schedule": 3600.0,
+        "options": {"expires": 3000},
     },
     "telemetry": {
         "task": "telemetry.tasks.tick",
@@ -294,6 +301,13 @@ SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    # The proxy ends TLS and says so; health checks and metrics come from this machine.
+    SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=True)
+    SECURE_REDIRECT_EXEMPT = ["^healthz$", "^readyz$", "^metrics$"]
+    # A year. Other hosts of the institute's domain are not ours to decide for: neither
+    # sub-domains nor the browsers' preload list.
+    SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=365 * 24 * 3600)
+    SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
 # --- notices by mail and webhook (docs/operations.md) ----------------------------
 EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"

@@ -44,7 +44,14 @@ class PasswordForm(PlainForm):
 @never_cache
 @login_not_required
 def welcome(request: HttpRequest, token: str) -> HttpResponseBase:
-    """Take a link, and lead to the page that uses it."""
+    """Take a link, and lead to the page that uses it.
+
+    Only a link that is good begins a session: else anybody could fill the table.
+    """
+    try:
+        invitations.invitation_of(token[:100], now=timezone.now())
+    except NotFound:
+        return _page(request, status=404)
     request.session[KEY] = token[:100]
     return redirect("choose-password")
 

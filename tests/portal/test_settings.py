@@ -1,5 +1,9 @@
 """The settings themselves, the headers they make, and the checks on them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from django.conf import settings as site
 from django.core.checks import Error, run_checks
@@ -126,3 +130,46 @@ def test_production_refuses_a_node_that_keeps_nobody_apart(settings):
     assert ids(found) == {"gpuportal.E005"}
     assert "borea" in found[0].msg
     assert "atlas" not in found[0].msg
+
+
+def test_djangos_own_deploy_checks_find_nothing_in_production(tmp_path):
+    """HSTS and the redirect to TLS among them; asked of a process of its own."""
+    environ = {
+        "PATH": os.defpath,
+        "GPUPORTAL_VAR": str(tmp_path),
+        "GPUPORTAL_PRODUCTION": "1",
+        "SECRET_KEY": "".join(chr(33 + number % 90) for number in range(80)),
+        "ALLOWED_HOSTS": "gpus.example.org",
+        "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
+    }
+    (tmp_path / "static").mkdir()
+    script = (
+        "import django; django.setup()\n"
+        "from django.core.checks import run_checks, Tags\n"
+        "found = run_checks(tags=[Tags.security], include_deployment_checks=True)\n"
+        "print([m.id for m in found if m.id.startswith('security.') "
+        "and not m.is_silenced()])\n"
+        "from django.conf import settings\n"
+        "print(settings.SECURE_HSTS_SECONDS, settings.SECURE_SSL_REDIRECT)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=site.BASE_DIR, env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-2:] == ["[]", "31536000 True"], done.stderr
+
+
+@override_settings(
+    SECURE_SSL_REDIRECT=True,
+    SECURE_HSTS_SECONDS=60,
+    SECURE_REDIRECT_EXEMPT=["^healthz$"],
+    SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https"),
+)
+@pytest.mark.django_db
+def test_plain_http_is_redirected_and_tls_is_remembered(client):
+    plain = client.get("/login/")
+    assert (plain.status_code, plain["Location"]) == (301, "https://testserver/login/")
+    safe = client.get("/login/", headers={"x-forwarded-proto": "https"})
+    assert safe.status_code == 200
+    assert safe["Strict-Transport-Security"] == "max-age=60"
+    assert client.get("/healthz").status_code != 301

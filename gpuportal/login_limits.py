@@ -1,0 +1,87 @@
+"""Password spraying: one password tried on many names from one address.
+
+django-axes counts the tries for a name from an address. Somebody who tries many names,
+each a few times, is never counted there. So the names are counted too: those that
+failed from one address within a quarter of an hour, and that never signed in from it.
+Where there are too many, only people who have signed in from there before still may.
+A lab of 300 behind one address is not locked out by this: its people are known there,
+and of a new course the limit's number would have to fail first, within the quarter of
+an hour.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from axes.helpers import get_client_ip_address
+from axes.models import AccessAttempt, AccessLog
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.utils import timezone
+
+MOST_STRANGE_NAMES = 20
+"""That fail from one address within ``WINDOW`` and never signed in from it."""
+WINDOW = timedelta(minutes=15)
+KNOWN = timedelta(days=30)
+"""How long it is remembered that a name signed in from an address."""
+
+
+class SprayBackend:
+    """Refuses names that are strange to an address from which many were tried.
+
+    It signs nobody in and knows no User, and stands before the backend that does.
+    """
+
+    def authenticate(
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Let the next backend decide.
+
+        Raises:
+            PermissionDenied: too many names were tried from this address.
+        """
+        if request is None or username is None:
+            return
+        address = get_client_ip_address(request)
+        if address and is_sprayed(address, username, now=timezone.now()):
+            # django-axes answers 429, as for one name.
+            request.axes_locked_out = True  # type: ignore[attr-defined]
+            raise PermissionDenied
+
+
+def is_sprayed(address: str, username: str, *, now: datetime) -> bool:
+    """Say whether a name may not be tried from an address just now."""
+    known = AccessLog.objects.filter(
+        ip_address=address, attempt_time__gt=now - KNOWN
+    ).values("username")
+    if known.filter(username=username).exists():
+        return False
+    strange = (
+        AccessAttempt.objects.filter(
+            ip_address=address,
+            attempt_time__gt=now - WINDOW,
+            failures_since_start__gt=0,
+        )
+        .exclude(username=username)
+        .exclude(username__in=known)
+        .order_by()
+        .values("username")
+        .distinct()
+    )
+    return strange.count() >= MOST_STRANGE_NAMES
+
+
+def clear_logins(now: datetime) -> dict[str, int]:
+    """Delete ended sessions, and logins and failures that nothing reads any more."""
+    cooled = now - timedelta(hours=settings.AXES_COOLOFF_TIME) - WINDOW
+    gone = {
+        "sessions": Session.objects.filter(expire_date__lt=now),
+        "logins": AccessLog.objects.filter(attempt_time__lt=now - KNOWN),
+        "failures": AccessAttempt.objects.filter(attempt_time__lt=cooled),
+    }
+    return {name: rows.delete()[0] for name, rows in gone.items()}

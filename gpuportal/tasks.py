@@ -1,0 +1,12 @@
+"""What beat asks of all floors together."""
+
+from celery import shared_task
+from django.utils import timezone
+
+from gpuportal import login_limits
+
+
+@shared_task(name="gpuportal.tasks.clear_logins")
+def clear_logins() -> dict[str, int]:
+    """Delete ended sessions and old logins (see ``login_limits``)."""
+    return login_limits.clear_logins(timezone.now())
