@@ -11,33 +11,63 @@ from telemetry.domain import rules
 from telemetry.domain.units import format_bytes
 from telemetry.models import Alert
 
+TITLES = {
+    rules.INTRUDER: "someone else’s process",
+    rules.SQUATTER: "in use without a booking",
+    rules.NO_SHOW: "booking not used",
+    rules.IDLE_HOG: "booked but idle",
+    "idle warning": "released soon",
+    rules.OVERRUN: "still running after the booking",
+    rules.ZOMBIE_MEMORY: "leftover memory",
+    HELD_RULE: "memory held after a job",
+    rules.BROKEN_WITH_BOOKINGS: "broken GPU with bookings",
+    rules.LOST: "GPU lost",
+    rules.SILENT: "no data",
+    rules.MISSING: "missing after a restart",
+    rules.CLAIMED_ELSEWHERE: "claimed by another node",
+    rules.WEDGED: "driver hangs",
+    rules.XID_CRITICAL: "critical XID error",
+    rules.XID_WARNING: "XID error",
+    rules.ECC: "uncorrectable memory error",
+    rules.REMAP_FAILURE: "row remapping failed",
+    rules.REMAP_PENDING: "row remapping pending",
+    rules.THERMAL: "throttled: heat",
+    rules.BRAKE: "throttled: power brake",
+}
+"""The same words as on the board, by rule. Links and the API keep the rule's name."""
+
 SENTENCES = {
-    rules.INTRUDER: "A process of somebody else runs on a booked GPU.",
-    rules.SQUATTER: "A process runs on a GPU that nobody booked.",
-    rules.NO_SHOW: "The reservation runs, and nobody came.",
-    rules.IDLE_HOG: "The GPU is held and computes next to nothing.",
-    "idle warning": "The reservation is released soon, unless it is used or kept.",
-    rules.OVERRUN: "The holder's process runs on after the reservation's end.",
-    rules.ZOMBIE_MEMORY: "Memory is used, and no process shows who uses it.",
-    HELD_RULE: "A job has ended, and memory of it is still held.",
-    rules.BROKEN_WITH_BOOKINGS: "Somebody counts on a GPU that is broken.",
+    rules.INTRUDER: "A process runs here that is not the holder’s.",
+    rules.SQUATTER: "A process runs on this GPU, but it is not booked.",
+    rules.NO_SHOW: "The booking has started, but nothing runs and nobody checked in.",
+    rules.IDLE_HOG: "The GPU is booked, but almost no work runs.",
+    "idle warning": "The booking is released soon unless it is used or kept.",
+    rules.OVERRUN: "A process of the last holder still runs after the booking ended.",
+    rules.ZOMBIE_MEMORY: "Memory is in use, but no process uses it.",
+    HELD_RULE: "A job has ended, but its memory is still in use.",
+    rules.BROKEN_WITH_BOOKINGS: "This GPU is broken and has bookings.",
     rules.LOST: "The driver does not answer for the GPU.",
-    rules.SILENT: "No sample comes from the node.",
-    rules.MISSING: "The GPU was there, and the node no longer tells of it.",
-    rules.CLAIMED_ELSEWHERE: "Another node says that it has this GPU.",
-    rules.WEDGED: "The driver holds a process that cannot be killed: only a reboot "
-    "of the node helps.",
+    rules.SILENT: "No data arrives from the node.",
+    rules.MISSING: "The node no longer reports this GPU.",
+    rules.CLAIMED_ELSEWHERE: "Another node reports this GPU as its own.",
+    rules.WEDGED: "The driver hangs with a process that cannot be ended. Restart "
+    "the node.",
     rules.MISUSE: "The node did something on the broker that no honest node does. It "
     "was put right; look at the node before you trust it.",
-    rules.XID_CRITICAL: "The driver told of an error after which the GPU is not to "
-    "be trusted.",
-    rules.XID_WARNING: "The driver told of an error that ended an application.",
-    rules.ECC: "Memory errors that could not be corrected, since the last reset.",
+    rules.XID_CRITICAL: "The driver reported an error. Results of this GPU cannot be "
+    "trusted any more.",
+    rules.XID_WARNING: "The driver reported an error that ended a program.",
+    rules.ECC: "Memory errors since the last reset could not be corrected.",
     rules.REMAP_FAILURE: "A faulty memory row could not be replaced.",
-    rules.REMAP_PENDING: "A faulty memory row is replaced at the GPU's next reset.",
-    rules.THERMAL: "The hardware slows the GPU down because of heat.",
-    rules.BRAKE: "The power supply makes the GPU slow down.",
+    rules.REMAP_PENDING: "The next reset of the GPU replaces a faulty memory row.",
+    rules.THERMAL: "The GPU throttles itself because it is too hot.",
+    rules.BRAKE: "The power supply makes the GPU throttle.",
 }
+
+
+def title(rule: str) -> str:
+    """What a rule is called on pages; its own name for one newer than this table."""
+    return TITLES.get(rule, rule.replace("_", " "))
 
 
 def sentence(rule: str) -> str:
@@ -50,22 +80,22 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
     detail: dict[str, Any] = alert.detail
     found: list[tuple[str, str]] = []
     if people:
-        found.append(("Runs there", people))
+        found.append(("Running", people))
     for xid in detail.get("xids", ()):
         times = "once" if xid["count"] == 1 else f"{xid['count']} times"
         found.append((f"XID {xid['code']}", f"{times}, last {_when(xid['last_at'])}"))
     if detail.get("causes"):
-        found.append(("Because of", ", ".join(detail["causes"])))
+        found.append(("Cause", ", ".join(detail["causes"])))
     if detail.get("reservations"):
         found.append(("Reservations", str(detail["reservations"])))
     if detail.get("next_start"):
-        found.append(("First one from", _when(detail["next_start"])))
+        found.append(("First booking", _when(detail["next_start"])))
     if detail.get("last_seen_at"):
-        found.append(("Last heard", _when(detail["last_seen_at"])))
+        found.append(("Last data", _when(detail["last_seen_at"])))
     if detail.get("claimed_by"):
         found.append(("Claimed by", str(detail["claimed_by"])))
     if detail.get("reason"):
-        found.append(("The node says", str(detail["reason"])))
+        found.append(("Message of the node", str(detail["reason"])))
     if detail.get("broker"):
         found.append(("On the broker", str(detail["broker"])))
     if detail.get("job"):

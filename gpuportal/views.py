@@ -23,6 +23,7 @@ from gpuportal.middleware import form_page
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
+from reservations.snapshots.drains import drains
 from telemetry.live import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
 
@@ -46,12 +47,15 @@ class SignIn(LoginView):
 def board(request: HttpRequest) -> HttpResponse:
     """Every Gpu of every Node, live. The figures come over the websocket."""
     counts = Counter(Gpu.objects.shown().values_list("node__name", flat=True))
-    names = list(Node.objects.in_service().values_list("name", flat=True))
+    nodes = list(Node.objects.in_service().values_list("pk", "name", "draining"))
+    names = [name for _pk, name, _draining in nodes]
+    drained = {pk: name for pk, name, draining in nodes if draining}
     page = {
         "nodes": [(name, range(counts[name])) for name in names if counts[name]],
         "node_names": names,
         "has_nodes": bool(names),
         "has_gpus": bool(counts),
+        "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
     }
     return render(request, "gpuportal/board.html", page)
 

@@ -10,12 +10,15 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from gpuportal.alert_words import title
 from gpuportal.glossary import TERMS
 from placement.domain.words import error_words, seconds
 from placement.live import progress_facts
 from placement.models import Job
 from reservations.domain.words import credits_text, hours_text
+from reservations.snapshots.drains import drains
 from telemetry.domain import units
+from telemetry.models import Node
 
 register = template.Library()
 
@@ -29,6 +32,19 @@ register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
+
+
+@register.filter
+def drain_reason(node: Node) -> str:
+    """Why a node takes no new bookings; "" where no reason is known."""
+    found = drains([node.pk]).get(node.pk) if node.draining else None
+    return found.reason if found else ""
+
+
+@register.filter
+def rule_title(rule: str) -> str:
+    """What an alert's rule is called, as on the board."""
+    return title(rule)
 
 
 @register.filter

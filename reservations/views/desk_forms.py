@@ -80,7 +80,7 @@ class ClosureForm(PlainForm):
     reason = forms.CharField(
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
-        help_text="Whoever is touched or refused reads it.",
+        help_text="Shown to affected users.",
     )
     start = MomentField(label="From")
     end = MomentField(label="To")
@@ -247,7 +247,7 @@ class ReplaceForm(PlainForm):
         required=False,
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
-        help_text="Whoever is moved reads it.",
+        help_text="Shown to the people whose bookings move.",
     )
 
 
@@ -255,4 +255,15 @@ class DrainForm(PlainForm):
     """Let a Node take no new bookings, or take them again."""
 
     draining = forms.BooleanField(required=False)
-    reason = forms.CharField(max_length=REASON_LENGTH)
+    reason = forms.CharField(max_length=REASON_LENGTH, required=False)
+
+    def clean(self) -> dict[str, Any]:
+        """Ask for the reason of a drain; its end needs none.
+
+        Raises:
+            ValidationError: on the reason.
+        """
+        values = super().clean() or {}
+        if values.get("draining") and not values.get("reason"):
+            self.add_error("reason", "Give a reason: it is shown to everybody.")
+        return values

@@ -227,7 +227,7 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Let a Node take no new bookings, or take them again."""
     form = DrainForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "Say why: it is kept in the audit log.")
+        messages.error(request, "Give a reason: it is shown to everybody.")
         return redirect("manage-pools")
     try:
         changed = pools.drain_node(

@@ -21,6 +21,7 @@ from reservations.domain.words import credits_text
 from reservations.models import Account, AuditEntry, PoolQuota
 from reservations.services import pools
 from reservations.services.pools import PoolEdit
+from reservations.snapshots.drains import Drain, drains
 from reservations.views.access import operator_required, reader
 from reservations.views.desk_forms import NewPoolForm, PoolForm, PoolQuotaForm
 from telemetry.models import Node, Pool
@@ -73,14 +74,17 @@ def _pools() -> QuerySet[Pool]:
     )
 
 
-def _nodes() -> QuerySet[Node]:
+def _nodes() -> list[tuple[Node, Drain | None]]:
+    """Return the nodes that have Gpus, with the reason why they take no bookings."""
     standing = Q(gpus__retired=False)
-    return Node.objects.annotate(
+    rows = Node.objects.annotate(
         gpu_count=Count("gpus", filter=standing, distinct=True),
         draining_count=Count(
             "gpus", filter=standing & Q(gpus__draining=True), distinct=True
         ),
     ).filter(gpu_count__gt=0)
+    why = drains(node.pk for node in rows if node.draining)
+    return [(node, why.get(node.pk)) for node in rows]
 
 
 @require_POST

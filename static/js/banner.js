@@ -1,4 +1,5 @@
-// Says in one line under the top bar that a socket is down, and when it tries again.
+// Says in one line under the top bar that a socket is down and when it tries again, or
+// that the figures are late.
 
 import { setText } from "./dom.js";
 
@@ -8,12 +9,14 @@ const button = document.getElementById("live-retry");
 const states = new Map();
 
 function show() {
-  const worst = [...states.values()].find((state) => state.word !== "open");
+  // A lost connection explains why the data is late, so it is said instead.
+  const worst = [...states.values()].filter((state) => state.word !== "open").sort((a, b) => (a.word === "late") - (b.word === "late"))[0];
   const refused = worst?.word === "refused";
   banner.hidden = !worst || worst.word === "paused" || (worst.word === "connecting" && !worst.broken);
   if (banner.hidden) return;
-  button.hidden = refused;
+  button.hidden = refused || worst.word === "late";
   if (refused) setText(words, "You may not follow this page live. Reload it to see whether that changed.");
+  else if (worst.word === "late") setText(words, `Live data is late: the newest reading is ${Math.round(worst.seconds)} s old.`);
   else if (worst.word === "waiting") setText(words, `Live connection lost. Trying again in ${worst.retryInSeconds} s.`);
   else setText(words, "Live connection lost. Trying again now.");
 }

@@ -57,4 +57,7 @@ export function pageData(id) {
   return JSON.parse(node.textContent);
 }
 
+/** The same where the page may carry none: null then. */
+export const optionalData = (id) => (document.getElementById(id) ? pageData(id) : null);
+
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -68,7 +68,7 @@ def watch_for_errors(page: Page) -> list[str]:
 def see_the_board(page: Page) -> None:
     """The board moves, and says who holds what and who should not be there."""
     expect(page.get_by_text(re.compile(r"^live, \d"))).to_be_visible(timeout=SOON_MS)
-    expect(page.get_by_text("intruder", exact=True).first).to_be_visible(
+    expect(page.get_by_text("someone else’s process", exact=True).first).to_be_visible(
         timeout=SOON_MS
     )
     expect(page.get_by_text("These GPUs are simulated", exact=False)).to_be_visible()

@@ -173,10 +173,10 @@ class TestTheList:
         assert [(row["rule"], row["place"]) for row in rows] == [
             ("intruder", "node-a:0")
         ]
-        assert rows[0]["facts"] == "Runs there: =cmd"
+        assert rows[0]["facts"] == "Running: =cmd"
 
     def test_an_empty_list_teaches(self, client, alice, omar):
-        for user, words in ((alice, "No alert concerns you"), (omar, "No open alert")):
+        for user, words in ((alice, "No alert for you"), (omar, "No open alert")):
             client.force_login(user)
             assert words in client.get("/alerts/").content.decode()
             filtered = client.get("/alerts/?severity=critical").content.decode()

@@ -165,8 +165,8 @@ def test_open_alerts_are_counted_and_closed_ones_are_not(client: Client, omar):
     )
     client.force_login(omar)
     text = client.get("/").content.decode()
-    assert "Alerts: 1 open" in text
-    assert "Intruder on node-a:0" in text
+    assert "1 open alert" in text
+    assert "Someone else’s process on node-a:0" in text
     assert "quatter" not in text
 
 
@@ -176,8 +176,8 @@ def test_many_alerts_are_counted_and_the_worst_are_shown(client: Client, omar):
         Alert.objects.create(rule="idle hog", gpu=gpu, opened_at=now, last_seen_at=now)
     client.force_login(omar)
     text = client.get("/").content.decode()
-    assert f"Alerts: {ALERTS_SHOWN + 3} open" in text
-    assert text.count("Idle hog on") == ALERTS_SHOWN
+    assert f"{ALERTS_SHOWN + 3} open alerts" in text
+    assert text.count("Booked but idle on") == ALERTS_SHOWN
 
 
 # --- the board's page -------------------------------------------------------------

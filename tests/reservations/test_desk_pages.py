@@ -230,9 +230,19 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     assert [gpu.pk for gpu in listed] == pks
     node = {"draining": "on", "reason": "move"}
     post(desk, "manage-drain", node, gpus[0].node_id, status=200)
-    post(desk, "manage-drain", {}, gpus[0].node_id, status=200)
     gpus[0].node.refresh_from_db()
     assert gpus[0].node.draining
+    _, text = post(
+        desk, "manage-drain", {"draining": "on"}, gpus[0].node_id, status=200
+    )
+    assert "Give a reason" in text
+    # Everybody reads why; the operator also who and since when.
+    assert "move" in desk.get(reverse("manage-pools")).content.decode()
+    assert '{"node' in desk.get("/").content.decode()
+    # Its end needs no reason.
+    post(desk, "manage-drain", {}, gpus[0].node_id, status=200)
+    gpus[0].node.refresh_from_db()
+    assert not gpus[0].node.draining
 
 
 def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:

@@ -23,7 +23,7 @@ export class Announcer {
     const changes = [...this.waiting];
     this.waiting.clear();
     if (changes.length <= FEW) {
-      this.node.textContent = changes.map(([name, word]) => `${name} is now ${word}.`).join(" ");
+      this.node.textContent = changes.map(([name, word]) => `${name}: ${word}.`).join(" ");
       return;
     }
     const counts = Map.groupBy(changes, ([, word]) => word);

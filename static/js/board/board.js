@@ -2,12 +2,12 @@
 
 import { setAttr } from "../dom.js";
 import { connect } from "../live.js";
-import { split } from "../telemetry/frame.js";
 import { Announcer } from "./announce.js";
 import { CardsView } from "./cards.js";
 import { followEnergy } from "./energy.js";
 import { Filters, fillSelect } from "./filters.js";
 import { HeadLine } from "./head.js";
+import { takeMinute } from "./minute.js";
 import { Board } from "./model.js";
 import { TableView } from "./table.js";
 import { WallView } from "./wall.js";
@@ -86,19 +86,10 @@ function soon() {
   painting ||= requestAnimationFrame(paint);
 }
 
-/** Sparklines start with the minute before the page was opened. */
-async function takePast() {
-  const answer = await fetch("/board/minute").catch(() => null); // they start empty then
-  // Signed out: the answer is the login page, and the socket says so too.
-  if (!answer?.ok || answer.redirected) return;
-  board.takePast(split(await answer.arrayBuffer()));
-  soon();
-}
-
 const handlers = {
   roster: (message) => {
     board.takeRoster(message);
-    takePast();
+    takeMinute(board, soon);
     layout();
   },
   holders: (message) => { board.takeHolders(message.holders); layout(); },

@@ -28,7 +28,7 @@ export function drawStateChip(chip, state) {
 function makeFigure(label, withMeter) {
   const value = el("span", { class: "fig-value" });
   const meter = withMeter ? el("span", { class: "fig-meter" }, el("i")) : null;
-  return { root: el("div", { class: "fig" }, el("span", { class: "visually-hidden", text: label }), value, meter), value, meter };
+  return { root: el("div", { class: "fig" }, el("span", { class: "fig-label", text: label }), value, meter), value, meter };
 }
 
 function drawFigure(figure, text, part = null, title = null) {
@@ -51,9 +51,9 @@ export class GpuCard {
     this.util = el("span", { class: "gpu-util" });
     this.spark = makeSparkline();
     this.memory = makeMemory();
-    this.temperature = makeFigure("temperature", true);
-    this.power = makeFigure("power", true);
-    this.clock = makeFigure("clock", false);
+    this.temperature = makeFigure("Temperature", true);
+    this.power = makeFigure("Power", true);
+    this.clock = makeFigure("Clock", false);
     this.note = el("p", { class: "gpu-note truncate" });
     this.mine = makeMine();
     this.processes = el("ul", { class: "gpu-procs" });
@@ -101,7 +101,7 @@ export class GpuCard {
     const [slowdown, limit] = [info.slowdown_celsius, info.power_limit_watts];
     const why = (value, words) => (value === null ? missingWords(this.cell) : words);
     drawFigure(this.temperature, heat === null ? UNKNOWN : `${heat} °C`,
-      heat !== null && slowdown ? heat / slowdown : null, why(heat, slowdown && `slows down at ${slowdown} °C`));
+      heat !== null && slowdown ? heat / slowdown : null, why(heat, slowdown && `throttles at ${slowdown} °C`));
     setClass(this.temperature.meter, heat !== null && slowdown && heat >= slowdown - 5 ? "fig-meter is-hot" : "fig-meter");
     drawFigure(this.power, power === null ? UNKNOWN : limit ? `${power}/${Math.round(limit)} W` : `${power} W`,
       power !== null && limit ? power / limit : null, why(power, limit && `limit ${Math.round(limit)} W`));

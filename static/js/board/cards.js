@@ -4,6 +4,7 @@ import { el, place, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { GpuCard } from "./card.js";
 import { Visible } from "./watch.js";
+import { drainWords } from "./words.js";
 
 // So few are painted all, seen or not: scrolling and printing show no blanks.
 const PAINT_ALL = 64;
@@ -60,10 +61,10 @@ export class CardsView {
     const node = this.board.nodes.get(name) ?? {};
     const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
     if (node.driver_version) facts.push(`driver ${node.driver_version}`);
-    if (node.isolation) facts.push(`jobs ${node.isolation === "none" ? "not kept apart" : node.isolation}`);
+    if (node.isolation) facts.push(node.isolation === "none" ? "no job isolation" : `job isolation: ${node.isolation}`);
     if (node.load1 !== null && node.load1 !== undefined) facts.push(`load ${node.load1.toFixed(1)}`);
-    if (node.maintenance) facts.push("under maintenance");
-    if (node.draining) facts.push("draining: no new bookings");
+    if (node.maintenance) facts.push("out of service");
+    if (node.draining) facts.push(drainWords(name));
     setText(section.facts, facts.join("  ·  "));
     section.members = members;
   }

@@ -5,6 +5,13 @@ import { icon } from "../icons.js";
 import { BUCKETS } from "../telemetry/states.js";
 
 const LATE_SECONDS = 3;
+const BANNER_SECONDS = 6; // a frame or two may be lost without a word
+
+/** Says in the page's own banner that the figures are old; null: they are not. */
+export function tellLate(seconds) {
+  const detail = { path: "frames", word: seconds === null ? "open" : "late", seconds };
+  document.dispatchEvent(new CustomEvent("live:state", { detail }));
+}
 
 export class HeadLine {
   constructor(root, live, filters) {
@@ -38,10 +45,11 @@ export class HeadLine {
   paintAge(board) {
     const silence = board.silenceSeconds();
     const late = this.socket === "open" && silence !== null && silence > LATE_SECONDS;
+    tellLate(late && silence > BANNER_SECONDS ? silence : null);
     document.body.classList.toggle("is-late", late || (this.socket !== "open" && silence !== null && silence > LATE_SECONDS));
     if (this.socket === "waiting" || this.socket === "refused") {
       setClass(this.live, "live live-off");
-      setText(this.live, silence === null ? "not connected" : `not connected, ${Math.round(silence)} s old`);
+      setText(this.live, silence === null ? "offline" : `offline, data is ${Math.round(silence)} s old`);
     } else if (silence === null) {
       setClass(this.live, "live");
       setText(this.live, "connecting");

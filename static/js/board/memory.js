@@ -6,6 +6,7 @@ import { gib, gibFigure } from "../format.js";
 import { ownerOf } from "./words.js";
 
 const TONES = 5;
+const LEAST_RESERVE = 0.02;
 
 export function makeMemory() {
   const bar = el("div", { class: "mem-bar" });
@@ -31,10 +32,11 @@ function parts(cell) {
   const sum = owned.reduce((all, part) => all + part.bytes, 0);
   const list = owned.map((part, i) => ({ ...part, look: `mem-part tone-${i % TONES}` }));
   if (used !== null && used !== undefined && used - sum > total * 0.002) {
-    list.push({ name: "others", bytes: used - sum, look: "mem-part tone-none" });
+    list.push({ name: "not attributed", bytes: used - sum, look: "mem-part tone-none" });
   }
   const reserve = cell.detail?.memory_reserved_bytes;
-  if (reserve) list.push({ name: "driver", bytes: reserve, look: "mem-part mem-reserve" });
+  // A thinner part reads as a stray tick; the figure's title says how much it is.
+  if (reserve > total * LEAST_RESERVE) list.push({ name: "driver", bytes: reserve, look: "mem-part mem-reserve" });
   return { list, owned, used, total, reserve };
 }
 
@@ -51,5 +53,5 @@ export function drawMemory(view, cell) {
   setAttr(view.bar, "title", split || null);
   setText(view.owners, owned.map((part) => `${part.name} ${gibFigure(part.bytes)}`).join(" · "));
   setText(view.used, `${gibFigure(used)} / ${gibFigure(total)} GiB`);
-  setAttr(view.used, "title", reserve ? `The driver keeps ${gib(reserve)} besides.` : null);
+  setAttr(view.used, "title", reserve ? `The driver reserves another ${gib(reserve)}.` : null);
 }

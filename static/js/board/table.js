@@ -49,14 +49,14 @@ class Row {
     this.meter = el("span", { class: "meter" }, el("span", { class: "meter-fill" }));
     this.texts = Object.fromEntries(["memory", "heat", "power", "clock"].map((key) => [key, el("td", { role: "cell", class: "num" })]));
     this.running = el("td", { role: "cell" });
-    this.holder = el("td", { role: "cell" });
+    this.holder = el("td", { role: "cell", class: "two-lines" });
     this.energy = el("td", { role: "cell", class: "num", title: "energy of the booking that runs" });
-    this.next = el("td", { role: "cell" });
+    this.next = el("td", { role: "cell", class: "two-lines" });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: "Book", "aria-label": `Book ${cell.name}` });
     const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
     const td = (props, ...children) => el("td", { role: "cell", ...props }, ...children);
     this.root = el("tr", { role: "row" },
-      el("th", { scope: "row", role: "rowheader" }, link), td({ text: cell.info.gpu_class, title: cell.info.gpu_class }),
+      el("th", { scope: "row", role: "rowheader" }, link), td({ class: "two-lines", text: cell.info.gpu_class, title: cell.info.gpu_class }),
       td({}, this.chip.root), td({}, el("div", { class: "row-load" }, this.util, this.meter)),
       ...Object.values(this.texts), this.running, this.holder, this.energy, this.next, td({ class: "num" }, this.book));
   }

@@ -1,12 +1,23 @@
 // What a card says about a Gpu, in sentences of UI.md.
 
+import { optionalData } from "../dom.js";
 import { energy } from "../format.js";
 import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
 
-const who = (name, account) => [name, account].filter(Boolean).join(", ") || "somebody";
+const who = (name, account) => [name, account].filter(Boolean).join(", ") || "another person";
 
-/** Whether somebody holds it now. */
+/** Why a node takes no new bookings: {node: reason}, where the page knows it. */
+const drains = optionalData("drains") ?? {};
+
+/** "no new bookings: new fans". */
+export function drainWords(node) {
+  return drains[node] ? `no new bookings: ${drains[node]}` : "no new bookings";
+}
+
+const LITTLE_BYTES = 2 ** 30; // less is the driver's own
+
+/** Whether a person holds it now. */
 export const isHeld = (cell) => Boolean(cell.holder?.until);
 
 /** "Alice, vision" or "". */
@@ -21,7 +32,7 @@ export function holderWords(cell) {
   return isHeld(cell) ? `${whoWords(cell)} until ${clock(cell.holder.until)}` : "";
 }
 
-/** "until 14:00, then free to 18:00", "free to 18:00", "free, nothing booked". */
+/** "until 14:00, then free until 18:00", "free until 18:00", "free, not booked". */
 export function untilWords(cell) {
   return isHeld(cell) ? `until ${clock(cell.holder.until)}, ${nextWords(cell)}` : nextWords(cell);
 }
@@ -31,21 +42,21 @@ export function energyWords({ holder, spent }) {
   return spent && spent.reservation === holder?.reservation ? `${energy(spent.kwh)} so far` : "";
 }
 
-/** "then Bo", "then free to 18:00", "free from 14:00". */
+/** "then Bo", "then free until 18:00", "free from 14:00". */
 export function nextWords(cell) {
   const next = cell.holder?.next;
   const freeFrom = cell.holder?.free_from;
   if (!isHeld(cell)) {
     if (cell.state.key !== "free" && cell.state.key !== "squatter") return "";
-    return next ? `free to ${clock(next.start)}` : "free, nothing booked";
+    return next ? `free until ${clock(next.start)}` : "free, not booked";
   }
   if (next && next.start === cell.holder.until) return `then ${next.mine ? "you" : next.user ?? next.account ?? "booked again"}`;
-  if (next) return `then free to ${clock(next.start)}`;
+  if (next) return `then free until ${clock(next.start)}`;
   return freeFrom && freeFrom !== cell.holder.until ? `free from ${clock(freeFrom)}` : "then free";
 }
 
 /** Whose process it is, as far as the reader may know. */
-export const ownerOf = (process) => process.user ?? (process.mine ? "you" : "somebody");
+export const ownerOf = (process) => process.user ?? (process.mine ? "you" : "another person");
 
 /** People who run something there, without repeats. */
 export function runners(cell) {
@@ -59,15 +70,15 @@ export function noteWords(cell) {
   switch (cell.state.key) {
     case "stale": return seen;
     // Its node still speaks, so the newest reading is no sign of life of this Gpu.
-    case "lost": return "the driver lost this GPU";
-    case "intruder": return `booked: ${who(cell.holder?.mine ? "you" : cell.holder?.user, null)}; running: ${running || "somebody else"}`;
-    case "squatter": return `nobody booked it; running: ${running || "somebody"}`;
-    case "idle": return "booked, memory held, but no work runs";
-    case "reserved": return "booked; no process yet";
-    case "maintenance": return "out of service";
-    case "foreign": return "managed by another system";
-    case "mig": return "split into instances, which are booked instead";
-    default: return [cell.info.draining ? "draining: no new bookings" : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
+    case "lost": return "the driver does not answer for this GPU";
+    case "intruder": return `booked: ${who(cell.holder?.mine ? "you" : cell.holder?.user, null)}; running: ${running || "another person"}`;
+    case "squatter": return `not booked; running: ${running || "unknown"}`;
+    case "idle": return cell.row?.memoryUsedBytes > LITTLE_BYTES ? "memory in use, but no work runs" : "nothing runs";
+    case "reserved": return "booked, nothing runs yet";
+    case "maintenance": return "cannot be booked";
+    case "foreign": return "another system manages this GPU";
+    case "mig": return "split into parts that are booked one by one";
+    default: return [cell.info.draining ? drainWords(cell.info.node) : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
   }
 }
 
@@ -78,16 +89,16 @@ export function hardwareWords({ info, detail }) {
   if (xid) words.push(`Xid ${xid.code} ${relative(xid.at)}`);
   const errors = detail?.ecc_uncorrected;
   if (errors) words.push(`${errors} uncorrected memory error${errors === 1 ? "" : "s"}`);
-  if (detail?.remap_failure) words.push("remapping of rows failed");
-  else if (detail?.remap_pending || detail?.retired_pages_pending) words.push("a reset is due for bad memory");
+  if (detail?.remap_failure) words.push("row remapping failed");
+  else if (detail?.remap_pending || detail?.retired_pages_pending) words.push("needs a reset for bad memory");
   return words.join(", ");
 }
 
 /** Why a figure is a dash. */
 export function missingWords(cell) {
-  if (cell.state.key === "mig") return "a split GPU has no figure of its own: see its instances";
+  if (cell.state.key === "mig") return "a split GPU has no figure of its own; see its parts";
   if (isSilent(cell.state)) return noteWords(cell) || "no reading";
-  return "this GPU cannot say";
+  return "this GPU does not report it";
 }
 
 /** Whether a reader can do something with it by booking. */

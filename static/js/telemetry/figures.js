@@ -5,7 +5,7 @@ import { el, setAttr, setText } from "../dom.js";
 import { UNKNOWN, bytes, ghz, pct } from "../format.js";
 import { throttleWords } from "./states.js";
 
-const SILENT = "This GPU cannot say.";
+const SILENT = "This GPU does not report it.";
 const OPEN_ONLY = "Read only while this page is open; the first figure takes a few seconds.";
 const rate = (value) => (value === undefined ? null : `${bytes(value)}/s`);
 const known = (value, words) => (value === undefined || value === null ? null : words(value));
@@ -18,7 +18,7 @@ function energy(joules) {
 
 /** [label, what the details say (null: nothing), why it may be missing] */
 const FIGURES = [
-  ["Slowed by", (d) => known(d.throttle, (reasons) => throttleWords(reasons).replace("slowed by ", "") || "nothing")],
+  ["Throttled by", (d) => known(d.throttle, (reasons) => throttleWords(reasons).replace("throttled: ", "") || "nothing")],
   ["Memory bandwidth", (d) => known(d.memory_util_pct, pct)],
   ["Memory clock", (d) => known(d.memory_clock_mhz, ghz)],
   ["Memory temperature", (d) => known(d.memory_temperature_celsius, (v) => `${v} °C`)],

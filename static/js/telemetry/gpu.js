@@ -7,6 +7,8 @@ import { drawSparkline, makeSparkline } from "../board/sparkline.js";
 import { noteWords, untilWords, whoWords } from "../board/words.js";
 import { el, pageData, setClass, setText } from "../dom.js";
 import { UNKNOWN, ghz } from "../format.js";
+import { tellLate } from "../board/head.js";
+import { takeMinute } from "../board/minute.js";
 import { connect } from "../live.js";
 import { BookingUsage } from "./booking.js";
 import { Figures, instanceRows } from "./figures.js";
@@ -53,7 +55,7 @@ function paintProcesses(cell) {
   $("gpu-processes").replaceChildren(...(processes ?? []).map((process) => processRow(process)));
   $("gpu-no-process").hidden = Boolean(processes?.length);
   setText($("gpu-no-process"), processes === null
-    ? "This GPU cannot say which processes run on it." : "Nothing runs on this GPU.");
+    ? "This GPU does not report its processes." : "No process runs on this GPU.");
 }
 
 function paintDetail(cell) {
@@ -67,12 +69,13 @@ function paintDetail(cell) {
 function paintAge() {
   const age = board.ageSeconds();
   const late = age === null || age > 5;
+  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("gpu-live").className = late ? "live live-late" : "live live-ok";
   setText($("gpu-live"), age === null ? "connecting" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
 }
 
 const handlers = {
-  roster: (message) => board.takeRoster(message),
+  roster: (message) => { board.takeRoster(message); takeMinute(board, () => { if (cellOf()) paintNow(cellOf()); }); },
   holders: (message) => board.takeHolders(message.holders),
   detail: (message) => {
     board.takeDetail(message);

@@ -19,7 +19,7 @@ function labels(_plot, splits, _axis, _space, step) {
 function colours(box) {
   const style = getComputedStyle(box);
   return {
-    line: style.accentColor, text: style.color, grid: style.borderTopColor,
+    line: style.accentColor, low: style.outlineColor, high: style.textDecorationColor, text: style.color, grid: style.borderTopColor,
     hole: style.backgroundColor, font: `12px ${style.fontFamily}`,
   };
 }
@@ -64,9 +64,9 @@ export class Plot {
   }
 
   settings(chart, names, series, { most, width, span, onZoom }) {
-    const { line, text, grid, hole, font } = colours(this.box);
+    const { line, low, high, text, grid, hole, font } = colours(this.box);
     const axis = { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-    const faint = { stroke: line, width: 0.5, points: { show: false } };
+    const faint = { lowest: { stroke: low, dash: [4, 3] }, highest: { stroke: high, dash: [1, 2] } };
     return {
       width, height: HEIGHT,
       cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "history" }, bind: { dblclick: () => null } },
@@ -76,7 +76,7 @@ export class Plot {
       series: [
         { label: "time", value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
         { label: chart.label, stroke: line, width: 1.5, points: { show: true, size: 4, filter: lonely } },
-        ...names.map((name) => ({ ...faint, label: name })),
+        ...names.map((name) => ({ ...faint[name], width: 1, points: { show: false }, label: name })),
       ],
       bands: names.length === 2 ? [{ series: [3, 2], fill: `color-mix(in srgb, ${line} 18%, transparent)` }] : [],
       hooks: {

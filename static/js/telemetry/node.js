@@ -4,6 +4,8 @@ import { CardsView } from "../board/cards.js";
 import { Board } from "../board/model.js";
 import { el, pageData, setText } from "../dom.js";
 import { UNKNOWN } from "../format.js";
+import { tellLate } from "../board/head.js";
+import { takeMinute } from "../board/minute.js";
 import { connect } from "../live.js";
 import { processRow } from "./processes.js";
 
@@ -40,12 +42,13 @@ function paintDetail(detail) {
 function paintAge() {
   const age = board.ageSeconds();
   const late = age === null || age > 5;
+  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("node-live").className = late ? "live live-late" : "live live-ok";
   setText($("node-live"), age === null ? "no fresh reading" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
 }
 
 const handlers = {
-  roster: (message) => { board.takeRoster(message); layout(); },
+  roster: (message) => { board.takeRoster(message); layout(); takeMinute(board, () => view.paint()); },
   holders: (message) => { board.takeHolders(message.holders); layout(); },
   detail: (message) => {
     board.takeDetail(message);

@@ -84,7 +84,9 @@ def test_the_board(
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/?view={view}")
     expect(page.locator("#live")).to_contain_text("live")
-    expect(page.locator("#gpus").get_by_text("intruder", exact=True)).to_be_visible()
+    expect(
+        page.locator("#gpus").get_by_text("someone else’s process", exact=True)
+    ).to_be_visible()
     axe()
     fits(page)
 
@@ -97,7 +99,7 @@ def test_the_menus_of_the_top_bar(
     sign_in(bob, theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/me/")
-    for name in ("Alerts: 1 open", "Theme", "Bob: account menu"):
+    for name in ("1 open alert", "Theme", "Bob: account menu"):
         page.get_by_role("button", name=name).click()
         expect(page.locator(".menu:popover-open")).to_be_visible()
         axe()

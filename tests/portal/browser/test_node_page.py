@@ -97,12 +97,12 @@ def test_a_gpus_page_tells_all_it_says_and_asks_for_what_is_dear(
         return term.locator("xpath=following-sibling::dd")
 
     expect(figure("Fan")).to_have_text("42 %")
-    expect(figure("Slowed by")).to_have_text("power cap")
+    expect(figure("Throttled by")).to_have_text("power limit")
     expect(figure("Energy since")).to_have_text("2.0 kWh")
     expect(figure("PCIe out")).to_have_text("3 MiB/s")
     expect(figure("Memory temperature")).to_have_text("–")
     expect(figure("Memory temperature")).to_have_attribute(
-        "title", "This GPU cannot say."
+        "title", "This GPU does not report it."
     )
     deadline = time.monotonic() + 5
     while not lab.client.exists(WATCHED + gpu.uuid) and time.monotonic() < deadline:

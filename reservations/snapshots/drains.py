@@ -1,0 +1,35 @@
+"""Why nodes take no new bookings: who drained them, when, and the reason given."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from reservations.models import AuditEntry
+
+VERB = "node.drain"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The act that a node is drained by."""
+
+    at: datetime
+    actor: str
+    """"" where the portal itself did it."""
+    reason: str
+
+
+def drains(node_pks: Iterable[int]) -> dict[int, Drain]:
+    """Return the newest drain of each of these draining nodes, in one query.
+
+    A node that was drained past the portal's own pages has none.
+    """
+    subjects = {f"node:{pk}": pk for pk in node_pks}
+    if not subjects:
+        return {}
+    rows = AuditEntry.objects.filter(verb=VERB, subject__in=subjects)
+    found: dict[int, Drain] = {}
+    for row in rows.select_related("actor").order_by("at", "pk"):
+        actor = str(row.actor) if row.actor is not None else ""
+        found[subjects[row.subject]] = Drain(row.at, actor, row.reason)
+    return found
