@@ -11,6 +11,7 @@ from placement.views import (
     measured,
     plan,
     results,
+    runs,
     serve,
 )
 
@@ -26,6 +27,7 @@ urlpatterns = [
     path("plan/<int:pk>/files.zip", kept.kept_zip, name="plan-zip"),
     path("plan/<int:pk>/files/<str:name>", kept.kept_file, name="plan-file"),
     path("jobs/", job_list.job_list, name="jobs"),
+    path("jobs/compare/", runs.job_compare, name="job-compare"),
     path("jobs/new/", launch.job_new, name="job-new"),
     path("jobs/arrays/<int:pk>/stop", job_list.array_stop, name="array-stop"),
     path("jobs/gaps/<int:pk>/stop", job_list.gap_stop, name="gap-stop"),

@@ -91,7 +91,7 @@ def train(trainer: Trainer, asked: Asked) -> None:
             print(f"all {settings['steps']} steps were taken before", flush=True)
         return
     every = settings["checkpoint_seconds"] or math.inf
-    saved_at = printed_at = time.monotonic()
+    saved_at = printed_at = started_at = time.monotonic()
     printed_step = first - 1
     for step in range(first, settings["steps"]):
         began = time.monotonic()
@@ -112,6 +112,7 @@ def train(trainer: Trainer, asked: Asked) -> None:
                 "step": step,
                 "steps": settings["steps"],
                 "loss": round(loss, 6),
+                "seconds": round(now - started_at, 1),
                 **_pace(trainer, pace),
                 **memory(trainer),
             }

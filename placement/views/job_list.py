@@ -33,7 +33,7 @@ SORTS = {
     "number": ("#", "pk", True),
     "name": ("Name", "name", False),
     "state": ("State", "state", False),
-    "owner": ("Who", "owner__username", False),
+    "owner": ("Owner", "owner__username", False),
     "node": ("Node", "node__name", False),
     "made": ("Launched", "created_at", False),
     "ran": ("Ran", "ran", True),

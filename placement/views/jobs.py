@@ -26,7 +26,7 @@ from placement.services.summaries import job_usage
 from placement.views import pictures
 from placement.views.access import reader
 from placement.views.outcomes import measured_of
-from reservations.models import Allocation, User
+from reservations.models import Allocation, SitePolicy, User
 from telemetry.snapshots import load_history
 
 LAST_LINES = 12
@@ -148,14 +148,14 @@ def _may_stop(user: User, job: Job) -> bool:
 
 
 def _gpus(job: Job) -> list[dict[str, object]]:
-    """Return the Job's Gpus: those of its Reservation on its own node."""
-    rows = (
-        Allocation.objects.filter(
-            reservation=job.reservation_id, gpu__node__in=job.node_ids()
-        )
-        .select_related("gpu__node")
-        .order_by("gpu__node__name", "gpu__index")
+    """Return the Gpus that a Job uses; before its start, all that it may get."""
+    rows = Allocation.objects.filter(
+        reservation=job.reservation_id, gpu__node__in=job.node_ids()
     )
+    if job.gpu_ids:
+        # Known since it started: what it really got.
+        rows = rows.filter(gpu__in=job.gpu_ids)
+    rows = rows.select_related("gpu__node").order_by("gpu__node__name", "gpu__index")
     return [
         {
             "id": row.gpu_id,
@@ -171,12 +171,19 @@ def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, 
         "job": snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job),
         "gpus": gpus,
         "log_size": size,
+        "grace_seconds": _grace_seconds(),
         "in_gaps": job.backfill_id is not None,
         "urls": {
             name: reverse(f"job-{name}", args=[job.pk])
             for name in ("log", "numbers", "state", "gpus")
         },
     }
+
+
+def _grace_seconds() -> int:
+    """Return the seconds between SIGTERM and SIGKILL; the default without a policy."""
+    policy = SitePolicy.objects.filter(pk=1).first() or SitePolicy()
+    return int(policy.stop_grace_seconds)
 
 
 def _empty_words(ended: bool, lines: list[str]) -> str:

@@ -239,7 +239,7 @@ def test_a_jobs_plan_is_a_picture_and_a_table(student, alice, redis_client):
 
 
 def test_an_empty_list_teaches(student):
-    assert "A job runs inside a reservation" in text_of(student, "/jobs/")
+    assert "A job runs in a reservation" in text_of(student, "/jobs/")
 
 
 def test_the_list_is_filtered_and_sorted_by_the_address(student, reservation):

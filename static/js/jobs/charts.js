@@ -2,6 +2,7 @@
 
 import { clock, siteZone } from "../time.js";
 import { Plot } from "./plot.js";
+import { positive, smoothed } from "./smooth.js";
 
 const MOST_POINTS = 1000;
 const MOST_KEYS = 8;
@@ -9,7 +10,7 @@ const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:e[+-]?[0-9]{1,3})?)(?:\/[0-9]{1,19})?(?=[\s,;|)\]]|$)/gi;
 
-const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps"]); // totals are no curves
+const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps", "seconds"]); // totals and clocks are no curves
 
 /** The numbers of a line that is one JSON object; {} for anything else. */
 function ofJson(line) {
@@ -38,9 +39,20 @@ export function numbersOf(line) {
 const thinned = (values) => values.filter((_, i) => i % 2 === 0);
 
 export class Charts {
-  constructor(host, empty) {
+  /** tools: {smooth, log, reset, box}, the controls above the curves. */
+  constructor(host, empty, tools) {
     this.host = host;
     this.empty = empty;
+    this.tools = tools;
+    tools.smooth.addEventListener("input", () => this.draw());
+    tools.log.addEventListener("change", () => {
+      for (const { plot } of this.curves.values()) plot?.change({ log: tools.log.checked });
+      this.draw();
+    });
+    tools.reset.addEventListener("click", () => {
+      for (const plot of this.plots) plot.zoomOut();
+      tools.reset.hidden = true;
+    });
     this.curves = new Map();
     this.plots = [];
     new ResizeObserver(() => this.fit()).observe(host);
@@ -75,14 +87,23 @@ export class Charts {
 
   draw() {
     this.empty.hidden = this.plots.length + this.curves.size > 0;
+    this.tools.box.hidden = this.curves.size === 0;
+    const weight = Number(this.tools.smooth.value);
+    const fit = this.tools.log.checked ? positive : (values) => values;
     for (const [key, curve] of this.curves) {
-      curve.plot ??= this.plot(key.replaceAll("_", " "), [key], { scales: { x: { time: false } } });
-      curve.plot.show([curve.xs, curve.ys]);
+      // What is zero all the time says nothing.
+      if (!curve.plot && !curve.ys.some((value) => value !== 0)) continue;
+      const label = key.replaceAll("_", " ");
+      curve.plot ??= this.plot(label, [label], { scales: { x: { time: false } }, log: this.tools.log.checked });
+      curve.plot.options.pale = weight ? [1] : [];
+      const data = weight ? [curve.xs, fit(smoothed(curve.ys, weight)), fit(curve.ys)] : [curve.xs, fit(curve.ys)];
+      curve.plot.show(data, weight ? [label, "as logged"] : [label]);
     }
   }
 
   plot(title, lines, options) {
     const made = new Plot(this.host, title, lines, options);
+    made.onZoom = () => { this.tools.reset.hidden = false; };
     this.plots.push(made);
     return made;
   }

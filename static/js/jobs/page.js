@@ -16,7 +16,7 @@ import { showJob } from "./status.js";
 import { startTabs } from "./tabs.js";
 import { startWholeSearch } from "./whole.js";
 
-const FIRST_TAIL_BYTES = 128 * 1024;
+const FIRST_TAIL_BYTES = 64 * 1024;
 const GPU_CHART_MS = 60_000;
 // After its end results come up and its plan is settled.
 const SETTLES_MS = 600_000;
@@ -36,10 +36,12 @@ async function json(address) {
 }
 
 const fetchRange = (offset, length) => json(`${page.urls.log}?offset=${offset}&length=${length}&part=${page.log_part}`);
-const charts = new Charts(at("charts"), at("charts-empty"));
+const charts = new Charts(at("charts"), at("charts-empty"), {
+  box: at("chart-tools"), smooth: at("chart-smooth"), log: at("chart-log"), reset: at("chart-reset"),
+});
 const rows = new LogRows({
   log: at("log"), follow: at("log-follow"), wrap: at("log-wrap"), search: at("log-search"),
-  found: at("log-found"), empty: at("log-empty"),
+  found: at("log-found"), empty: at("log-empty"), raw: at("log-raw"),
 });
 const log = new LogStream({ rows, skip: at("log-skip"), size: at("log-size") }, fetchRange, (line) => {
   const numbers = numbersOf(line);
@@ -94,11 +96,11 @@ async function refresh() {
 }
 
 at("job-stop")?.addEventListener("click", async () => {
-  const sure = await ask({ title: `Stop “${job.name}”?`, text: `It is asked to end (TERM) and, where it does not in its time of grace, ended (KILL). What it has written is kept.${page.in_gaps ? " It takes no further gap." : ""}`, yes: "Stop the job", no: "Let it run" });
+  const sure = await ask({ title: `Stop “${job.name}”?`, text: `It gets SIGTERM, and SIGKILL after ${page.grace_seconds} s. Output so far is kept.${page.in_gaps ? " It is not started again." : ""}`, yes: "Stop the job", no: "Keep running" });
   if (!sure) return;
   try {
     await api("POST", `/jobs/${job.id}/stop`);
-    toast("The job is told to stop.");
+    toast("The job is stopping.");
     await refresh();
   } catch (problem) {
     toastProblem(problem);

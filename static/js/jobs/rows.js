@@ -2,6 +2,7 @@
 
 import { el, setText } from "../dom.js";
 import { pieces } from "./ansi.js";
+import { textOfJson } from "./jsonline.js";
 
 const MOST_LINES = 4000;
 const UPWARDS = ["PageUp", "ArrowUp", "Home"];
@@ -13,7 +14,10 @@ export class LogRows {
     this.pending = [];
     this.last = null;
     this.lastText = "";
-    const { log, follow, wrap, search } = nodes;
+    const { log, follow, wrap, search, raw } = nodes;
+    raw?.addEventListener("change", () => {
+      for (const row of log.children) if (row.json) row.textContent = raw.checked ? row.json : textOfJson(row.json);
+    });
     log.addEventListener("wheel", ({ deltaY }) => { if (deltaY < 0) this.follow(false); }, { passive: true });
     log.addEventListener("touchmove", () => this.follow(false), { passive: true });
     log.addEventListener("pointerdown", ({ offsetX }) => { if (offsetX >= log.clientWidth) this.follow(false); });
@@ -88,6 +92,15 @@ export class LogRows {
 
   row(line, style) {
     const row = el("div", { class: "log-line" });
+    const text = textOfJson(line);
+    if (text) {
+      // One JSON object: shown as text, with the line itself behind a switch.
+      row.json = line;
+      const { raw } = this.nodes;
+      if (raw) raw.closest("label").hidden = false;
+      row.textContent = raw?.checked ? line : text;
+      return row;
+    }
     for (const [text, name] of pieces(line, style)) {
       row.append(name ? el("span", { class: name, text }) : text);
     }

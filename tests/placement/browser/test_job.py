@@ -140,7 +140,7 @@ def test_a_stop_asks_first_and_a_failure_is_told_at_once(
     page.get_by_role("button", name="Stop").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Stop “first run”?")
-    dialog.get_by_role("button", name="Let it run").click()
+    dialog.get_by_role("button", name="Keep running").click()
     expect(page.locator("#job-state")).to_have_text("running")
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Stop the job").click()

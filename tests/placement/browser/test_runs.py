@@ -1,0 +1,126 @@
+"""The curves of a job, and several runs in one chart."""
+
+import json
+import os
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from placement.models import Job
+from tests.placement.browser.conftest import elsewhere
+from tests.placement.browser.test_job import open_job
+from tests.portal.browser.test_axe import fits
+
+LOOKS = [("light", 1440), ("dark", 390)]
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep a picture where somebody asks for it."""
+    if folder := os.environ.get("PICTURES"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def lines(count: int) -> str:
+    made = [
+        {"step": n, "steps": count, "loss": 9 / (n + 1) + (n % 3) / 10,
+         "tokens_per_s": 12_345_678 + n, "state_bytes": 0}
+        for n in range(count)
+    ]  # fmt: skip
+    return "".join(json.dumps(one) + "\n" for one in made)
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+def test_curves_can_be_smoothed_and_read_without_a_pointer(
+    page: Page, live_asgi, sign_in, alice, running, voice, axe, theme, width
+):
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    voice.says(lines(60), told=False)
+    open_job(page, live_asgi, running, sign_in, alice)
+    line = page.locator(".log-line").first
+    expect(line).to_have_text(re.compile(r"^step 0 +steps 60 +loss 9 "))
+    page.get_by_label("Raw JSON").check()
+    expect(line).to_have_text(re.compile(r'^\{"step": 0'))
+    page.get_by_label("Raw JSON").uncheck()
+    picture(page, f"job-log-{width}")
+    page.get_by_role("tab", name="Charts").click()
+    loss = page.locator(".chart", has_text="loss").first
+    expect(loss.locator("canvas")).to_be_visible()
+    expect(page.locator(".chart", has_text="state bytes")).to_have_count(0)
+    expect(loss.locator(".u-legend")).not_to_contain_text("--")
+    expect(loss.locator(".u-legend")).to_contain_text("0.35")
+    page.get_by_label("Smoothing").fill("0.8")
+    expect(loss.locator(".u-legend")).to_contain_text("as logged")
+    page.get_by_label("Logarithmic axis").check()
+    expect(loss.locator("canvas")).to_be_visible()
+    box = loss.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Reset zoom").click()
+    expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
+    page.mouse.move(0, 0)
+    picture(page, f"job-charts-{width}")
+    axe()
+    fits(page)
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+def test_runs_are_chosen_in_the_list_and_laid_over_each_other(
+    page: Page, live_asgi, sign_in, alice, running, voice, axe, theme, width
+):
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    voice.says(lines(60))
+
+    def second() -> None:
+        Job.objects.create(
+            reservation=running.reservation, owner=alice, name="second run",
+            kind="recipe", recipe="burn-in", recipe_settings={"seconds": 5.0},
+            node=running.node, state="done", attempt=1,
+        )  # fmt: skip
+
+    elsewhere(second)
+    sign_in(alice)
+    page.goto(f"{live_asgi}/jobs/")
+    picture(page, f"jobs-{width}")
+    if width < 640:
+        page.goto(f"{live_asgi}/jobs/compare/?job={running.pk}&job={running.pk + 1}")
+    else:
+        page.get_by_label("Compare job").first.check()
+        page.get_by_label("Compare job").last.check()
+        page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#charts canvas")).to_be_visible()
+    expect(page.locator("#charts .u-legend")).to_contain_text(str(running.pk))
+    expect(page.locator("#chart-none")).to_contain_text("1 of 2 runs logged no loss")
+    page.get_by_label("Smoothing").fill("0.8")
+    expect(page.locator("#charts .u-legend")).to_contain_text("as logged")
+    picture(page, f"compare-{width}")
+    axe()
+    fits(page)
+    page.get_by_label("Metric").select_option("tokens_per_s")
+    expect(page).to_have_url(re.compile("metric=tokens_per_s"))
+    page.get_by_role("link", name="Final").click()
+    expect(page).to_have_url(re.compile("sort=final"))
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+@pytest.mark.parametrize("where", ["/jobs/new/", "/serve/", "/serve/new/", "/plan/"])
+def test_the_forms_use_the_width_that_there_is(
+    page: Page, live_asgi, lab, sign_in, alice, running, axe, theme, width, where
+):
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    sign_in(alice)
+    page.goto(f"{live_asgi}{where}")
+    picture(page, f"{where.strip('/').replace('/', '-')}-{width}")
+    if width == 1440 and where.endswith("/new/"):
+        edge = page.evaluate(
+            "() => Math.max(...[...document.querySelectorAll('.launch .card')]"
+            ".map((card) => card.getBoundingClientRect().right))"
+        )
+        assert edge > 1200, "the right of the page is not empty"
+    axe()
+    fits(page)
