@@ -20,18 +20,18 @@ class ShareForm(PlainForm):
 class OfferForm(PlainForm):
     """To a person, or against another Reservation."""
 
-    to = forms.CharField(label="To whom", max_length=150, required=False)
+    to = forms.CharField(label="Give it to", max_length=150, required=False)
     account = forms.SlugField(label="Their group", max_length=63, required=False)
     wanted = forms.IntegerField(
-        label="Against", required=False, min_value=1, max_value=2**62
+        label="Swap for", required=False, min_value=1, max_value=2**62
     )
-    message = forms.CharField(label="A word to them", max_length=200, required=False)
+    message = forms.CharField(label="Message", max_length=200, required=False)
 
     def clean(self) -> dict[str, object]:
         """Ask for one of both."""
         data = super().clean() or {}
         if not data.get("to") and not data.get("wanted") and not self.errors:
-            self.add_error("to", "say who, or which reservation you want for it")
+            self.add_error("to", "Say who gets it, or which booking you want for it.")
         return data
 
 
@@ -65,7 +65,7 @@ class GiveBackForm(PlainForm):
         """Ask for something to give back."""
         data = super().clean() or {}
         if not data.get("gpus") and not data.get("hours") and not self.errors:
-            self.add_error("hours", "say how many, or which GPUs go")
+            self.add_error("hours", "Say how many hours, or which GPUs you return.")
         return data
 
 

@@ -78,9 +78,9 @@ def maintenance_words(told: Told) -> str:
     elif fate == "ended":
         did = "was ended"
     else:
-        did = "was taken off the calendar"
+        did = "was cancelled"
     back = told.hours("back_gpu_seconds")
-    paid = f" What is lost came back: {back}." if back else ""
+    paid = f" You got {back} back." if back else ""
     return (
         f"Your {told.booking} {did} for {what}, {span} "
         f"({str(told.detail['reason']).rstrip('.')}).{paid}"

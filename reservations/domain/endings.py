@@ -27,18 +27,16 @@ def ending_words(told: Told) -> str:
     detail = told.detail
     account = detail["account"]
     if detail["what"] == "cancelled":
-        return (
-            f"{account} has ended: your {told.booking} was cancelled, without a price."
-        )
+        return f"{account} has ended: your {told.booking} was cancelled free of charge."
     if detail["what"] == "released":
         return f"{account} has ended: your {told.booking} ended now."
     when = told.time("ends_at")
     if detail["what"] == "guest":
         return (
             f"The time of {told.who or 'your guest'} as a guest in {account} ends "
-            f"{when}. The operator can prolong it."
+            f"{when}. The lab admin can extend it."
         )
     return (
-        f"Your time in {account} ends {when}: bookings and waiting requests end then, "
-        f"and running jobs are stopped. Save what you need before."
+        f"Your membership in {account} ends {when}. Bookings and waiting requests end "
+        f"then, and running jobs are stopped. Save what you need before."
     )

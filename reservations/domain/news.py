@@ -24,14 +24,14 @@ def released(told: Told) -> str:
     late = told.hours("late_gpu_seconds")
     cost = f" Charged so far: {charged}."
     if late and int(told.detail["late_gpu_seconds"]):
-        cost += f" Up to {late} more for the hours that nobody else takes."
+        cost += f" Up to {late} more for hours that nobody else books."
     if reason == NOBODY_CAME:
-        why = "was released: nobody came and no process ran on it"
+        why = "was released, because nothing ran on it and nobody checked in"
     elif reason == IDLE:
-        why = "was released: it stayed idle after the warning"
+        why = "was released, because it stayed idle after the warning"
     else:
         by = f" by {told.who}" if told.who else ""
-        why = f"was given back{by}" + (f": {reason}" if reason else "")
+        why = f"was returned{by}" + (f": {reason}" if reason else "")
     return f"Your {told.booking} {why}.{cost}"
 
 
@@ -48,36 +48,39 @@ def idle_warning(told: Told) -> str:
     """Say until when something must run. detail: idle_seconds, release_at, keep."""
     minutes = int(told.detail["idle_seconds"]) // 60
     where = told.gpus or "Your booking"
-    keep = " or you press Keep (once)" if told.detail.get("keep", True) else ""
+    keep = " or you press “Keep (once)”" if told.detail.get("keep", True) else ""
     return (
-        f"{where}: held idle for {minutes} min. Released at {told.clock('release_at')} "
-        f"unless a process starts{keep}."
+        f"{where}: booked but idle for {minutes} min. You lose the booking at "
+        f"{told.clock('release_at')} unless work starts{keep}."
     )
 
 
 def refunded(told: Told) -> str:
     """Say what came back. detail: reason, refund_gpu_seconds."""
     back = told.hours("refund_gpu_seconds")
-    all_of_it = f"Everything came back: {back}." if back else "Everything came back."
+    all_of_it = (
+        f"You got everything back: {back}." if back else "You got everything back."
+    )
     return (
-        f"Your {told.booking} ended through a failure of the site: "
-        f"{told.detail.get('reason', 'it is not known which')}. {all_of_it}"
+        f"Your {told.booking} was ended by a fault of the lab: "
+        f"{told.detail.get('reason', 'the cause is not known')}. {all_of_it}"
     )
 
 
 def token_given(told: Told) -> str:
     """Say what a Token is good for. detail: reason."""
     return (
-        "You were given a token: one firm booking beyond the horizon limits, because "
-        f"{told.detail.get('reason', 'the site failed')}. Use it in the calendar."
+        "You got a voucher for one firm booking at any time, because "
+        f"{told.detail.get('reason', 'the lab cancelled a booking')}. Use it in the "
+        "calendar."
     )
 
 
 def ending_soon(told: Told) -> str:
     """Say when it is over. detail: end_at."""
     return (
-        f"Your {told.booking} ends at {told.clock('end_at')}. What still runs there is "
-        "stopped; make it longer if the time after it is free."
+        f"Your {told.booking} ends at {told.clock('end_at')}. What still runs then is "
+        "stopped. You can extend it if the GPUs are free afterwards."
     )
 
 
@@ -91,10 +94,10 @@ def moved(told: Told) -> str:
 def webhook_off(told: Told) -> str:
     """Say why nothing goes to the webhook any more. detail: failures, why, gone."""
     if told.detail.get("gone"):
-        why = "it answered that it is gone for good"
+        why = "its server answered that it no longer exists"
     else:
         why = (
-            f"it took none of the last {told.detail['failures']} messages "
+            f"it accepted none of the last {told.detail['failures']} messages "
             f"({told.detail['why']})"
         )
     return f"Your webhook was switched off: {why}. Switch it on again in the settings."

@@ -68,11 +68,10 @@ def displaced_text(
             f"{used_ratio(detail[f'{name}_level_fs']):.1f}" for name in ("own", "other")
         )
         why = (
-            f"as flex. {side} used {own} times the share, without it; "
-            f"the other side {other} times, with it."
+            f"as flex. {side} used {own} times the share, the other side {other} times."
         )
     back = credits_text(detail["refund_gpu_seconds"])
-    return f"{went}, {why} Full refund: {back}."
+    return f"{went}, {why} You got {back} back."
 
 
 def _displaced(told: Told) -> str:

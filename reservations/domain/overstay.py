@@ -99,6 +99,7 @@ def tail_end(
 def claimed_words(told: Told) -> str:
     """Say until when the Gpus have to be left. detail: leave_at."""
     return (
-        f"Somebody claims GPUs that you stayed on with: your {told.booking} now ends "
-        f"at {told.clock('leave_at')}. What still runs there then is stopped."
+        f"Someone needs the GPUs on which you stayed after your booking. Your "
+        f"{told.booking} now ends at {told.clock('leave_at')}. What still runs then "
+        "is stopped."
     )

@@ -120,8 +120,8 @@ def couser_words(told: Told) -> str:
             "are stopped."
         )
     return (
-        f"{told.who or 'Somebody'} lets you use the {told.booking}. You may run "
-        "jobs there; the owner pays, checks in and can change it."
+        f"{told.who or 'Someone'} shares the {told.booking} with you. You can run "
+        "jobs there. It stays on the owner’s quota."
     )
 
 
@@ -134,12 +134,12 @@ def asked_words(told: Told) -> str:
 
 def offer_made_words(told: Told) -> str:
     """Say who offers what, and until when it can be answered."""
-    who = told.who or "Somebody"
+    who = told.who or "Someone"
     if told.detail.get("swap"):
         what = f"proposes to swap the {told.booking} with yours"
     else:
         what = f"offers you the {told.booking}"
-    return f"{who} {what}. Answer until {told.time('expires_at')}."
+    return f"{who} {what}. Answer by {told.time('expires_at')}."
 
 
 def offer_answered_words(told: Told) -> str:
@@ -159,6 +159,6 @@ def offer_answered_words(told: Told) -> str:
 def series_conflict_words(told: Told) -> str:
     """Say which day of a Series could not be booked, and why."""
     if told.detail.get("ended"):
-        return f"Your repeated booking ended by itself. {told.detail.get('why', '')}"
+        return f"Your series has ended. {told.detail.get('why', '')}"
     at = time_text(datetime.fromisoformat(told.detail["start"]), told.zone)
-    return f"Your repeated booking has no room on {at}. {told.detail.get('why', '')}"
+    return f"Your series could not be booked on {at}. {told.detail.get('why', '')}"

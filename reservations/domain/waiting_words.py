@@ -33,8 +33,8 @@ class TooManyWaiting(Refusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"{self.live} requests of yours wait, and {self.most} may. "
-            "Withdraw one, or wait until one is placed."
+            f"You have {self.live} waiting requests. The limit is {self.most}. "
+            "Withdraw one first."
         )
 
 
@@ -83,7 +83,7 @@ class SpanTooFar(Refusal):
     most_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"One may wait for at most {format_duration(self.most_seconds)}."
+        return f"You can wait for at most {format_duration(self.most_seconds)}."
 
 
 @dataclass(eq=False)
@@ -91,7 +91,7 @@ class NotWaiting(Refusal):
     """It is placed, withdrawn or over."""
 
     code: ClassVar[str] = "not-waiting"
-    title: ClassVar[str] = "It waits no more"
+    title: ClassVar[str] = "It no longer waits"
     state: str
     act: str
 
@@ -119,16 +119,16 @@ class OfferLapsed(Refusal):
     """There is no offer, or not any more."""
 
     code: ClassVar[str] = "offer-lapsed"
-    title: ClassVar[str] = "The offer is over"
+    title: ClassVar[str] = "The offer has expired"
     taken: bool = False
 
     def text(self, zone: tzinfo = UTC) -> str:
         why = (
-            "That time was taken meanwhile."
+            "Someone else has booked this slot."
             if self.taken
-            else "Nothing is offered to this request now."
+            else "No slot is offered to this request now."
         )
-        return f"{why} It keeps waiting, at the same place."
+        return f"{why} It keeps its place on the waitlist."
 
 
 # --- what people are told ---------------------------------------------------------
@@ -138,11 +138,11 @@ def placed_words(told: Told) -> str:
     """Say where a request was placed, and until when it can be declined."""
     kind = told.detail.get("kind", "flex")
     until = (
-        f"You may decline it at no cost until {told.time('decline_until')}."
+        f"You can decline it free of charge until {told.time('decline_until')}."
         if told.detail.get("decline_until")
-        else "It begins too soon to be declined; it can be cancelled."
+        else "It starts too soon to be declined. You can still cancel it."
     )
-    return f"Your waiting request got its time: {told.booking}, {kind}. {until}"
+    return f"Your waiting request was booked: {told.booking}, {kind}. {until}"
 
 
 def planned_words(told: Told) -> str:
@@ -151,19 +151,18 @@ def planned_words(told: Told) -> str:
     if told.detail.get("before"):
         return (
             f"The planned start of your waiting request moved from "
-            f"{told.time('before')} to {at}: firm time of others, or a closure, went "
-            "before it."
+            f"{told.time('before')} to {at}, because of a firm booking or a closure."
         )
     return (
-        f"Your waiting request has a planned start: {at}. Only firm bookings within "
-        "quota can push it back."
+        f"Your waiting request has a planned start: {at}. Only a firm booking can "
+        "delay it."
     )
 
 
 def lost_words(told: Told) -> str:
     """Say that a request ended without time."""
     return (
-        f"Your waiting request ended without time: nothing came free until "
+        f"Your waiting request has expired: no GPUs became free until "
         f"{told.time('latest')}."
     )
 
@@ -171,7 +170,7 @@ def lost_words(told: Told) -> str:
 def offered_words(told: Told) -> str:
     """Say what is offered on short notice, and how long."""
     return (
-        f"Time is offered to your waiting request: {told.time('start')} to "
-        f"{told.time('end')}. Accept it until {told.time('until')}; it is not held "
-        "against bookings meanwhile."
+        f"A slot is offered to your waiting request: {told.time('start')} to "
+        f"{told.time('end')}. Accept it by {told.time('until')}. Until then someone "
+        "else can still book it."
     )

@@ -66,11 +66,11 @@ class PastError:
     def text(self) -> str:
         """Return it as a sentence."""
         if not self.n:
-            return "No estimate was put to the test yet."
+            return "No estimate could be checked yet."
         off = f"{self.off_seconds / HOUR_SECONDS:.1f} h"
         way = "too early" if self.later_seconds > 0 else "too late"
-        mostly = "" if self.off_seconds < HOUR_SECONDS / 20 else f", rather {way}"
-        return f"Estimates were on average off by {off} over the last {self.n}{mostly}."
+        mostly = "" if self.off_seconds < HOUR_SECONDS / 20 else f", mostly {way}"
+        return f"Estimates were off by {off} on average{mostly} ({self.n} checked)."
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,15 @@ from reservations.views.access import reader
 AHEAD = timedelta(days=14)
 MOST_CHOICES = 100
 PAGE_ROWS = 25
+MOST_TYPED = 200
+REFUSED = "refused_form"
+"""Key of the session."""
+PARTS = {
+    "share": ("user",),
+    "offer": ("to", "account", "wanted", "message"),
+    "give-back": ("gpus", "hours"),
+}
+"""Typed fields of the forms on a Reservation's page, by last part of the address."""
 View = Callable[..., HttpResponse]
 
 
@@ -53,7 +62,12 @@ def told(view: View) -> View:
         try:
             return view(request, pk, **more)
         except BookingError as error:
-            messages.error(request, error.text(timezone.get_current_timezone()))
+            text = error.text(timezone.get_current_timezone())
+            part = request.path.rstrip("/").rpartition("/")[2]
+            if part in PARTS:
+                _keep(request, pk, part, {"": [text]})
+            else:
+                messages.error(request, text)
         return redirect(_back(request, pk))
 
     return guarded
@@ -68,12 +82,49 @@ def _act(request: HttpRequest) -> tuple[User, datetime]:
     return user, counted_now(user, writes=True)
 
 
-def _wrong(request: HttpRequest, form: Any) -> bool:
-    """Say what cannot be read in a form; False: everything can."""
-    for name, errors in form.errors.items():
-        for error in errors:
-            messages.error(request, f"{form.fields[name].label}: {error}")
+def _wrong(request: HttpRequest, pk: int, part: str, form: Any) -> bool:
+    """Keep a form with errors for the page that comes next; False: it has none."""
+    if form.errors:
+        _keep(
+            request, pk, part, {name: list(said) for name, said in form.errors.items()}
+        )
     return bool(form.errors)
+
+
+def _keep(
+    request: HttpRequest, pk: int, part: str, errors: dict[str, list[str]]
+) -> None:
+    """Keep what was typed and what is wrong with it until the page is shown again."""
+    typed = {
+        name: [
+            value[:MOST_TYPED] for value in request.POST.getlist(name)[:MOST_CHOICES]
+        ]
+        for name in PARTS[part]
+    }
+    request.session[REFUSED] = {
+        "reservation": pk,
+        "part": part,
+        "typed": typed,
+        "errors": errors,
+    }
+
+
+def refused_form(request: HttpRequest, pk: int) -> dict[str, Any]:
+    """Return the form that was refused just now, and forget it; {} for none.
+
+    ``part`` names the section, ``typed`` has a value by field (``gpus``: all of them),
+    ``errors`` the sentences by field, those of the whole form under "".
+    """
+    kept = request.session.get(REFUSED)
+    if not isinstance(kept, dict) or kept.get("reservation") != pk:
+        return {}
+    del request.session[REFUSED]
+    typed = {
+        name: values if name == "gpus" else "".join(values[:1])
+        for name, values in kept["typed"].items()
+    }
+    errors = {name or "form": said for name, said in kept["errors"].items()}
+    return {"part": kept["part"], "typed": typed, "errors": errors}
 
 
 # --- one Reservation's page ---------------------------------------------------------
@@ -84,10 +135,10 @@ def share(request: HttpRequest, pk: int) -> HttpResponse:
     """Share one's Reservation with a member of the same Account."""
     user, now = _act(request)
     form = ShareForm(request.POST)
-    if not _wrong(request, form):
+    if not _wrong(request, pk, "share", form):
         name = form.cleaned_data["user"]
         made = couse.share(reservation_id=pk, user=user, username=name, now=now)
-        messages.success(request, f"{made.user} may use it now, and was told.")
+        messages.success(request, f"{made.user} can use it now, and has been notified.")
     return redirect("reservation", pk)
 
 
@@ -98,7 +149,9 @@ def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
     if couse.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now):
         own = user.pk == user_pk
         words = (
-            "You left it." if own else "Taken off; jobs of theirs there are stopped."
+            "You left this booking."
+            if own
+            else "Removed. Their jobs there are stopped."
         )
         messages.success(request, words)
     return redirect("reservation", pk)
@@ -109,7 +162,7 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
     """Offer one's Reservation: given away, or against another's."""
     user, now = _act(request)
     form = OfferForm(request.POST)
-    if _wrong(request, form):
+    if _wrong(request, pk, "offer", form):
         return redirect("reservation", pk)
     data = form.cleaned_data
     made = offers.offer(
@@ -122,7 +175,7 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
         now=now,
     )
     name = taker_name(made, Reader.of(user, site_policy()))
-    messages.success(request, f"Offered to {name}, who was told.")
+    messages.success(request, f"Offered to {name}, who has been notified.")
     return redirect("reservation", pk)
 
 
@@ -131,7 +184,7 @@ def give_back(request: HttpRequest, pk: int) -> HttpResponse:
     """Give back some GPUs or the last hours."""
     user, now = _act(request)
     form = GiveBackForm(request.POST)
-    if _wrong(request, form):
+    if _wrong(request, pk, "give-back", form):
         return redirect("reservation", pk)
     data = form.cleaned_data
     parting.give_back_part(
@@ -142,7 +195,7 @@ def give_back(request: HttpRequest, pk: int) -> HttpResponse:
         version=data["version"],
         now=now,
     )
-    messages.success(request, "Given back; the rest is yours as before.")
+    messages.success(request, "Given back. You keep the rest.")
     return redirect("reservation", pk)
 
 
@@ -153,7 +206,7 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
     kind = request.POST.get("kind", "")[:8]
     done = offers.accept(offer_id=pk, user=user, kind=kind, now=now)
     assert done.given is not None
-    messages.success(request, f"Yours now, {done.given.kind}.")
+    messages.success(request, f"It is yours now, as {done.given.kind}.")
     return redirect("reservation", done.given.pk)
 
 
@@ -231,8 +284,8 @@ def _near(row: Reservation, co_users: list[CoUser]) -> dict[str, Any]:
 
 def _swappable(
     row: Reservation, user: User, policy: Policy, now: datetime
-) -> list[tuple[int, str]]:
-    """Return others' Reservations ahead that one could ask for."""
+) -> list[tuple[int, str, str]]:
+    """Return others' Reservations ahead: key, words, and whose they are."""
     if row.state != State.CONFIRMED:
         return []
     rows = (
@@ -245,7 +298,12 @@ def _swappable(
         .order_by("start")
     )
     eyes = Reader.of(user, policy)
-    return [(one.pk, reservation_line(one, eyes)) for one in rows[:MOST_CHOICES]]
+    found = []
+    for one in rows[:MOST_CHOICES]:
+        named = eyes.sees_name(one.user_id, one.membership.account_id)
+        who = str(one.user) if named else str(one.membership.account)
+        found.append((one.pk, reservation_line(one, eyes), who))
+    return found
 
 
 def reservation_line(row: Reservation, eyes: Reader) -> str:

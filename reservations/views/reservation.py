@@ -27,7 +27,7 @@ from reservations.snapshots.node_access import node_access
 from reservations.snapshots.presence import looming_for
 from reservations.views.access import reader, steered_accounts, visible_reservations
 from reservations.views.displaced import displaced
-from reservations.views.people import people_context
+from reservations.views.people import people_context, refused_form
 from telemetry.charts import charts_page
 from telemetry.models import Node
 
@@ -45,9 +45,9 @@ def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
     """Say how full the fullest 7 days were, with this Reservation in them."""
     zone = timezone.get_current_timezone()
     since = _instant(quota.get("from"))
-    days = f"from {time_text(since, zone)}" if since else "that touch it"
+    days = f"from {time_text(since, zone)}" if since else "around it"
     return (
-        f"The fullest 7 days {days} then held "
+        f"The fullest 7 days {days} hold "
         f"{hours_text(int(quota['held_gpu_seconds']))} of {whose} "
         f"{credits_text(int(quota['quota_gpu_seconds']))}."
     )
@@ -63,13 +63,17 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
     owner = "your" if own else f"{reservation.user}’s"
     words = []
     if rule.startswith("1"):
-        words.append("Firm, because every 7 days that touch it stay within quota.")
+        words.append(
+            "It is firm, because it fits your quota in every 7 days around it."
+        )
     elif rule.startswith("2"):
-        words.append("Flex, because firm quota was used up and the time was free.")
+        words.append(
+            "It is flex, because your firm quota was used up and the time was free."
+        )
     refused = decision.get("why_not_firm")
     if isinstance(refused, dict) and "would_hold_gpu_seconds" in refused:
         words.append(
-            f"As firm, 7 days would have held "
+            f"As a firm booking, it would have brought 7 days to "
             f"{hours_text(int(refused['would_hold_gpu_seconds']))} of "
             f"{credits_text(int(refused['quota_gpu_seconds']))}."
         )
@@ -80,10 +84,10 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
     if gone:
         refund = sum(int(one["refund_gpu_seconds"]) for one in gone)
         words.append(
-            f"It displaced {len(gone)} flex booking{'s' if len(gone) > 1 else ''} of "
-            f"others, which got {credits_text(refund)} back."
+            f"It took over {len(gone)} flex booking{'s' if len(gone) > 1 else ''} of "
+            f"others, who got {credits_text(refund)} back."
         )
-    return words or ["It was decided before the portal kept its reasons."]
+    return words or ["No reason was recorded."]
 
 
 def can_edit(user: User, reservation: Reservation) -> bool:
@@ -141,6 +145,8 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             **_past(found, allocations, now),
             **people,
             **displaced(found, allocations, user, now),
+            "repeat": _repeat(found),
+            "refused": refused_form(request, found.pk),
             "config": {
                 "id": found.pk,
                 "version": found.version,
@@ -178,6 +184,12 @@ def _past(
             per_gpu=len(gpus) > 1,
         ),
     }
+
+
+def _repeat(found: Reservation) -> dict[str, str]:
+    """Return the first start and end of a series like it: itself, or a week later."""
+    shift = timedelta(days=7 if found.state == State.ACTIVE else 0)
+    return {"start": wall(found.start + shift), "end": wall(found.end + shift)}
 
 
 def price_of(found: Reservation, allocations: Sequence[Allocation]) -> str:

@@ -25,7 +25,11 @@ from reservations.snapshots.payers import payers
 from reservations.views.access import reader
 
 PAGE_ROWS = 25
-_WORDS = {"later": "waits", "skipped": "left out", "ahead": "not near enough yet"}
+_WORDS = {
+    "later": "waits",
+    "skipped": "skipped",
+    "ahead": "too far ahead, booked automatically later",
+}
 
 
 @require_safe

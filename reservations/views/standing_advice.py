@@ -69,18 +69,18 @@ def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator
             when = time_text(row.start, timezone.get_current_timezone())
             yield (
                 f"Giving back {when} ({credits_text(row.cost_gpu_seconds)}"
-                f", reservation {row.pk}) would raise the place to "
-                f"{ordinal(better)}."
+                f", reservation {row.pk}) would improve the "
+                f"rank to {ordinal(better)}."
             )
     booked = sum(row.cost_gpu_seconds for row in rows)
     if booked:
         better = tree.ranked({pk: -booked}).place(pk)
         moves = (
-            f"Without them the place would be {ordinal(better)}."
+            f"Without them the rank would be {ordinal(better)}."
             if better != place
-            else "The place would be the same without them."
+            else "The rank would be the same without them."
         )
-        yield (f"{credits_text(booked)} are booked ahead and count as used. {moves}")
+        yield (f"{credits_text(booked)} booked ahead count as used. {moves}")
 
 
 def _waiting(
@@ -89,7 +89,7 @@ def _waiting(
     """Say what fades, and the place in a week if nobody books anything more."""
     then = ranking_then(now, now + LOOK_AHEAD, policy)
     days = policy.half_life_seconds / 86_400
-    fades = f"Use falls by half in {days:g} days, for everybody alike"
+    fades = f"Past use counts half after {days:g} days"
     if then is None or pk not in then.ranks:
         return f"{fades}."
     later = then.place(pk)
@@ -99,7 +99,7 @@ def _waiting(
         if later == place
         else f"{who} would be {ordinal(later)} instead of {ordinal(place)}"
     )
-    return f"{fades}: in 7 days, if nobody books anything more, {moves} of {of}."
+    return f"{fades}. With no new bookings of anybody, {moves} of {of} in 7 days."
 
 
 def _rival_words(
@@ -119,7 +119,7 @@ def _rival_words(
     name = there.title if named else "a member"
     less = surplus_usage(here, there)
     if less is None:
-        return f"Next ahead is {name}, with no use at all: any use of theirs helps."
+        return f"{name} is next ahead and has not used anything yet."
     seconds = decayed_gpu_seconds(
         max(less, 0),
         unix_seconds=unix(timezone.now()),
@@ -127,7 +127,7 @@ def _rival_words(
     )
     who = "You" if own and parted[0][0] == "member" else here.title
     return (
-        f"Next ahead is {name}. {who} would pass with "
+        f"{who} would pass {name} with "
         f"{credits_text(round(max(seconds, 3600 / 10)))} less use."
     )
 

@@ -45,19 +45,18 @@ def rights_of(found: Standing, policy: Policy, *, only: int | None = None) -> Ri
     if strike is not None:
         until = time_text(strike.until, timezone.get_current_timezone())
         sentence = (
-            f"Nobody came to {len(strike.no_shows)} reservations: until {until} a "
-            f"reservation may begin at most {format_duration(strike.horizon_seconds)} "
-            "ahead."
+            f"{len(strike.no_shows)} bookings were not used. Until {until} you can "
+            f"book at most {format_duration(strike.horizon_seconds)} ahead."
         )
     elif count:
         shorter = format_duration(policy.strike_horizon_seconds)
         sentence = (
             f"{count} no-show{'s' if count > 1 else ''} in the last {days} days. "
-            f"{policy.strike_no_shows} of them, and a reservation may begin at most "
-            f"{shorter} ahead for {policy.strike_seconds // 86_400} days."
+            f"After {policy.strike_no_shows} of them you can book at most {shorter} "
+            f"ahead for {policy.strike_seconds // 86_400} days."
         )
     else:
-        sentence = f"No no-show in the last {days} days."
+        sentence = f"No no-shows in the last {days} days."
     return Rights(
         tokens=[
             TokenInfo(str(token.membership.account), token.reason, expires_at(token))

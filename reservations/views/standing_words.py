@@ -55,7 +55,7 @@ def sentence(shown: MembershipStanding, *, own: bool) -> str:
     """Return the page's first words: "You are 4th of 16. Vision has used ..."."""
     who = "You are" if own else f"{shown.membership.user} is"
     if shown.place is None:
-        return f"{who} not ranked: there is no tree of accounts yet."
+        return f"{who} not ranked, because no groups are set up yet."
     words = f"{who} {ordinal(shown.place)} of {shown.of}."
     groups = [level for level in shown.path[1:] if level.kind == "account"]
     member = shown.path[-1] if shown.path else None
@@ -73,7 +73,7 @@ def sentence(shown: MembershipStanding, *, own: bool) -> str:
 def group_sentence(group: Group | None) -> str:
     """Return the first words where a whole group is shown, or nobody at all."""
     if group is None:
-        return "You are in no group yet, so you have no standing."
+        return "You are in no group yet, so you have no rank. Ask the lab admin."
     used = times(group.path[-1]) if len(group.path) > 1 else ""
     told = f" has used {used} its share" if used else " is the whole site"
     return f"{group.account}{told}; {len(group.members)} members."

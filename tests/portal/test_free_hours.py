@@ -103,7 +103,7 @@ def test_before_the_first_full_hour_the_page_teaches(alice):
     client = Client()
     client.force_login(alice)
     page = client.get("/free/").content.decode()
-    assert "No full hour is kept yet" in page
+    assert "Not enough data yet" in page
 
 
 def test_an_address_that_is_not_understood_is_said_and_the_rest_is_shown(lab, alice):
@@ -113,7 +113,7 @@ def test_an_address_that_is_not_understood_is_said_and_the_rest_is_shown(lab, al
     assert answer.status_code == 200
     page = answer.content.decode()
     assert page.count("was not understood") == 2
-    assert "No full hour is kept yet" in page
+    assert "Not enough data yet" in page
 
 
 def test_it_is_few_queries_and_kept_for_the_next_reader(

@@ -230,13 +230,13 @@ def test_a_wrong_address_gets_a_page_that_helps(client: Client, alice):
     client.force_login(alice)
     answer = client.get("/nothing-here/")
     assert answer.status_code == 404
-    assert "Nothing is here" in answer.content.decode()
+    assert "Page not found" in answer.content.decode()
 
 
 def test_a_visitor_with_a_wrong_address_gets_the_same_page(client: Client):
     answer = client.get("/nothing-here/")
     assert answer.status_code == 404
-    assert "Nothing is here" in answer.content.decode()
+    assert "Page not found" in answer.content.decode()
 
 
 def test_a_crash_is_a_page_without_a_query(client, alice, monkeypatch, settings):

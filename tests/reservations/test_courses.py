@@ -51,7 +51,7 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
     assert end_due(END - timedelta(days=6))["endings_told"] == 0
     assert end_due(END - timedelta(hours=20))["endings_told"] == 2
     told = notices_of(alice, unread=True, most=9)[0]
-    assert told.text.startswith("Your time in Vision ends Thu 12 Mar 20:00")
+    assert told.text.startswith("Your membership in Vision ends Thu 12 Mar 20:00")
     assert not Notice.objects.filter(user=carol).exists()
 
     # Held on a little: it still runs when the course ends.

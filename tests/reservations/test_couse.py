@@ -38,7 +38,7 @@ def test_only_the_owner_shares_and_only_with_members_of_the_account(
     made = share(alice, "bob")
     assert share(alice, "bob").pk == made.pk, "twice is once"
     (told,) = notices_of(bob, most=5)
-    assert told.text.startswith("Alice lets you use the booking Mon 2 Mar")
+    assert told.text.startswith("Alice shares the booking Mon 2 Mar")
 
     with pytest.raises(NotAllowed):
         couse.unshare(reservation_id=row.pk, user=carol, co_user_id=bob.pk, now=NOW)

@@ -69,7 +69,7 @@ def test_a_mail_is_tried_again_under_one_number_and_taken_once(alice, mail):
     )
     assert letter["Auto-Submitted"] == "auto-generated"
     text = letter.get_content()
-    assert "was released: it stayed idle after the warning" in text
+    assert "was released, because it stayed idle after the warning" in text
     assert "https://gpu.example.org/me/notices/" in text
 
 
@@ -127,7 +127,7 @@ def test_quiet_hours_hold_back_and_end_in_one_digest(alice, mail):
     ((_, letter),) = mail.mails
     assert letter["Subject"].startswith("[GPU Portal] 2 notices: ")
     text = letter.get_content()
-    assert "Everything came back: 10 credits." in text
+    assert "You got everything back: 10 credits." in text
     assert "ends at" not in text, "who reads it at seven is told nothing stale"
 
 
@@ -181,7 +181,7 @@ def test_a_webhook_that_fails_is_tried_then_switched_off_and_said_so(alice, hook
     assert NoticeSettings.objects.get().webhook_disabled_at is not None
     assert len(hook.heard) == 10, "nothing more goes out"
     ((_, letter),) = mail.mails
-    assert "took none of the last 10 messages" in letter.get_content()
+    assert "accepted none of the last 10 messages" in letter.get_content()
     assert notice.user == alice
     telling.enable_webhook(user=alice, now=now)
     hook.answers = [410]

@@ -62,7 +62,7 @@ def test_firm_within_quota_displaces_flex_and_tells_at_once(
     assert message["notice"]["text"] == (
         "Your flex booking Tue 3 Mar 14:00 on node-a:0, node-a:1 went to "
         "Carol (Nlp), as firm, within quota. "
-        "Full refund: 40 credits."
+        "You got 40 credits back."
     )
     entry = AuditEntry.objects.get(verb="reservation.displaced")
     assert entry.detail["by"] == made.pk

@@ -51,7 +51,7 @@ def test_the_page_and_the_bell_say_who_why_and_what_comes_back(flex, alice) -> N
     html = page(alice, f"/reservations/{flex.pk}/")
     assert "Someone else has this time now" in html
     assert "went to Carol (Nlp), as firm, within quota." in html
-    assert "Full refund: 20 credits." in html
+    assert "You got 20 credits back." in html
     assert "Book the next equal slot" in html
     assert "1 unread notice" in page(alice, "/standing/")
 

@@ -45,33 +45,54 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     path = f"/reservations/{row.pk}/"
     own, mate = page(alice), page(bob)
     shown = own.get(path).content.decode()
-    for part in ("Give back a part", "Share it", "Give away or swap", "node"):
+    for part in ("Return some GPUs", "Share", "Give away or swap", "node"):
         assert part in shown
-    assert f'<option value="{theirs.pk}">' in shown
+    assert f'<option value="{theirs.pk}" data-who="Carol"' in shown
+
+    def text(answer) -> str:
+        return answer.content.decode()
 
     def post(client, where, **data):
         return client.post(f"{path}{where}", data, follow=True)
 
-    assert "may use it now" in said(post(own, "share/", user="bob"))
-    assert "There is no member “carol”" in said(post(own, "share/", user="carol"))
-    assert "With whom: Fill this in" in said(post(own, "share/"))
+    assert "can use it now" in said(post(own, "share/", user="bob"))
+    assert "There is no member “carol”" in text(post(own, "share/", user="carol"))
+    assert "Fill this in" in text(post(own, "share/"))
     shown = mate.get(path).content.decode()
-    assert "Shared with you" in shown and "Give back a part" not in shown
-    assert "You may not share" in said(post(mate, "share/", user="bob"))
+    assert "Shared with you" in shown and "Return some GPUs" not in shown
+    assert "You may not share" in text(post(mate, "share/", user="bob"))
 
-    assert "To whom: say who" in said(post(own, "offer/"))
+    assert "Say who gets it" in text(post(own, "offer/"))
     assert "Offered to Bob" in said(post(own, "offer/", to="bob"))
-    assert "offered to somebody already" in said(post(own, "offer/", to="bob"))
+    assert "offered to somebody already" in text(post(own, "offer/", to="bob"))
     row.refresh_from_db()
     part = {"gpus": [gpus[1].pk], "hours": "", "version": row.version}
     assert "Given back" in said(post(own, "give-back/", **part))
     assert row.allocations.count() == 1
     for bad in ({"hours": "x"}, {"gpus": ["9" * 30]}, {"hours": "nan"}, {}):
         answer = post(own, "give-back/", version=row.version + 1, **bad)
-        assert answer.status_code == 200 and said(answer)
-    assert "Taken off" in said(post(own, f"unshare/{bob.pk}/"))
+        assert answer.status_code == 200 and 'class="error"' in text(answer)
+    assert "Removed" in said(post(own, f"unshare/{bob.pk}/"))
     assert not CoUser.objects.sharing().exists()
     assert own.get(f"{path}share/").status_code == 405
+
+
+def test_what_was_typed_stays_in_its_open_section_with_the_refusal(
+    gpus, alice, hour
+) -> None:
+    row = book(alice, gpus[:1], hour)
+    path = f"/reservations/{row.pk}/"
+    own = page(alice)
+    typed = {"to": "nobody-here", "account": "vision", "message": "please swap"}
+    shown = own.post(f"{path}offer/", typed, follow=True).content.decode()
+    section = shown.partition("Give away or swap")
+    assert 'people-fold" open>' in section[0].rpartition("<details")[2]
+    for value in typed.values():
+        assert f'value="{value}"' in section[2]
+    assert 'class="error" role="alert"' in section[2]
+    again = own.get(path).content.decode()
+    assert "please swap" not in again
+    assert f"start={hour:%Y-%m-%dT%H}" in again  # a series like it begins with it
 
 
 def test_hidden_names_stay_hidden_in_a_swap(gpus, alice, carol, hour) -> None:
@@ -104,13 +125,16 @@ def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> 
     seen = call("POST", f"/offers/{made.body['id']}/preview").body
     assert (seen["ok"], seen["kind"]) == (True, "firm")
     shown = page(carol).get("/offers/").content.decode()
-    assert "Alice gives you this" in shown and "Accept" in shown
-    assert "You give this to Carol" in page(alice).get("/offers/").content.decode()
+    assert "Alice offers you this booking" in shown and "Accept" in shown
+    assert (
+        "You offered this booking to Carol"
+        in page(alice).get("/offers/").content.decode()
+    )
     assert page(alice).get("/offers/?state=all&page=x").status_code == 200
     answer = page(carol).post(
         f"/offers/{made.body['id']}/accept/", {"kind": "firm"}, follow=True
     )
-    assert "Yours now, firm" in said(answer)
+    assert "It is yours now, as firm" in said(answer)
     given = Offer.objects.get().given
     assert answer.redirect_chain[-1][0] == f"/reservations/{given.pk}/"
     over = call("POST", f"/offers/{made.body['id']}/decline")
@@ -162,7 +186,7 @@ def test_a_series_is_previewed_saved_listed_and_ended(gpus, alice, bob, hour) ->
     client, pk = page(alice), made.body["id"]
     assert "every day at" in client.get("/series/").content.decode()
     shown = client.get(f"/series/{pk}/").content.decode()
-    assert "Leave out" in shown and "And all after" in shown
+    assert "Skip<" in shown and "Skip this and later" in shown
     assert page(bob).get(f"/series/{pk}/").status_code == 404
     (listed,) = call("GET", "/series").body["series"]
     assert len(listed["days"]) == 3

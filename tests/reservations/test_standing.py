@@ -205,21 +205,20 @@ def test_the_page_says_what_would_raise_one_and_what_one_is_owed(
     client = Client()
     client.force_login(alice)
     page = client.get("/standing/").content.decode()
-    assert "Use falls by half in 2 days" in page
-    assert f"reservation {big.pk}) would raise the place to 2nd" in page, (
+    assert "Past use counts half after 2 days" in page
+    assert f"reservation {big.pk}) would improve the rank to 2nd" in page, (
         "without it only Carol, who has nothing, is ahead"
     )
     assert (
-        "in 7 days, if nobody books anything more, you would be 2nd instead of 3rd"
-        in page
+        "With no new bookings of anybody, you would be 2nd instead of 3rd of" in page
     ), "Alice's is over and fades by then, Bob's still counts whole"
-    assert "No no-show in the last 30 days." in page and "No token." in page
+    assert "No no-shows in the last 30 days." in page and "No vouchers." in page
     own = alice.memberships.get()
     Token.objects.create(membership=own, given_for=big, reason="a GPU was lost")
     Reservation.objects.filter(pk=big.pk).update(no_show=True, ended_at=now)
     page = client.get("/standing/").content.decode()
-    assert "A token for one firm booking beyond the horizon limits" in page
-    assert "1 no-show in the last 30 days. 3 of them" in page
+    assert "A voucher for one firm booking at any time" in page
+    assert "1 no-show in the last 30 days. After 3 of them" in page
     assert (
         client.get(f"/standing/?membership={bob.memberships.get().pk}").status_code
         == 404

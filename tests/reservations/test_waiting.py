@@ -93,8 +93,8 @@ def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
     assert (row.state, row.planned, row.expected_start) == ("waiting", True, FRIDAY)
     assert row.first_estimate == FRIDAY
     assert texts(alice) == [
-        "Your waiting request has a planned start: Fri 6 Mar 09:00. Only firm "
-        "bookings within quota can push it back."
+        "Your waiting request has a planned start: Fri 6 Mar 09:00. Only a firm "
+        "booking can delay it."
     ]
     later = NOW + timedelta(hours=1)
     assert services.tick(later)["placed"] == 0 and len(texts(alice)) == 1
@@ -109,9 +109,9 @@ def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
     assert (made.start, made.kind, made.purpose) == (at(6, day=4), Kind.FLEX, "thesis")
     assert {a.gpu_id for a in made.allocations.all()} == {g.pk for g in lab.gpus[1:3]}
     assert broken_order(row.decision) == []
-    assert "decline it at no cost until Tue 3 Mar 18:00" in texts(alice)[0]
+    assert "decline it free of charge until Tue 3 Mar 18:00" in texts(alice)[0]
     assert past_error().off_seconds == 51 * HOUR and past_error().n == 1
-    assert "on average off by 51.0 h over the last 1, rather too late" in (
+    assert "off by 51.0 h on average, mostly too late (1 checked)" in (
         past_error().text
     )
 
@@ -194,7 +194,7 @@ def test_on_short_notice_time_is_offered_and_only_taken_when_accepted(
     row.refresh_from_db()
     assert (row.state, row.offer_start) == ("waiting", at(10))
     assert row.offer_until == at(10, 30)
-    assert "Accept it until Mon 2 Mar 10:30" in texts(alice)[0]
+    assert "Accept it by Mon 2 Mar 10:30" in texts(alice)[0]
 
     made = waiting.accept(waiting_id=row.pk, user=alice, now=at(10, 20))
     assert (made.start, made.end, made.state) == (at(10, 20), at(13), State.ACTIVE)
@@ -223,7 +223,7 @@ def test_an_offer_lapses_is_gone_when_booked_and_pauses_when_declined(
     services.tick(at(19))
     row.refresh_from_db()
     assert row.state == "expired"
-    assert "ended without time" in texts(alice)[0]
+    assert "has expired" in texts(alice)[0]
 
 
 def test_in_quiet_hours_one_is_asked_and_has_time_until_they_end(lab, alice) -> None:

@@ -93,7 +93,7 @@ def test_the_page_shows_own_requests_and_keeps_what_the_address_asks(
     full, alice, client, now
 ) -> None:
     client.force_login(alice)
-    assert b"Nothing of yours waits" in client.get("/waiting/").content
+    assert b"You have no waiting requests" in client.get("/waiting/").content
     Membership.objects.update(quota_gpu_seconds=0)
     far = now + 100 * HOUR
     body = {"hours": 4, "earliest": iso(far), "latest": iso(far + 8 * HOUR)}
@@ -105,4 +105,4 @@ def test_the_page_shows_own_requests_and_keeps_what_the_address_asks(
     assert "“latest” was not understood".encode() in page
     WaitingRequest.objects.update(state="cancelled")
     assert b"cancelled" in client.get("/waiting/").content
-    assert b"None ended so" in client.get("/waiting/?state=expired&page=7").content
+    assert b"No match." in client.get("/waiting/?state=expired&page=7").content

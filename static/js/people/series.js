@@ -36,15 +36,15 @@ function wish() {
 
 function verdict(day) {
   if (day.state === "booked") return `${day.kind}, ${credits(day.cost_gpu_hours)}`;
-  return { later: "waits", refused: "refused", ahead: "booked when it is near enough" }[day.state];
+  return { later: "waits", refused: "refused", ahead: "too far ahead, booked automatically later" }[day.state];
 }
 
 function reason(day) {
-  const next = day.next_slot ? ` Next that works: ${when(day.next_slot.start)}, ${day.next_slot.kind}.` : "";
-  if (day.state === "later") return `${day.why} It is tried again until it begins.`;
+  const next = day.next_slot ? ` Next slot that works: ${when(day.next_slot.start)}, ${day.next_slot.kind}.` : "";
+  if (day.state === "later") return `${day.why} The portal tries again until it starts.`;
   if (day.state === "refused") return `${day.why}${next}`;
-  if (day.kind === "flex" && day.taken_until) return `Can be taken until ${when(day.taken_until)}.`;
-  return day.displaces ? `Displaces ${day.displaces} flex of others.` : "";
+  if (day.kind === "flex" && day.taken_until) return `Someone who has used less GPU time can take it until ${when(day.taken_until)}.`;
+  return day.displaces ? `Takes over ${day.displaces} flex booking${day.displaces === 1 ? "" : "s"} of others.` : "";
 }
 
 function row(day) {

@@ -72,7 +72,7 @@ const ACTS = {
 const SURE = {
   withdraw: {
     title: "Withdraw this request?", yes: "Withdraw",
-    text: "It loses its place: asked for again, it counts from then on.",
+    text: "You lose your place in the queue.",
   },
 };
 

@@ -31,7 +31,7 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
     )
     with alices as page:
         page.goto("/waiting/?count=2&hours=4")
-        expect(page.locator("main")).to_contain_text("Nothing of yours waits")
+        expect(page.locator("main")).to_contain_text("You have no waiting requests")
         page.select_option("#wait-gib", "80")
         page.click('summary:has-text("With a job")')
         page.select_option("#wait-runs", "burn-in")
@@ -60,7 +60,7 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         row.save()
         placing.place(whole_second(timezone.now()), site_policy())
         page.reload()
-        expect(card).to_contain_text("Placed")
+        expect(card).to_contain_text("Booked for")
         fits(page, "waiting-placed")
         page.click('button:has-text("Decline")')
         expect(card).to_contain_text("declined")
@@ -68,6 +68,6 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         page.click("#wait-form button[type=submit]")
         page.click('.wait button:has-text("Withdraw")')
         page.click('dialog button:has-text("Withdraw")')
-        expect(page.locator("main")).to_contain_text("Nothing of yours waits")
+        expect(page.locator("main")).to_contain_text("You have no waiting requests")
     states = set(WaitingRequest.objects.values_list("state", flat=True))
     assert states == {"declined", "cancelled"}
