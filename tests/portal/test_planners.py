@@ -205,7 +205,7 @@ def test_a_plan_a_page_and_a_refusal_come_from_the_child(
     assert made[0] in (200, 422), made
     assert wrong[0] == 422
     assert wrong[1][b"Content-Type"] == b"application/problem+json"
-    assert page[0] == 200 and b"Work out plans" in page[2]
+    assert page[0] == 200 and b'id="plan-form"' in page[2]
     assert b"script-src 'self'" in page[1][b"Content-Security-Policy"]
     assert stranger[0] == 302 and b"/login/" in stranger[1][b"Location"]
     assert health[0] in (200, 503)
