@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from gpuportal import health
 from gpuportal.alerts import visible_alerts
 from gpuportal.audit_words import AuditRow, rows_of
 from gpuportal.context import frame_age_seconds
@@ -109,6 +110,16 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
             "Not acknowledged yet.",
             reverse("alerts"),
             "See alerts",
+            urgent=True,
+        )
+    for trouble in health.look(from_a_page=True).troubles():
+        title, _, text = trouble.partition(": ")
+        yield Need(
+            "alert",
+            title.rstrip("."),
+            text[:1].upper() + text[1:],
+            reverse("board"),
+            "See the board",
             urgent=True,
         )
     yield from _machines(now)

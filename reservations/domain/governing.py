@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -117,6 +118,38 @@ def exact_duration(seconds: int) -> str:
     return " ".join(words) or "0 s"
 
 
+_TYPED = re.compile(r"(\d{1,12})\s*([a-z]*)")
+_SECONDS = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800),
+}
+
+
+def read_duration(text: str) -> int:
+    """Read a length of time as people type it; a plain number is seconds.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> read_duration("14 d"), read_duration("1h 30min"), read_duration("90")
+    (1209600, 5400, 90)
+    """
+    left = text.strip().lower()
+    total = 0
+    while left:
+        found = _TYPED.match(left)
+        if found is None or found[2] not in _SECONDS:
+            raise ValueError("not a length of time")
+        total += int(found[1]) * _SECONDS[found[2]]
+        left = left[found.end() :].lstrip(" ,")
+    if not text.strip():
+        raise ValueError("not a length of time")
+    return total
+
+
 @dataclass(eq=False)
 class PolicyChanged(BookingError):
     """Somebody changed the policy since it was looked at."""
@@ -125,4 +158,4 @@ class PolicyChanged(BookingError):
     title: ClassVar[str] = "Changed meanwhile"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "The policy was changed since. Look at what is different now."
+        return "Another person changed the policy meanwhile. Preview your change again."

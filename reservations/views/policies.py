@@ -18,17 +18,128 @@ from django.views.decorators.http import (
 )
 
 from reservations.domain.errors import NotFound
-from reservations.domain.governing import PolicyChanged, PolicyField
+from reservations.domain.governing import (
+    PolicyChanged,
+    PolicyField,
+    exact_duration,
+    read_duration,
+)
 from reservations.models import AuditEntry
 from reservations.services import policies
 from reservations.services.policies import Look
 from reservations.snapshots.governing import effects
 from reservations.views.access import operator_required, reader
+from reservations.views.tree_forms import HoursField
+from reservations.views.tree_rows import hours
 from telemetry.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
 REASON_LENGTH = 200
 TITLES = {"booking": "Booking", "telemetry": "Telemetry"}
+
+
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "When people can book",
+        (
+            "grid_seconds",
+            "firm_horizon_seconds",
+            "flex_horizon_seconds",
+            "freeze_seconds",
+            "longest_seconds",
+        ),
+    ),
+    (
+        "How much people can book",
+        (
+            "quota_gpu_seconds",
+            "person_quota_gpu_seconds",
+            "gpus_at_once",
+            "live_reservations",
+            "future_flex",
+        ),
+    ),
+    ("Fair share and returns", ("half_life_seconds", "late_return_ratio")),
+    (
+        "Bookings that are not used",
+        (
+            "release_no_shows",
+            "no_show_seconds",
+            "release_idle",
+            "idle_util_pct",
+            "idle_seconds",
+            "idle_grace_seconds",
+        ),
+    ),
+    (
+        "After several no-shows",
+        (
+            "strike_no_shows",
+            "strike_window_seconds",
+            "strike_horizon_seconds",
+            "strike_seconds",
+        ),
+    ),
+    ("After the end", ("overstay_seconds", "overstay_notice_seconds")),
+    ("Waitlist", ("planned_requests", "waiting_requests", "look_again_seconds")),
+    ("Failures and vouchers", ("lost_seconds", "token_seconds")),
+    ("Jobs", ("stop_grace_seconds", "job_folder_bytes")),
+    ("People", ("names_visible", "heads_add_members")),
+)
+"""Rules of one kind stand together; a rule that is in none of them comes last."""
+
+
+class DurationField(forms.Field):
+    """A length of time, typed as "14 d" or "1 h 30 min"; whole seconds in the row."""
+
+    def __init__(self, rule: PolicyField) -> None:
+        self.rule = rule
+        super().__init__(
+            widget=forms.TextInput(attrs={"class": "input", "autocomplete": "off"}),
+            error_messages={"required": "Type a length of time, such as “2 h”."},
+        )
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the row's seconds in words; what was typed stays typed."""
+        return exact_duration(value) if isinstance(value, int) else value
+
+    def to_python(self, value: Any) -> Any:
+        """Return seconds.
+
+        Raises:
+            ValidationError: it is no length of time, or outside the limits.
+        """
+        if value in self.empty_values:
+            return None
+        try:
+            seconds = read_duration(str(value)[:80])
+        except ValueError as error:
+            raise ValidationError(
+                "Type a length of time, such as “14 d” or “1 h 30 min”."
+            ) from error
+        rule = self.rule
+        if rule.limits and not (rule.least or 0) <= seconds <= (rule.most or seconds):
+            raise ValidationError(f"Choose between {rule.limits}.")
+        return seconds
+
+
+class CreditsField(HoursField):
+    """Credits as typed; whole weighted GPU-seconds in the row."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the row's seconds as credits; what was typed stays typed."""
+        return hours(value) if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> Any:
+        """Return GPU-seconds.
+
+        Raises:
+            ValidationError: no figure.
+        """
+        found = super().clean(str(value or "").lower().removesuffix("credits").strip())
+        if found is None:
+            raise ValidationError("Type a number of credits.")
+        return found
 
 
 @dataclass(frozen=True)
@@ -76,7 +187,7 @@ def one(request: HttpRequest, which: str) -> HttpResponseBase:
     if not reason:
         return _page(
             request, which, rules, form, found=found, status=422,
-            problem="Say why: it is kept with the change.",
+            problem="Give a reason: it is kept with the change.",
         )  # fmt: skip
     try:
         changes = policies.save(
@@ -109,13 +220,36 @@ def _rules(which: str) -> list[PolicyField]:
 
 def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
     model = policies.MODELS[which]
+    own: dict[str, forms.Field] = {}
+    for rule in rules:
+        if rule.name.endswith("_gpu_seconds"):
+            own[rule.name] = CreditsField(
+                widget=forms.TextInput(attrs={"class": "input", "inputmode": "decimal"})
+            )
+        elif rule.name.endswith("_seconds"):
+            own[rule.name] = DurationField(rule)
     made = modelform_factory(
         model,
         form=PlainModelForm,
         fields=[rule.name for rule in rules],
-        widgets={rule.name: _widget(rule) for rule in rules},
+        widgets={rule.name: _widget(rule) for rule in rules if rule.name not in own},
     )
-    return made(data, instance=model.current())
+    # One base class: the model's checks still run on what these fields return.
+    shaped = type(made.__name__, (made,), {**own, "__module__": __name__})
+    return shaped(data, instance=model.current())
+
+
+def _grouped(rules: list[PolicyField], form: Any) -> list[tuple[str, list[Shown]]]:
+    """Return the rules with their inputs, under the titles of their groups."""
+    left = {rule.name: Shown(rule, form[rule.name]) for rule in rules}
+    found = [
+        (title, [left.pop(name) for name in names if name in left])
+        for title, names in GROUPS
+    ]
+    found.append(
+        ("Other rules" if any(rows for _, rows in found) else "Rules", [*left.values()])
+    )
+    return [(title, rows) for title, rows in found if rows]
 
 
 def _widget(rule: PolicyField) -> forms.Widget:
@@ -157,7 +291,7 @@ def _page(
         "which": which,
         "titles": TITLES.items(),
         "title": TITLES[which],
-        "rows": [Shown(rule, form[rule.name]) for rule in rules],
+        "groups": _grouped(rules, form),
         "form": form,
         "found": found,
         "lines": policies.lines_of(found.changes) if found else [],

@@ -35,7 +35,9 @@ class Figure:
     def verdict(self) -> str:
         """Say which way it went, if it did."""
         change = self.after - self.before
-        if abs(change) < 5e-4 * max(1.0, abs(self.before)):
+        if self.words[0] == self.words[1] or abs(change) < 5e-4 * max(
+            1.0, abs(self.before)
+        ):
             return "same"
         return "better" if change * self.better > 0 else "worse"
 

@@ -9,6 +9,7 @@ from django.contrib.sessions.models import Session
 from django.urls import reverse
 from django.utils import timezone
 
+from gpuportal import health
 from gpuportal.audit_words import sentence_of
 from reservations.models import AuditEntry, Delivery, Invitation, Notice, User
 from reservations.services.auditing import audit_act
@@ -78,8 +79,11 @@ def test_the_first_page_names_what_needs_the_operator(client, omar) -> None:
     assert "no such mailbox" in page
 
 
-def test_nothing_to_do_is_said(client, omar) -> None:
+def test_nothing_to_do_is_said(client, omar, monkeypatch) -> None:
     client.force_login(omar)
+    page = client.get(reverse("manage")).content.decode()
+    assert "See the board: The portal&#x27;s clock is late" in page
+    monkeypatch.setattr(health.State, "troubles", lambda self: [])
     make_gpu(make_node("node-a"))
     make_account("lab")
     assert b"Nothing needs you now" in client.get(reverse("manage")).content

@@ -260,11 +260,8 @@ def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
 
 def fields(client, which: str) -> dict[str, object]:
     form = client.get(reverse("manage-policy-one", args=[which])).context["form"]
-    return {
-        name: value
-        for name, value in form.initial.items()
-        if name in form.fields and value is not False
-    }
+    values = {name: form[name].value() for name in form.fields}
+    return {name: value for name, value in values.items() if value is not False}
 
 
 def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
@@ -290,14 +287,43 @@ def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
     _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
     assert SitePolicy.current().freeze_seconds == 12 * 3600
     _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
-    assert "was changed since" in text
+    assert "Another person changed the policy meanwhile" in text
     # Between fields, and by field.
     bad = data | {"flex_horizon_seconds": 20 * 86_400}
     _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
     assert "is beyond the firm horizon" in text
     bad = data | {"idle_seconds": "soon"}
     _, text = post(desk, "manage-policy-one", bad, "booking", status=422)
-    assert "whole number" in text
+    assert "Type a length of time" in text
+
+
+def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
+    page = desk.get(reverse("manage-policy-one", args=["booking"])).content.decode()
+    assert 'value="14 d"' in page
+    assert "After several no-shows" in page
+    data = fields(desk, "booking")
+    assert data["quota_gpu_seconds"] == "400"
+    typed = data | {"freeze_seconds": "1 h 30 min", "quota_gpu_seconds": "60 credits"}
+    answer, _ = post(desk, "manage-policy-one", typed, "booking", status=200)
+    assert answer.context["found"].changes == {
+        "freeze_seconds": (12 * 3600, 5400),
+        "quota_gpu_seconds": (400 * 3600, 60 * 3600),
+    }
+    for name, text in (
+        ("longest_seconds", "400 d"),
+        ("grid_seconds", ""),
+        ("half_life_seconds", "-3 d"),
+        ("firm_horizon_seconds", "9" * 90),
+        ("quota_gpu_seconds", "many"),
+        ("quota_gpu_seconds", ""),
+        ("gpus_at_once", "x"),
+    ):
+        _, page = post(
+            desk, "manage-policy-one", data | {name: text}, "booking", status=422
+        )
+        # One error by one field, in the units of the page.
+        assert page.count('<span class="error" role="alert">') == 1, (name, page)
+        assert "1209600" not in page.split('class="error"')[1][:200]
 
 
 def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
@@ -310,7 +336,8 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
         _, text = post(
             desk, "manage-policy-one", data | {name: 0}, "telemetry", status=422
         )
-        assert "or more" in text, name
+        words = "Choose between" if name.endswith("_seconds") else "or more"
+        assert words in text, name
     answer, _ = post(
         desk, "manage-policy-one", data | {"silent_after_seconds": 90}, "telemetry"
     )
