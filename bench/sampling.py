@@ -78,7 +78,7 @@ def _portal() -> Any:
     seconds = [0.0]
     probe = NvmlProbe("bench", clock=lambda: seconds[0])
     probe.open()
-    lanes = Lanes(probe.read_gpu)
+    lanes = Lanes(probe.read_gpu, answered_at=probe.answered_at)
 
     def take() -> None:
         seconds[0] += 1.0

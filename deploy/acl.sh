@@ -2,7 +2,7 @@
 # Prints one user of the broker, for Redis 7.0 or newer or any Valkey:
 #
 #     acl.sh portal     what web, workers, beat and ingest sign in as
-#     acl.sh admin      may change users and do nothing else (manage.py enroll_node)
+#     acl.sh admin      may change users and do nothing else (deploy/enroll)
 #     acl.sh node NAME  what the worker of one node signs in as
 #
 # The password comes from the first line of the standard input. The line that is

@@ -26,6 +26,11 @@ TITLES = {
     rules.MISSING: "missing after a restart",
     rules.CLAIMED_ELSEWHERE: "claimed by another node",
     rules.WEDGED: "driver hangs",
+    rules.MISUSE: "misuse of the broker",
+    rules.NEW_GPU: "new GPU",
+    rules.DRIVER: "driver does not answer",
+    rules.CHANNEL: "node cannot sign in",
+    rules.CLOCK: "wrong clock",
     rules.XID_CRITICAL: "critical XID error",
     rules.XID_WARNING: "XID error",
     rules.ECC: "uncorrectable memory error",
@@ -52,8 +57,14 @@ SENTENCES = {
     rules.CLAIMED_ELSEWHERE: "Another node reports this GPU as its own.",
     rules.WEDGED: "The driver hangs with a process that cannot be ended. Restart "
     "the node.",
-    rules.MISUSE: "The node did something on the broker that no honest node does. It "
-    "was put right; look at the node before you trust it.",
+    rules.NEW_GPU: "The node reports a GPU that is new. It can be booked after you "
+    "make it bookable (Manage, Machines).",
+    rules.DRIVER: "The driver of the node answers for none of its GPUs.",
+    rules.CHANNEL: "The node cannot sign in to the web. No job starts on it.",
+    rules.CLOCK: "The node’s clock differs from the portal’s, so the node refuses "
+    "orders as too old or too new.",
+    rules.MISUSE: "The node did something on the broker that no node should do. The "
+    "portal has repaired it. Inspect the node before you trust it.",
     rules.XID_CRITICAL: "The driver reported an error. Results of this GPU cannot be "
     "trusted any more.",
     rules.XID_WARNING: "The driver reported an error that ended a program.",
@@ -68,6 +79,17 @@ SENTENCES = {
 def title(rule: str) -> str:
     """What a rule is called on pages; its own name for one newer than this table."""
     return TITLES.get(rule, rule.replace("_", " "))
+
+
+CHANNEL_TROUBLE = {
+    "ok": "The node has not called over HTTPS for three minutes.",
+    "refused": "The web refuses the node’s token: it is old, it belongs to another "
+    "node, or the node is not enrolled. manage.py enroll_node --renew makes a new one.",
+    "down": "The node does not reach the web at GPUPORTAL_WEB_URL.",
+    "token": "The file of the node’s token is missing or empty.",
+    "order_key": "The node’s order_key.pub is missing or not this portal’s.",
+}
+"""What is wrong with a node's way to the web (Node.channel_state), and what helps."""
 
 
 def sentence(rule: str) -> str:
@@ -96,6 +118,12 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
         found.append(("Claimed by", str(detail["claimed_by"])))
     if detail.get("reason"):
         found.append(("Message of the node", str(detail["reason"])))
+    if detail.get("channel"):
+        found.append(("Cause", CHANNEL_TROUBLE.get(detail["channel"], "unknown")))
+    if detail.get("skew_seconds"):
+        skew = detail["skew_seconds"]
+        side = "ahead" if skew > 0 else "behind"
+        found.append(("The node’s clock", f"{abs(skew)} s {side}"))
     if detail.get("broker"):
         found.append(("On the broker", str(detail["broker"])))
     if detail.get("job"):

@@ -75,15 +75,23 @@ class Measure:
 
 
 def _used_mib(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
-    return row.memory_used_mib
+    # A split card's memory is told by its instances: a sum must not count it twice.
+    return None if gpu.mig else row.memory_used_mib
 
 
 def _free_mib(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
-    if row.memory_used_mib is None:
+    if row.memory_used_mib is None or not gpu.memory_total_bytes:
+        return None
+    if gpu.mig:
         return None
     reserved_mib = (detail.get("memory_reserved_bytes") or 0) / MIB_BYTES
     total_mib = gpu.memory_total_bytes / MIB_BYTES
     return max(0.0, total_mib - reserved_mib - row.memory_used_mib)
+
+
+def _reserved_mib(row: FrameRow, detail: Values, gpu: Gpu) -> float | None:
+    found = None if gpu.mig else detail.get("memory_reserved_bytes")
+    return None if found is None else float(found) / MIB_BYTES
 
 
 def _detail(field: str, factor: float = 1.0) -> Callable[..., float | None]:
@@ -139,7 +147,7 @@ MEASURES = (
     Measure(
         "DCGM_FI_DEV_FB_RESERVED",
         "Memory that the driver keeps (in MiB).",
-        _detail("memory_reserved_bytes", 1 / MIB_BYTES),
+        _reserved_mib,
     ),
     Measure(
         "DCGM_FI_DEV_GPU_TEMP",
@@ -300,13 +308,22 @@ def labels_of(
         gpu.name,
         gpu.node.name,
         gpu.node.driver_version,
-        "",
-        "",
+        "" if gpu.mig_instance is None else str(gpu.mig_instance),
+        _profile(gpu.name) if gpu.mig_parent else "",
         booking.user if booking and names_visible else "",
         booking.account if booking else "",
         str(booking.reservation) if booking else "",
     )
     return dict(zip(LABELS, values, strict=True))
+
+
+def _profile(name: str) -> str:
+    """The MIG profile in an instance's name.
+
+    >>> _profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb")
+    '1g.10gb'
+    """
+    return name.rpartition(" MIG ")[2]
 
 
 def live_readings() -> tuple[

@@ -2,9 +2,10 @@
 
 A call into a hung driver cannot be cancelled from a thread. So the Gpus are
 read by a few worker threads, and a thread that stays in one Gpu too long loses
-its place: another thread takes over the rest, and the Gpu is *hung* until the
-stuck call comes back, which it may do after minutes or never. The others are
-read meanwhile as if nothing had happened. At most one thread per Gpu is stuck.
+its place: another thread takes over the rest. Where no call comes back any more the
+Gpu is *hung* until the stuck one does, which it may do after minutes or never. The
+others are read meanwhile as if nothing had happened. At most one thread per Gpu is
+stuck.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GPUS_PER_LANE = 8
 SLOW_SECONDS = 0.25
 """After this long in one Gpu another thread takes over the rest."""
 HUNG_SECONDS = 2.0
-"""After this long in one Gpu it is told as hung."""
+"""After this long without an answer from one Gpu it is told as hung."""
 POLL_SECONDS = 0.05
 
 
@@ -89,9 +90,15 @@ class _Desk:
 class Lane(threading.Thread):
     """One worker thread: takes work from the desk until it is replaced."""
 
-    def __init__(self, read: Callable[[str], GpuReading], desk: _Desk) -> None:
+    def __init__(
+        self,
+        read: Callable[[str], GpuReading],
+        desk: _Desk,
+        answered_at: Callable[[str], float],
+    ) -> None:
         super().__init__(name="lane", daemon=True)
         self._read = read
+        self._answered_at = answered_at
         self._desk = desk
         self.busy: tuple[str, float] | None = None
         """UUID that is being read, and since when (monotonic seconds)."""
@@ -119,15 +126,34 @@ class Lane(threading.Thread):
         busy = self.busy
         return busy[0] if busy and now - busy[1] > longer_than else None
 
+    def hung_in(self, now: float, longer_than: float) -> str | None:
+        """The same, where the Gpu has not answered a single call for so long."""
+        uuid = self.stuck_in(now, longer_than)
+        if uuid is None or now - self._answered_at(uuid) <= longer_than:
+            return None
+        return uuid
+
 
 class Lanes:
     """The worker threads, and which Gpus they are stuck in."""
 
     def __init__(
-        self, read: Callable[[str], GpuReading], *, hung_seconds: float = HUNG_SECONDS
+        self,
+        read: Callable[[str], GpuReading],
+        *,
+        hung_seconds: float = HUNG_SECONDS,
+        answered_at: Callable[[str], float] = lambda _uuid: float("-inf"),
     ) -> None:
+        """Begin without threads.
+
+        Args:
+            answered_at: when a Gpu came back from a call last (monotonic seconds).
+        """
         self._read = read
         self._hung_seconds = hung_seconds
+        self._answered_at = answered_at
+        self._left_at: dict[str, float] = {}
+        """When each Gpu was read last: who waits longest is first."""
         self._desk = _Desk()
         self._lanes: list[Lane] = []
         self._stuck: list[Lane] = []
@@ -152,6 +178,7 @@ class Lanes:
         found = self._desk.collect()
         self._staff(math.ceil(len(uuids) / GPUS_PER_LANE))
         work = [uuid for uuid in uuids if uuid not in inside and uuid not in found]
+        work.sort(key=lambda uuid: self._left_at.get(uuid, float("-inf")))
         self._desk.give_out(work, len(self._lanes))
         while (left := ends_at - time.monotonic()) > 0:
             if not work or self._desk.wait(min(left, POLL_SECONDS)):
@@ -159,6 +186,8 @@ class Lanes:
             self._replace_slow()
             self._desk.give_up(self.hung())
         found |= self._desk.collect()
+        # All that came in one round are alike: then their order stays as it is.
+        self._left_at.update(dict.fromkeys(found, ends_at))
         for uuid in self.hung():
             found.setdefault(uuid, GpuReading(uuid=uuid, state=Health.HUNG))
         return {uuid: found[uuid] for uuid in uuids if uuid in found}
@@ -171,13 +200,13 @@ class Lanes:
         """Gpus in which a thread has been stuck for too long."""
         now = time.monotonic()
         threads = [*self._stuck, *self._lanes]
-        inside = (lane.stuck_in(now, self._hung_seconds) for lane in threads)
+        inside = (lane.hung_in(now, self._hung_seconds) for lane in threads)
         return {uuid for uuid in inside if uuid}
 
     def _staff(self, count: int) -> None:
         """Have as many threads as the Gpus need."""
         while len(self._lanes) < count:
-            lane = Lane(self._read, self._desk)
+            lane = Lane(self._read, self._desk, self._answered_at)
             lane.start()
             self._lanes.append(lane)
 

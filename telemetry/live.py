@@ -64,7 +64,8 @@ class RosterGpu(TypedDict):
     index: int
     name: str
     gpu_class: str
-    memory_total_bytes: int
+    memory_total_bytes: int | None
+    """None: the card cannot say."""
     power_limit_watts: float | None
     slowdown_celsius: float | None
     sm_clock_max_mhz: int | None

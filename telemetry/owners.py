@@ -128,6 +128,8 @@ class Owner:
 
 
 NOBODY = Owner()
+DEFUNCT = Owner()
+"""Of a process that has ended and was not buried yet: it runs nothing any more."""
 
 
 class UserNames:
@@ -288,11 +290,11 @@ class Owners:
             self._kept.clear()
 
     def owner(self, pid: int) -> Owner:
-        """Whose a process is, now. NOBODY when it is gone or a zombie."""
+        """Whose a process is, now. NOBODY when it is gone, DEFUNCT for a zombie."""
         stat = read_stat(pid, self._proc)
         if stat is None or stat.state in "ZX":
             self._kept.pop(pid, None)
-            return NOBODY
+            return DEFUNCT if stat else NOBODY
         kept = self._kept.get(pid)
         version = self._registry.version
         if (

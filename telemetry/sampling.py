@@ -88,6 +88,9 @@ class Probe(Protocol):
     def read(self, at: float) -> NodeSample:
         """All Gpus, one after the other."""
 
+    def answered_at(self, uuid: str) -> float:
+        """When a Gpu came back from a call last (monotonic seconds)."""
+
     def read_gpu(self, uuid: str) -> GpuReading:
         """One Gpu; may be called from several threads for different Gpus."""
 
@@ -138,7 +141,7 @@ class Sampler:
         probe = self._wait_for_probe()
         if probe is None:
             return
-        lanes = Lanes(probe.read_gpu)
+        lanes = Lanes(probe.read_gpu, answered_at=probe.answered_at)
         self._answered_at = time.monotonic()
         # On the whole second, like every other node: the frame that goes out a
         # third of a second later then has the newest of each.
@@ -286,11 +289,14 @@ class Sampler:
                 probe: Probe = self._in_time(self._open_probe)
             except ProbeUnavailable as error:
                 self._state, self._why = "unavailable", str(error)
+                trouble = (
+                    TroubleState.NO_GPU if error.no_gpu else TroubleState.NO_DRIVER
+                )
                 pause = OPEN_AGAIN_SECONDS[min(tries, len(OPEN_AGAIN_SECONDS) - 1)]
                 tries += 1
                 again_at = time.monotonic() + pause
                 while not self._over() and time.monotonic() < again_at:
-                    self._tell(TroubleState.NO_DRIVER, self._why, at=time.time())
+                    self._tell(trouble, self._why, at=time.time())
                     self._beat()
                     self._stop.wait(INTERVAL_SECONDS)
             else:

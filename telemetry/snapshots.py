@@ -111,7 +111,7 @@ def _roster_gpu(gpu: Gpu, node: Node, xid: RosterXid | None) -> RosterGpu:
         "index": gpu.index,
         "name": gpu.name,
         "gpu_class": gpu.pool.gpu_class,
-        "memory_total_bytes": gpu.memory_total_bytes,
+        "memory_total_bytes": gpu.memory_total_bytes or None,
         "power_limit_watts": gpu.power_limit_watts,
         "slowdown_celsius": gpu.slowdown_celsius,
         "sm_clock_max_mhz": gpu.sm_clock_max_mhz,

@@ -42,7 +42,8 @@ def tick() -> dict[str, int]:
 
     1. close Alerts whose finder no longer sees their cause
     2. open Alerts for nodes that are silent for long, and close them; the same
-       for XIDs, which are over some time after the last one
+       for XIDs, which are over some time after the last one, and for nodes that
+       cannot show themselves to the web
     3. roll up the hours that are over and have new minutes
     4. fill in the summaries of what has ended
     5. delete what is older than its tier is kept
@@ -64,6 +65,7 @@ def tick() -> dict[str, int]:
         steps = [
             ("alerts_closed", _close),
             ("nodes_silent", _mark),
+            ("channels_judged", _judge_channels),
             ("xids_judged", _judge_xids),
             *steps,
         ]
@@ -85,6 +87,11 @@ def _judge_xids(now: datetime) -> int:
 
 def _mark(now: datetime) -> int:
     opened, _closed = services.mark_silent_nodes(now=now)
+    return opened
+
+
+def _judge_channels(now: datetime) -> int:
+    opened, _closed = services.judge_channels(now=now)
     return opened
 
 

@@ -241,7 +241,10 @@ def _seen(row: LiveGpu, told: Mapping[str, Any]) -> _Seen:
     return _Seen(
         state=GpuState(row.row.state),
         used_bytes=(
-            row.tag["memory_total_bytes"] if mib is None else mib * MIB + reserved
+            # Without a figure all of it counts as used; without a total none is.
+            (row.tag["memory_total_bytes"] or 0)
+            if mib is None
+            else mib * MIB + reserved
         ),
         util_pct=row.row.util_pct,
         processes=len(told.get("processes") or ()),

@@ -45,7 +45,9 @@ ACTS: dict[Act, ActInfo] = {
         {"maintenance": True},
     ),
     Act.BACK: ActInfo(
-        "Bookable again", "Back in service.", {"maintenance": False, "draining": False}
+        "Bookable again",
+        "Back in service, or new and looked at.",
+        {"maintenance": False, "draining": False, "new": False},
     ),
     Act.POOL: ActInfo(
         "Move to a pool",

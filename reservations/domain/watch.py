@@ -97,6 +97,22 @@ class _Look:
         util_pct = self.reading.util_pct
         return util_pct is not None and util_pct >= self.policy.idle_util_pct
 
+    @property
+    def held_by_unattributed(self) -> bool:
+        """Whether processes that are nobody's we know hold as much as a program that
+        computes: of those that tell how much, and of a card that tells it."""
+        held_bytes = 0
+        for process in self.reading.processes or ():
+            if self.owners.of(process) is not None or self.owners.exempt(process):
+                continue
+            if process.memory_bytes is not None:
+                held_bytes += process.memory_bytes
+            elif self.reading.util_pct is None:
+                return True
+            else:
+                held_bytes += self.reading.memory_used_bytes or 0
+        return held_bytes >= self.policy.judge.zombie_memory_mib * MIB_BYTES
+
     def passes(self, stand: Stand, seconds: float) -> bool:
         """Whether a cause has stood for a time and over enough samples."""
         return stand.passes(seconds, self.policy.judge.least_samples)
@@ -188,11 +204,24 @@ def _unbooked(look: _Look) -> Verdict:
         return Verdict(GpuState.SQUATTER, tuple(findings))
     if overrun:
         return Verdict(GpuState.SQUATTER, tuple(findings))
-    if seen.strangers or (seen.unattributed and look.works):
-        return Verdict(GpuState.BUSY, tuple(findings))
-    if reading.processes is None and unseen:
-        return Verdict(GpuState.UNKNOWN, tuple(findings))
-    return Verdict(GpuState.FREE, tuple(findings))
+    return Verdict(_unbooked_word(look, seen, unseen), tuple(findings))
+
+
+def _unbooked_word(look: _Look, seen: Presence, unseen: bool) -> GpuState:
+    """The word for a Gpu that nobody booked and nobody is accused on.
+
+    Free only where the card says so: somebody's processes, work or memory make it
+    busy, whoever's they are; and what cannot be read is not nothing.
+    """
+    reading = look.reading
+    # A list that can be read and is empty goes before a utilization of just now.
+    works = look.works and (reading.processes is None or seen.anybody)
+    if seen.strangers or works or look.held_by_unattributed:
+        return GpuState.BUSY
+    known = reading.memory_used_bytes is not None and reading.util_pct is not None
+    if unseen or (reading.processes is None and not known):
+        return GpuState.UNKNOWN
+    return GpuState.FREE
 
 
 def _overrun(look: _Look, late: tuple[Seen, ...]) -> list[Finding]:

@@ -12,7 +12,7 @@ from reservations.snapshots.foreign import foreign_alerts
 from telemetry.models import Gpu, GpuQuerySet
 
 OUT_FIELDS = (
-    "retired", "lost", "foreign", "mig", "maintenance", "node__maintenance",
+    "retired", "lost", "foreign", "mig", "new", "maintenance", "node__maintenance",
     "draining", "node__draining",
 )  # fmt: skip
 _OUT_WORDS = (
@@ -20,6 +20,7 @@ _OUT_WORDS = (
     "its driver does not answer",
     "another system manages it",
     "it is split into instances",
+    "it is new: no lab admin has looked at it yet",
     "it is under maintenance",
     "its node is under maintenance",
     "it is draining: no new bookings",

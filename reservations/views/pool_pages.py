@@ -61,6 +61,7 @@ def _pools() -> QuerySet[Pool]:
     bookable = standing & Q(
         gpus__present=True, gpus__lost=False, gpus__maintenance=False,
         gpus__draining=False, gpus__mig=False, gpus__foreign=False,
+        gpus__new=False,
         gpus__node__maintenance=False, gpus__node__draining=False,
     )  # fmt: skip
     return (

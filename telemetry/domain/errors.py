@@ -98,9 +98,11 @@ class ProbeUnavailable(TelemetryError):
 
     code = "probe_unavailable"
 
-    def __init__(self, *, backend: str, why: str) -> None:
+    def __init__(self, *, backend: str, why: str, no_gpu: bool = False) -> None:
         self.backend = backend
         self.why = why
+        self.no_gpu = no_gpu
+        """Whether the driver answers, and there is no Gpu."""
         super().__init__(f"{backend}: {why}")
 
 

@@ -38,6 +38,10 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 """A slug of at most 63 characters: it becomes part of stream and file names."""
 
 
+UNNAMED = "unnamed"
+"""Name of a card that does not tell its own."""
+
+
 class LinkKind(StrEnum):
     """How two Gpus reach each other, best first (names of `nvidia-smi topo -m`)."""
 
@@ -93,6 +97,7 @@ class GpuInfo:
     gpu_class: str
     """Pool key: the name without vendor words, see `gpu_class_of`."""
     memory_total_bytes: int
+    """0: the card cannot say."""
     power_limit_watts: float | None = None
     slowdown_celsius: float | None = None
     """Temperature at which this model slows itself down."""
@@ -113,6 +118,8 @@ class GpuInfo:
     """CUDA compute capability such as "8.0"; "" where unknown."""
     mig_parent: str = ""
     """UUID of the card that this MIG instance is part of; "" for a whole card."""
+    mig_instance: int | None = None
+    """Number of the GPU instance that this is, within its card."""
     mig: bool = False
     """Whether the card is split; then it cannot be booked as a whole."""
     lost: bool = False
@@ -154,6 +161,7 @@ class GpuInfo:
             serial=fields.text_or_none("serial", most=40) or "",
             compute_capability=fields.text_or_none("compute_capability", most=8) or "",
             mig_parent=fields.text_or_none("mig_parent", most=UUID_LENGTH) or "",
+            mig_instance=fields.whole_or_none("mig_instance", most=1023),
             mig=fields.flag("mig"),
             lost=fields.flag("lost"),
         )
@@ -168,6 +176,8 @@ class NodeInfo:
     backend: Backend
     gpus: tuple[GpuInfo, ...]
     links: tuple[Link, ...] = ()
+    links_known: bool = True
+    """False while the driver is still asked how the Gpus are joined."""
     driver_version: str = ""
     cuda_version: str = ""
     boot_id: str = ""
@@ -202,6 +212,8 @@ class NodeInfo:
         }
         slow = [x for x in self.links if x.kind is not LinkKind.NVLINK]
         links = [[x.a, x.b, x.kind] for x in slow]
+        if not self.links_known:
+            return dump_object({**values, "links_unknown": True})
         message = dump_object({**values, "links": links})
         if len(message) <= MESSAGE_MOST_BYTES:
             return message
@@ -229,6 +241,7 @@ class NodeInfo:
             backend=fields.one_of("backend", Backend),
             gpus=gpus,
             links=read_links(fields, uuids),
+            links_known=not fields.flag("links_unknown"),
             driver_version=fields.text_or_none("driver_version", most=40) or "",
             cuda_version=fields.text_or_none("cuda_version", most=20) or "",
             boot_id=fields.text_or_none("boot_id", most=40) or "",

@@ -2,7 +2,8 @@
 
 Drivers answer 4294967295 % utilization, 255 °C or more memory used than there
 is, with a success code (seen in field reports of gpustat and dcgm-exporter).
-Such a value becomes None, "the card cannot say".
+A card that runs has no 0 °C, 0 W, 0 MHz or 0 bytes of memory either. Such a value
+becomes None, "the card cannot say".
 """
 
 from __future__ import annotations
@@ -32,13 +33,19 @@ def whole(value: int | None, most: float, *, least: int = 0) -> int | None:
     return value if value is not None and least <= value <= most else None
 
 
-def scaled(value: int | None, most: float, *, per_unit: int) -> float | None:
+def scaled(
+    value: int | None, most: float, *, per_unit: int, least: int = 0
+) -> float | None:
     """A value that the driver counts in smaller units (mW, mJ), to one decimal.
+
+    `least` is in the driver's units: 1 where 0 cannot be true.
 
     >>> scaled(250_449, 10_000, per_unit=1000), scaled(2**32 - 1, 10_000, per_unit=1000)
     (250.4, None)
+    >>> scaled(0, 10_000, per_unit=1000), scaled(0, 10_000, per_unit=1000, least=1)
+    (0.0, None)
     """
-    if value is None or not 0 <= value <= most * per_unit:
+    if value is None or not least <= value <= most * per_unit:
         return None
     return round(value / per_unit, 1)
 

@@ -44,6 +44,10 @@ MISSING = "missing after reboot"
 CLAIMED_ELSEWHERE = "claimed elsewhere"
 WEDGED = "wedged driver"
 MISUSE = "misuse of the broker"
+NEW_GPU = "new GPU"
+DRIVER = "driver fault"
+CHANNEL = "no way to the web"
+CLOCK = "clock is off"
 XID_CRITICAL = "critical XID"
 XID_WARNING = "XID"
 ECC = "uncorrectable ECC"
@@ -71,6 +75,10 @@ SEVERITIES: Mapping[str, Severity] = {
     BROKEN_WITH_BOOKINGS: Severity.CRITICAL,
     WEDGED: Severity.CRITICAL,
     MISUSE: Severity.CRITICAL,
+    NEW_GPU: Severity.WARNING,
+    DRIVER: Severity.CRITICAL,
+    CHANNEL: Severity.CRITICAL,
+    CLOCK: Severity.WARNING,
     XID_CRITICAL: Severity.CRITICAL,
     ECC: Severity.CRITICAL,
     REMAP_FAILURE: Severity.CRITICAL,
@@ -79,12 +87,14 @@ SEVERITIES: Mapping[str, Severity] = {
 
 HARDWARE = frozenset({ECC, REMAP_FAILURE, REMAP_PENDING, THERMAL, BRAKE})
 """Rules of the card itself, which take longer to be over."""
-BREAKS = frozenset({LOST, SILENT, MISSING, WEDGED, XID_CRITICAL, ECC, REMAP_FAILURE})
+BREAKS = frozenset(
+    {LOST, SILENT, MISSING, WEDGED, DRIVER, XID_CRITICAL, ECC, REMAP_FAILURE}
+)
 """Findings with which nobody should count on a Gpu."""
 STANDING = frozenset(
     {
         *(MISSING, CLAIMED_ELSEWHERE, SILENT, XID_CRITICAL, XID_WARNING),
-        BROKEN_WITH_BOOKINGS,
+        *(BROKEN_WITH_BOOKINGS, NEW_GPU, CHANNEL),
     }
 )
 """Rules that are told once and closed by their opposite, not by silence."""
@@ -112,6 +122,8 @@ class Finding:
     detail: Mapping[str, Any] = field(default_factory=dict)
     trail: Trail | None = field(default=None, compare=False)
     """The readings that made it."""
+    of_node: bool = field(default=False, compare=False)
+    """Whether the whole node's Alert tells it: then it is no Alert of its own."""
 
 
 class Act(Enum):

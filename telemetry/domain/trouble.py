@@ -25,7 +25,9 @@ class TroubleState(StrEnum):
     WEDGED = "wedged"
     """The child survives SIGKILL (state D): only a reboot ends it."""
     NO_DRIVER = "no_driver"
-    """Nothing to read: no driver, no Gpu, or a driver that does not start."""
+    """Nothing to read: no driver, or one that does not start."""
+    NO_GPU = "no_gpu"
+    """There is a driver that answers, and no Gpu."""
     RELOADING = "reloading"
     """The driver was reloaded and is being started anew."""
 

@@ -1,16 +1,34 @@
 """What is wrong with each Gpu and Node this second, and what that asks to store."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from telemetry.domain.frame import FrameRow
 from telemetry.domain.hardware_rules import HardwareWatcher
-from telemetry.domain.rules import BLIND, MISUSE, WEDGED, Finding, RuleClock, Step
+from telemetry.domain.rules import (
+    BLIND,
+    CLOCK,
+    DRIVER,
+    LOST,
+    MISUSE,
+    WEDGED,
+    Finding,
+    RuleClock,
+    Step,
+)
 from telemetry.domain.trouble import TroubleState
 from telemetry.ingest.readings import NodeInbox
 from telemetry.ingest.writer import Writer
 from telemetry.snapshots import ClusterGpu, ClusterSnapshot
 
+DRIVER_TROUBLES = frozenset(
+    {TroubleState.HUNG, TroubleState.NO_DRIVER, TroubleState.RELOADING}
+)
+TOLD_SECONDS = 120.0
+"""A node tells its trouble again each half minute; an older word says nothing."""
+MOST_SKEW_SECONDS = 10.0
+"""By so much a node's clock may differ from the server's."""
 Rows = Iterable[tuple[ClusterGpu, FrameRow]]
 
 
@@ -24,6 +42,8 @@ class Findings:
         self._writer = writer
         self._judged = judged
         self._hardware = HardwareWatcher(lambda: writer.policy)
+        self._driver_since: dict[str, float] = {}
+        """Since when the driver of a node answers for none of its Gpus, by node."""
         self._gpus: RuleClock[int] = RuleClock(lambda: writer.policy)
         self._nodes: RuleClock[str] = RuleClock(lambda: writer.policy)
 
@@ -57,18 +77,60 @@ class Findings:
             judged: Gpus whose state is the judge's: those under maintenance, and
                 missing ones, have no findings of their own.
         """
+        rows = list(rows)
+        faults = self._driver_faults(rows, inboxes, steady=steady)
         for gpu, row in rows:
             if row.state in BLIND:
                 self._hardware.blind(gpu.pk)
                 continue
             standing: list[Finding] = []
             if gpu.pk in judged:
-                standing.extend(self._of_card(gpu, inboxes, now=now, steady=steady))
+                of_card = self._of_card(gpu, inboxes, now=now, steady=steady)
+                standing.extend(
+                    replace(x, of_node=x.rule == LOST and gpu.node in faults)
+                    for x in of_card
+                )
                 standing.extend(self._judged(gpu.pk))
             self._leave(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
         for name, inbox in inboxes.items():
-            found = _of_node(inbox, misuses.get(name))
+            found = list(_of_node(inbox, misuses.get(name)))
+            fault = faults.get(name)
+            if fault is not None and self._long_enough(name, steady):
+                found.append(Finding(DRIVER, detail={"reason": fault}))
             self._leave(name, self._nodes.see(name, found, at=steady))
+
+    def _driver_faults(
+        self, rows: Rows, inboxes: Mapping[str, NodeInbox], *, steady: float
+    ) -> dict[str, str]:
+        """Why nothing of a node can be read, by node: its own word, or that none of
+        its Gpus answers. One cause, however many Gpus it has."""
+        silent: dict[str, list[bool]] = {}
+        for gpu, _row in rows:
+            inbox = inboxes.get(gpu.node)
+            heard = inbox.latest.get(gpu.uuid) if inbox else None
+            if heard is not None and gpu.present and not gpu.maintenance:
+                silent.setdefault(gpu.node, []).append(not heard.reading.answers)
+        faults: dict[str, str] = {}
+        for name, inbox in inboxes.items():
+            trouble, answers = inbox.trouble, silent.get(name, [])
+            said = trouble is not None and trouble.state in DRIVER_TROUBLES
+            if (
+                said
+                and trouble is not None
+                and steady - inbox.trouble_at < TOLD_SECONDS
+            ):
+                faults[name] = trouble.reason
+            elif len(answers) > 1 and all(answers):
+                faults[name] = f"none of {len(answers)} GPUs answers"
+        for name in self._driver_since.keys() - faults.keys():
+            del self._driver_since[name]
+        for name in faults:
+            self._driver_since.setdefault(name, steady)
+        return faults
+
+    def _long_enough(self, name: str, steady: float) -> bool:
+        stood_seconds = steady - self._driver_since[name]
+        return stood_seconds >= self._writer.policy.lost_after_seconds
 
     def _of_card(
         self,
@@ -98,5 +160,7 @@ def _of_node(inbox: NodeInbox, misuse: str | None) -> Iterator[Finding]:
     if trouble is not None and trouble.state is TroubleState.WEDGED:
         detail = {"reason": trouble.reason, "said_at": trouble.at}
         yield Finding(WEDGED, detail=detail)
+    if abs(inbox.skew_seconds) > MOST_SKEW_SECONDS:
+        yield Finding(CLOCK, detail={"skew_seconds": round(inbox.skew_seconds)})
     if misuse is not None:
         yield Finding(MISUSE, detail={"broker": misuse})

@@ -336,15 +336,19 @@ class Intake:
             return
         inbox.newest_ms = at_ms
         inbox.sample = sample
-        age_seconds = max(0, self._server_ms() - at_ms) / 1000
-        inbox.arrived = arrived = self._steady() - age_seconds
+        inbox.arrived = arrived = self._steady_at(at_ms)
+        inbox.skew_seconds = sample.at - at_ms / 1000
         for gpu in sample.gpus:
             inbox.latest[gpu.uuid] = Heard(gpu, arrived)
 
-    @staticmethod
-    def _keep_trouble(inbox: NodeInbox, trouble: NodeTrouble, at_ms: int) -> None:
+    def _keep_trouble(self, inbox: NodeInbox, trouble: NodeTrouble, at_ms: int) -> None:
         if at_ms >= inbox.trouble_ms:
             inbox.trouble, inbox.trouble_ms = trouble, at_ms
+            inbox.trouble_at = self._steady_at(at_ms)
+
+    def _steady_at(self, at_ms: int) -> float:
+        """The steady clock's seconds at an instant of the server's clock."""
+        return self._steady() - max(0, self._server_ms() - at_ms) / 1000
 
     def _server_ms(self) -> int:
         """Milliseconds of the server's clock."""

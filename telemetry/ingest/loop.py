@@ -249,9 +249,10 @@ class Ingest:
     def _publish(
         self, rows: list[tuple[ClusterGpu, FrameRow]], now: datetime, steady: float
     ) -> None:
-        """Send roster, frame and details in one round trip."""
+        """Send roster, frame and details at once: a reader that comes between a new
+        roster and its frame would find that they do not fit, and no Gpu at all."""
         cluster = self.intake.cluster
-        with self._redis.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline(transaction=True) as pipe:
             again = steady - self._roster_at > ROSTER_AGAIN_SECONDS
             if cluster.roster and (cluster.roster_id != self._roster_id or again):
                 publish_roster(pipe, cluster.roster)

@@ -67,6 +67,10 @@ class NodeInbox:
     """Newest word of the node about its driver."""
     trouble_ms: int = 0
     """Entry it came with: what is read again is not news."""
+    trouble_at: float = float("-inf")
+    """Steady clock's seconds at which it came to the server."""
+    skew_seconds: float = 0.0
+    """The node's clock minus the server's, of the newest sample."""
     told: NodeTrouble | None = None
     """The trouble that was published."""
     info: NodeInfo | None = None
@@ -151,7 +155,7 @@ def _state(
     if not gpu.present:
         return GpuState.LOST
     state = judge(gpu.pk, reading, age_seconds, now)
-    if gpu.mig and state not in {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}:
+    if gpu.mig and reading is not None and state not in {GpuState.STALE, GpuState.LOST}:
         return GpuState.MIG
     return state
 

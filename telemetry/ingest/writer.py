@@ -207,7 +207,12 @@ class Writer:
             )
             if node_id is None:
                 return
-        if step.act is Act.CLOSE:
+        covered = finding.of_node or (
+            finding.rule == LOST
+            and gpu_id is not None
+            and services.says_off_the_bus(gpu_id)
+        )
+        if step.act is Act.CLOSE or covered:
             services.close_alert(
                 rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now
             )

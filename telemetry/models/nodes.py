@@ -177,6 +177,7 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
             maintenance=False,
             draining=False,
             mig=False,
+            new=False,
             foreign=False,
             retired=False,
             node__maintenance=False,
@@ -196,7 +197,7 @@ class Gpu(models.Model):
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="gpus")
     index = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=80)
-    memory_total_bytes = models.BigIntegerField()
+    memory_total_bytes = models.BigIntegerField(help_text="0: the card cannot say.")
     power_limit_watts = models.FloatField(null=True, blank=True)
     slowdown_celsius = models.FloatField(null=True, blank=True)
     sm_clock_max_mhz = models.PositiveIntegerField(null=True, blank=True)
@@ -205,6 +206,19 @@ class Gpu(models.Model):
     serial = models.CharField(max_length=40, blank=True)
     mig = models.BooleanField(
         default=False, help_text="Split into instances; not booked as a whole."
+    )
+    mig_parent = models.CharField(
+        max_length=80,
+        blank=True,
+        default="",
+        help_text="UUID of the card that this instance is part of.",
+    )
+    mig_instance = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Number of this GPU instance on its card."
+    )
+    new = models.BooleanField(
+        default=False,
+        help_text="Its node told of it, and nobody has looked at it yet: not booked.",
     )
     present = models.BooleanField(
         default=True, help_text="In the node's last roster; off: missing."

@@ -127,6 +127,12 @@ class TelemetryPolicy(models.Model):
     stop_after_seconds = _seconds(
         "stop_after_seconds", "From an intruder's alert to the stop of the process."
     )
+    new_gpus_wait = models.BooleanField(
+        "new GPUs wait",
+        default=True,
+        help_text="A GPU that a node tells of later than a day after it was enrolled "
+        "is not booked until an operator has looked at it. Off: it is booked at once.",
+    )
     keep_raw_seconds = models.PositiveIntegerField(
         default=KEPT.raw_seconds,
         validators=[

@@ -10,6 +10,7 @@ Everything here answers with plain values; None is "the card cannot say".
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,12 +56,15 @@ class Asked:
     `ask` and what is built on it raise nothing but GpuLost and DriverGone.
     """
 
-    __slots__ = ("answered", "failed", "handle", "mute")
+    __slots__ = ("answered", "answered_at", "failed", "handle", "mute")
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.answered = False
         """Whether any call succeeded since this was last cleared."""
+        self.answered_at = float("-inf")
+        """When the driver came back from a call last, with whatever answer
+        (monotonic seconds): a slow bus is not a driver that hangs."""
         self.failed = False
         self.mute: set[Call] = set()
         """Calls that the card does not support, not asked until this is cleared."""
@@ -87,6 +91,8 @@ class Asked:
             raise GpuLost from None
         except nvml.NVMLError_Uninitialized:
             raise DriverGone from None
+        finally:
+            self.answered_at = time.monotonic()
         self.answered = True
         return value
 

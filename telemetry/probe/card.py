@@ -90,7 +90,7 @@ class Card(Asked):
         except nvml.NVMLError as error:
             self.note(error)
             raw = None
-        total = plausible.whole(raw and raw.total, hardware.MOST_MEMORY_BYTES)
+        total = plausible.whole(raw and raw.total, hardware.MOST_MEMORY_BYTES, least=1)
         if raw is None or total is None:
             self.known_memory = Memory()
         else:
@@ -101,7 +101,7 @@ class Card(Asked):
     def celsius(self) -> int | None:
         """Temperature of the chip."""
         value = self.ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
-        return plausible.whole(value, hardware.MOST_CELSIUS)
+        return plausible.whole(value, hardware.MOST_CELSIUS, least=1)
 
     def fan_pct(self) -> int | None:
         """Speed of its fan; fans above their nominal speed are at 100 %."""
@@ -113,7 +113,7 @@ class Card(Asked):
     def watts(self) -> float | None:
         """Power drawn."""
         milliwatts = self.ask(nvml.nvmlDeviceGetPowerUsage)
-        return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000)
+        return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000, least=1)
 
     def energy_and_memory_heat(self) -> tuple[float | None, int | None]:
         """Joules since the driver was loaded, temperature of the memory: one call."""
@@ -129,12 +129,12 @@ class Card(Asked):
     def sm_mhz(self) -> int | None:
         """Clock of the processors."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
-        return plausible.whole(clock, hardware.MOST_MHZ)
+        return plausible.whole(clock, hardware.MOST_MHZ, least=1)
 
     def memory_mhz(self) -> int | None:
         """Clock of the memory."""
         clock = self.ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM)
-        return plausible.whole(clock, hardware.MOST_MHZ)
+        return plausible.whole(clock, hardware.MOST_MHZ, least=1)
 
     def pstate(self) -> int | None:
         """Performance state, 0 to 15; NVML says 32 for "unknown"."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -16,6 +18,7 @@ from telemetry.probe.asking import DriverGone, GpuLost, quiet, text
 from telemetry.probe.card import Card
 from telemetry.probe.slow import describe
 
+DESCRIBED_AT_ONCE = 8
 _WHY_NOT = {
     nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver (libnvidia-ml.so.1) here",
     nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
@@ -54,25 +57,70 @@ def find_cards() -> tuple[list[Card], list[int]]:
     A lost Gpu gives no handle, and without a handle no UUID: only its index is
     known. Raises ProbeUnavailable when the driver does not answer at all.
     """
-    cards: list[Card] = []
-    unnamed: list[int] = []
     try:
         count = min(nvml.nvmlDeviceGetCount(), hardware.MOST_GPUS)
     except nvml.NVMLError as error:
         raise ProbeUnavailable(backend="nvml", why=_why_not(error)) from error
-    for index in range(count):
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found = [Card(describe(index, handle), handle)]
-            parent = found[0].info.uuid
-            for part in instances(found[0]):
-                info = replace(describe(index, part), mig=False, mig_parent=parent)
-                found.append(Card(info, part))
-        except (nvml.NVMLError, GpuLost, DriverGone):
-            unnamed.append(index)
-        else:
-            cards += found
+    found = _side_by_side(_cards_at, range(count))
+    cards = [card for cards in found for card in cards or ()]
+    unnamed = [index for index, cards in enumerate(found) if cards is None]
     return cards[: hardware.MOST_GPUS], unnamed
+
+
+def _cards_at(index: int) -> list[Card] | None:
+    """The card of an index and its MIG instances; None: it is lost."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        found = [Card(describe(index, handle), handle)]
+        parent = found[0].info.uuid
+        for part in instances(found[0]):
+            info = replace(
+                describe(index, part),
+                mig=False,
+                mig_parent=parent,
+                mig_instance=quiet(nvml.nvmlDeviceGetGpuInstanceId, part),
+            )
+            found.append(Card(info, part))
+    except (nvml.NVMLError, GpuLost, DriverGone):
+        return None
+    return found
+
+
+def _side_by_side(
+    call: Callable[[int], list[Card] | None], indices: Sequence[int]
+) -> list[list[Card] | None]:
+    """Ask about several cards at once: on a slow bus each takes seconds.
+
+    The threads are daemons and not a pool's, whose end would wait for a card that
+    hangs.
+    """
+    found: dict[int, list[Card] | None] = {}
+    waiting = deque(indices)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while waiting:
+                try:
+                    index = waiting.popleft()
+                except IndexError:
+                    return
+                found[index] = call(index)
+        except BaseException as error:  # raised again by the caller below
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, name="describe", daemon=True)
+        for _ in range(min(DESCRIBED_AT_ONCE, len(indices)) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [found[index] for index in indices]
 
 
 def count() -> int | None:
@@ -102,16 +150,20 @@ def instance_uuids(card: Card) -> set[str]:
     return {uuid for x in instances(card) if (uuid := text(nvml.nvmlDeviceGetUUID, x))}
 
 
-def links(cards: Iterable[Card]) -> Iterator[Link]:
-    """How each pair of whole Gpus is joined, as far as the driver says."""
+def links(cards: Iterable[Card]) -> Iterator[Link | None]:
+    """How each pair of whole Gpus is joined; None after each call that says nothing
+    of it, so that a reader sees the driver answer."""
     whole = [x for x in cards if x.handle is not None and not x.info.mig_parent]
-    wired = {x.info.uuid for x in whole if _has_nvlink(x)}
+    wired = set()
+    for card in whole:
+        if _has_nvlink(card):
+            wired.add(card.info.uuid)
+        yield None
     for a, b in combinations(whole, 2):
         pair = a.info.uuid, b.info.uuid
         kind = LinkKind.NVLINK if wired.issuperset(pair) and _joined(a, b) else None
         kind = kind or _distance(a, b)
-        if kind is not None:
-            yield Link(*pair, kind)
+        yield None if kind is None else Link(*pair, kind)
 
 
 def _has_nvlink(card: Card) -> bool:

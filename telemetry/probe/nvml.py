@@ -33,14 +33,17 @@ from telemetry.domain.sample import (
     largest,
 )
 from telemetry.extras import installed
-from telemetry.owners import Owners, boot_id
+from telemetry.owners import DEFUNCT, Owners, boot_id
 from telemetry.probe import node as machine
 from telemetry.probe import slow
 from telemetry.probe.asking import DriverGone, GpuLost
 from telemetry.probe.card import Card
+from telemetry.probe.interconnect import TopologyQuery
 from telemetry.probe.rates import link_rates
 from telemetry.probe.xids import XidWatch
 
+LINKS_WITHIN_SECONDS = 2.0
+"""How long a start waits for what joins the Gpus; on a slow bus it follows later."""
 SLOW_EVERY_SECONDS = 10.0
 """ECC, row remaps and limits hardly change; each costs a call."""
 BOUND_DIR = Path("/sys/bus/pci/drivers/nvidia")
@@ -77,6 +80,7 @@ class NvmlProbe:
         self._counted_at = float("-inf")
         self._info = NodeInfo(node=node, backend=self.backend, gpus=())
         self._xids = XidWatch(())
+        self._topology = TopologyQuery(())
         self._watched: frozenset[str] = frozenset()
         self._running = False
         self._watch = ReloadWatch()
@@ -85,6 +89,8 @@ class NvmlProbe:
     @property
     def info(self) -> NodeInfo:
         """The roster; another object whenever it changed."""
+        if not self._info.links_known and (links := self._topology.wait(0)) is not None:
+            self._info = replace(self._info, links=links, links_known=True)
         return self._info
 
     @property
@@ -110,7 +116,7 @@ class NvmlProbe:
     @property
     def stuck(self) -> bool:
         """Whether a thread of this probe is inside the driver and stays there."""
-        return self._xids.stuck
+        return self._xids.stuck or self._topology.stuck
 
     def open(self) -> NodeInfo:
         """Start NVML and list the Gpus. Raises ProbeUnavailable, one clear line."""
@@ -125,19 +131,31 @@ class NvmlProbe:
             self.close()
             lost = f"all {len(self._unnamed)} GPUs are lost" if self._unnamed else ""
             why = lost or "there is a driver but no GPU"
-            raise ProbeUnavailable(backend="nvml", why=why)
+            raise ProbeUnavailable(backend="nvml", why=why, no_gpu=not lost)
         found = {card.info.uuid: card for card in cards}
+        taken = {card.info.index for card in cards}
         for uuid, gone in self._cards.items():
-            found.setdefault(uuid, Card(replace(gone.info, lost=True), handle=None))
+            if uuid in found:
+                continue
+            # The driver has given its number to another one: no two have the same.
+            index = gone.info.index
+            if index in taken:
+                index = max(taken) + 1
+            taken.add(index)
+            info = replace(gone.info, lost=True, index=index)
+            found[uuid] = Card(info, handle=None)
         self._cards = found
         self._listed = self._list()
         self._xids = XidWatch(found.values())
         self._watch.note_success()
+        self._topology = TopologyQuery(found.values())
+        known = self._topology.wait(LINKS_WITHIN_SECONDS)
         self._info = NodeInfo(
             node=self._node,
             backend=self.backend,
             gpus=tuple(card.info for card in found.values()),
-            links=tuple(machine.links(found.values())),
+            links=known or (),
+            links_known=known is not None,
             driver_version=machine.driver_version(),
             cuda_version=machine.cuda_version(),
             boot_id=boot_id(),
@@ -150,6 +168,7 @@ class NvmlProbe:
         """Let go of the driver; safe to call twice."""
         if self._running:
             self._running = False
+            self._topology.close()
             self._xids.close()
             machine.stop()
 
@@ -198,6 +217,11 @@ class NvmlProbe:
             took_seconds=time.perf_counter() - started,
         )
 
+    def answered_at(self, uuid: str) -> float:
+        """When a Gpu came back from a call last (monotonic seconds)."""
+        card = self._cards.get(uuid)
+        return card.answered_at if card else float("-inf")
+
     def read_gpu(self, uuid: str) -> GpuReading:
         """One Gpu, now. Never raises: what cannot be read is None."""
         card = self._cards[uuid]
@@ -229,7 +253,7 @@ class NvmlProbe:
             if machine.is_back(uuid=card.info.uuid):
                 self._watch.note_proof(urgent=False)
             return
-        if self._other_gpus(now) or self._split_otherwise(card):
+        if self._other_gpus(now) or self._split_otherwise(card) or _says_more(card):
             self._watch.note_proof(urgent=False)
         card.slow = slow.readings(card)
 
@@ -318,6 +342,8 @@ class NvmlProbe:
             if not 0 < pid <= MOST_PID:
                 continue
             owner = self._owners.owner(pid)
+            if owner is DEFUNCT:
+                continue
             too_much = (memory_bytes or 0) > (total_bytes or MOST_MEMORY_BYTES)
             readings.append(
                 ProcessReading(
@@ -332,3 +358,8 @@ class NvmlProbe:
                 )
             )
         return largest(readings)
+
+
+def _says_more(card: Card) -> bool:
+    """Whether a card tells by now how much memory it has."""
+    return not card.info.memory_total_bytes and bool(card.known_memory.total)

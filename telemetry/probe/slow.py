@@ -22,7 +22,7 @@ def describe(index: int, handle: Any) -> GpuInfo:
     uuid = text(nvml.nvmlDeviceGetUUID, handle)
     if not uuid:
         raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
-    name = text(nvml.nvmlDeviceGetName, handle) or "unnamed"
+    name = text(nvml.nvmlDeviceGetName, handle) or hardware.UNNAMED
     total_bytes = card.memory().total or 0
     major_minor = card.ask(nvml.nvmlDeviceGetCudaComputeCapability)
     pci = card.ask(nvml.nvmlDeviceGetPciInfo)
@@ -73,7 +73,7 @@ def readings(card: Card) -> dict[str, Any]:
 def limit_watts(card: Card) -> float | None:
     """Power limit in force."""
     milliwatts = card.ask(nvml.nvmlDeviceGetEnforcedPowerLimit)
-    return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000)
+    return plausible.scaled(milliwatts, hardware.MOST_WATTS, per_unit=1000, least=1)
 
 
 def split(card: Card) -> bool | None:
@@ -99,7 +99,7 @@ def _threshold(card: Card, kind: int) -> int | None:
 
 def _most_mhz(card: Card, clock: int) -> int | None:
     value = card.ask(nvml.nvmlDeviceGetMaxClockInfo, clock)
-    return plausible.whole(value, hardware.MOST_MHZ)
+    return plausible.whole(value, hardware.MOST_MHZ, least=1)
 
 
 def _ecc_errors(card: Card) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from telemetry.services.alerts import (
     acknowledge_alert,
     close_alert,
     close_unseen_alerts,
+    judge_channels,
     mark_silent_nodes,
     open_alert,
     snooze_alert,
@@ -49,7 +50,12 @@ from telemetry.services.summaries import (
     stored_usage,
     usage_of,
 )
-from telemetry.services.xids import clear_xids, count_xids, judge_xids
+from telemetry.services.xids import (
+    clear_xids,
+    count_xids,
+    judge_xids,
+    says_off_the_bus,
+)
 
 __all__ = [
     "NO_ANSWER",
@@ -65,6 +71,7 @@ __all__ = [
     "fill_summaries",
     "finish_response",
     "give_up_responses",
+    "judge_channels",
     "judge_xids",
     "make_pool",
     "mark_channel",
@@ -83,6 +90,7 @@ __all__ = [
     "retire_node",
     "roll_account_hours",
     "roll_hours",
+    "says_off_the_bus",
     "set_gpus",
     "set_lost",
     "set_node_draining",

@@ -12,10 +12,19 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from telemetry import live
-from telemetry.domain.rules import SILENT, STANDING, severity_of
+from telemetry.domain.rules import (
+    CHANNEL,
+    DRIVER,
+    SILENT,
+    STANDING,
+    WEDGED,
+    severity_of,
+)
 from telemetry.models import Alert, AlertQuerySet, Node, TelemetryPolicy
 
 ACTS = ("acknowledge", "snooze", "wake")
+CHANNEL_SILENT = timedelta(minutes=3)
+"""A node shows itself to the web each minute."""
 LONGEST_SNOOZE = timedelta(days=90)
 
 
@@ -116,8 +125,10 @@ def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
     """
     silent_seconds = TelemetryPolicy.current().silent_after_seconds
     limit = now - timedelta(seconds=silent_seconds)
+    # A driver that does not answer is why no sample comes: that one is told.
+    told = Alert.objects.open().filter(rule__in=(DRIVER, WEDGED), node=OuterRef("pk"))
     silent = Node.objects.filter(
-        last_seen_at__lt=limit, gpus__present=True, gpus__retired=False
+        ~Exists(told), last_seen_at__lt=limit, gpus__present=True, gpus__retired=False
     ).distinct()
     opened = 0
     for node in silent:
@@ -131,6 +142,28 @@ def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
     still_silent = silent.filter(pk=OuterRef("node_id")).order_by()
     heard = Alert.objects.open().filter(rule=SILENT).exclude(Exists(still_silent))
     return opened, _close(heard, now)
+
+
+def judge_channels(*, now: datetime) -> tuple[int, int]:
+    """Open an Alert for each Node that is heard and cannot show itself to the web, so
+    that no job starts on it. Closes them when it can. Returns (opened, closed)."""
+    limit = now - CHANNEL_SILENT
+    heard = Node.objects.filter(last_seen_at__gt=limit)
+    bad = heard.exclude(channel_state__in=("", "ok")) | heard.filter(
+        channel_at__lt=limit
+    )
+    opened = sum(
+        open_alert(
+            rule=CHANNEL,
+            node_id=node.pk,
+            now=now,
+            detail={"channel": node.channel_state, "reason": node.channel_detail},
+        )
+        for node in bad
+    )
+    still_bad = bad.filter(pk=OuterRef("node_id")).order_by()
+    well = Alert.objects.open().filter(rule=CHANNEL).exclude(Exists(still_bad))
+    return opened, _close(well, now)
 
 
 def _at(gpu_id: int | None, node_id: int | None) -> Q:

@@ -4,14 +4,20 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from telemetry import live
 from telemetry.domain.hardware_rules import xid_rule
 from telemetry.domain.reading import XidEvent
-from telemetry.domain.rules import XID_CRITICAL, XID_WARNING
+from telemetry.domain.rules import LOST, XID_CRITICAL, XID_WARNING
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from telemetry.services.alerts import close_alert, open_alert
 
+OFF_THE_BUS = 79
+"""XID 79, "GPU has fallen off the bus" (NVIDIA, XID Errors): the driver answers for
+such a Gpu no more."""
+SAME_FALL = timedelta(minutes=2)
+"""A Gpu is found lost at most so long after its XID came."""
 MOST_CODES = 128
 """Codes counted of one Gpu: NVIDIA lists some 170 in all, and a card that fails shows
 a few. A node that makes codes up fills neither the database nor the Gpu's page."""
@@ -83,8 +89,11 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
         chosen = list(gpu_ids)
         counts, alerts = counts.filter(gpu__in=chosen), alerts.filter(gpu__in=chosen)
     standing: dict[tuple[int, str], list[XidCount]] = {}
+    gone = _lost_times(since)
     for row in counts.order_by("code"):
         rule = xid_rule(row.code, policy)
+        if row.code == OFF_THE_BUS and _told_as_lost(row, gone):
+            continue
         if rule is not None and row.stands:
             standing.setdefault((row.gpu_id, rule), []).append(row)
     for gpu_id, rule in set(alerts.values_list("gpu_id", "rule")) - standing.keys():
@@ -92,6 +101,37 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
     return sum(
         open_alert(rule=rule, gpu_id=gpu_id, now=now, detail={"xids": _told(rows)})
         for (gpu_id, rule), rows in standing.items()
+    )
+
+
+def _lost_times(since: datetime) -> dict[int, list[tuple[datetime, datetime | None]]]:
+    """When the driver did not answer for Gpus, by Gpu: from, and until or still."""
+    found: dict[int, list[tuple[datetime, datetime | None]]] = {}
+    rows = Alert.objects.filter(Q(closed_at=None) | Q(closed_at__gt=since), rule=LOST)
+    for gpu_id, opened, closed in rows.values_list("gpu_id", "opened_at", "closed_at"):
+        if gpu_id is not None:
+            found.setdefault(gpu_id, []).append((opened, closed))
+    return found
+
+
+def _told_as_lost(
+    row: XidCount, gone: Mapping[int, list[tuple[datetime, datetime | None]]]
+) -> bool:
+    """Whether an Alert says already that this Gpu fell off the bus: one cause, one
+    Alert. The other way round the writer leaves the lost one out."""
+    return any(
+        opened - SAME_FALL <= row.last_at <= (closed or row.last_at)
+        for opened, closed in gone.get(row.gpu_id, ())
+    )
+
+
+def says_off_the_bus(gpu_id: int) -> bool:
+    """Whether an open Alert says by its XID that this Gpu fell off the bus."""
+    rows = Alert.objects.open().filter(gpu_id=gpu_id, rule=XID_CRITICAL)
+    return any(
+        xid.get("code") == OFF_THE_BUS
+        for detail in rows.values_list("detail", flat=True)
+        for xid in detail.get("xids", ())
     )
 
 

@@ -190,3 +190,30 @@ def test_a_thousand_gpus_cost_the_same_queries(
     with django_assert_max_num_queries(7):
         answer = client.get("/metrics", **token)
     assert len(samples(answer)["DCGM_FI_DEV_GPU_UTIL"]) == 40
+
+
+def test_a_split_cards_memory_is_counted_once(client, alice, redis_client):
+    """The card and its instances share the memory: a sum over the node has it once."""
+    node = make_node("split")
+    card, part = make_gpus(2, node)
+    card.mig = True
+    card.save()
+    part.mig_parent, part.mig_instance = card.uuid, 7
+    part.name = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+    part.save()
+    cluster = load_cluster()
+    rows = tuple(
+        FrameRow(state=GpuState.MIG, memory_used_mib=500) for _ in cluster.gpus
+    )
+    live.publish_roster(redis_client, cluster.roster)
+    live.publish_frame(
+        redis_client, encode(Frame(cluster.roster_id, time.time(), rows))
+    )
+    text = client.get("/metrics", **bearer(alice, "metrics")).content.decode()
+    families = {f.name: f for f in text_string_to_metric_families(text)}
+    for name in ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"):
+        (only,) = families[name].samples
+        assert (only.labels["GPU_I_ID"], only.labels["GPU_I_PROFILE"]) == (
+            "7",
+            "1g.10gb",
+        )

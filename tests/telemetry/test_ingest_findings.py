@@ -32,8 +32,9 @@ class Second:
     def send(self, gpu, **more: object) -> None:
         """One second later a sample comes."""
         self.skip += 1
-        message = sample(reading(gpu.uuid, **more))
-        send(self.client, "raw.node-a", message, at=time.time() + self.skip)
+        at = time.time() + self.skip
+        message = sample(reading(gpu.uuid, **more), at=at)
+        send(self.client, "raw.node-a", message, at=at)
         self.made.round()
 
 

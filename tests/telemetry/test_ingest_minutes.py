@@ -148,7 +148,7 @@ class TestAlertsAndSeen:
             send(
                 redis_client,
                 "raw.node-a",
-                sample(reading(gpu.uuid, state=state)),
+                sample(reading(gpu.uuid, state=state), at=time.time() + skip),
                 at=time.time() + skip,
             )
             ingest.round()
@@ -168,7 +168,7 @@ class TestAlertsAndSeen:
         skip = 0
         ingest = stepped(steady=lambda: time.monotonic() + skip, ahead=lambda: skip)
         for skip in range(20):
-            message = sample(reading(gpu.uuid))
+            message = sample(reading(gpu.uuid), at=time.time() + skip)
             send(redis_client, "raw.node-a", message, at=time.time() + skip)
             ingest.round()
         assert not Alert.objects.open().exists()

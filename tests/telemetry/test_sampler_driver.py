@@ -145,6 +145,10 @@ class HangingProbe:
         """None ever come."""
         return ()
 
+    def answered_at(self, uuid: str) -> float:
+        """Never."""
+        return float("-inf")
+
     def read_gpu(self, uuid: str) -> GpuReading:
         self.let_go.wait(60)
         return GpuReading(uuid=uuid)

@@ -31,6 +31,8 @@ function parts(cell) {
   const owned = byOwner(cell.detail?.processes);
   const sum = owned.reduce((all, part) => all + part.bytes, 0);
   const list = owned.map((part, i) => ({ ...part, look: `mem-part tone-${i % TONES}` }));
+  // A card that cannot say how much it has shows no shares of it.
+  if (!total) return { list: [], owned, used, total: null, reserve: null };
   if (used !== null && used !== undefined && used - sum > total * 0.002) {
     list.push({ name: "not attributed", bytes: used - sum, look: "mem-part tone-none" });
   }

@@ -17,6 +17,7 @@ const TROUBLES = {
   hung: "The driver of this node hangs; its readings wait.",
   wedged: "The driver of this node hangs and cannot be ended. The machine needs a restart.",
   no_driver: "This node has no working driver.",
+  no_gpu: "This node has a driver and no GPU.",
   reloading: "The driver of this node is being loaded again.",
 };
 

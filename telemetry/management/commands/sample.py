@@ -53,7 +53,7 @@ class Command(BaseCommand):
         except ProbeUnavailable as error:
             self.stderr.write(str(error))
             sys.exit(EXIT_UNAVAILABLE)
-        lanes = Lanes(probe.read_gpu)
+        lanes = Lanes(probe.read_gpu, answered_at=probe.answered_at)
         try:
             self._show(probe, lanes, name, options)
         except KeyboardInterrupt:

@@ -72,7 +72,7 @@ def run(
         (reading(process(None, None)), ALICE, GpuState.BUSY),
         (reading(process("bob", 1002)), None, GpuState.SQUATTER),
         (reading(process("root", 0)), None, GpuState.BUSY),
-        (reading(process("root", 0), util=0), None, GpuState.FREE),
+        (reading(process("root", 0), util=0), None, GpuState.BUSY),
         (replace(IDLE_ROOM, state=Health.LOST), ALICE, GpuState.LOST),
         (replace(IDLE_ROOM, state=Health.HUNG), None, GpuState.LOST),
         (
@@ -95,6 +95,24 @@ def test_old_readings_are_stale_and_an_operator_goes_before_everything() -> None
     assert run(IDLE_ROOM, facts=GpuFacts(mig=True)).state is GpuState.MIG
     foreign = GpuFacts(foreign=True)
     assert run(reading(process("bob", 1002)), facts=foreign).state is GpuState.FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (replace(reading(util=88, memory=0), processes=None), GpuState.BUSY),
+        (replace(reading(util=0, memory=0), processes=None), GpuState.FREE),
+        (replace(reading(util=None, memory=0), processes=None), GpuState.UNKNOWN),
+        (replace(reading(util=0, memory=None), processes=None), GpuState.UNKNOWN),
+        (reading(util=0, memory=70 * 2**30), GpuState.UNKNOWN),
+        # A MIG instance tells no utilization, a system account no name.
+        (reading(process("root", 0), util=None, memory=0), GpuState.BUSY),
+        (reading(process(None, None), util=0, memory=70 * 2**30), GpuState.BUSY),
+        (reading(process("root", 0), util=0, memory=2**20), GpuState.FREE),
+    ],
+)
+def test_free_is_said_only_where_the_card_says_so(seen, state) -> None:
+    assert run(seen, holding=None).state is state
 
 
 def test_one_sample_accuses_nobody() -> None:
