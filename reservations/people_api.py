@@ -5,14 +5,15 @@ from typing import Any
 from django.db.models import Q
 from django.http import HttpRequest
 from ninja import Router, Status
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 
 from reservations.api_parts import counted_now, decision_json, hours_of, signed_in
 from reservations.models import Offer, User
 from reservations.schemas import GpuIds, Key, Line, _Strict
-from reservations.services import couse, inquiry, offers, parting
+from reservations.services import couse, favourites, inquiry, offers, parting
 from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.favourites import favourite_gpus
 from reservations.snapshots.sharing import taker_name
 
 router = Router(tags=["people"])
@@ -71,6 +72,26 @@ def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
         "reservation__membership__account", "wanted",
     )  # fmt: skip
     return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+
+
+class StarIn(_Strict):
+    """A GPU by its number, or a class by its name."""
+
+    gpu: Key | None = None
+    gpu_class: Line = Field("", max_length=80)
+    wanted: StrictBool = True
+
+
+@router.put("/favourites")
+def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
+    """Star a GPU or a class: listed first, and taken first where equally good."""
+    user = signed_in(request)
+    counted_now(user, writes=True)
+    if what.gpu is not None:
+        favourites.star_gpu(user=user, gpu_id=what.gpu, wanted=what.wanted)
+    else:
+        favourites.star_class(user=user, gpu_class=what.gpu_class, wanted=what.wanted)
+    return {"gpu_ids": sorted(favourite_gpus(user.pk))}
 
 
 class AskIn(_Strict):

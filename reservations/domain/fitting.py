@@ -2,7 +2,8 @@
 
 Best fit, in this order: one node and one class with the least memory that is
 enough (a small task leaves the large cards alone), then the group that it
-leaves fewest Gpus of (large gaps stay whole), then the lowest indices. Only
+leaves fewest Gpus of (large gaps stay whole), then the requester's favourites, then
+the lowest indices. Only
 when no node has enough Gpus of one class: one node with several classes, then
 one class over several nodes, then anything that fits.
 """
@@ -47,10 +48,13 @@ def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]
 
 def _fit(
     group: Sequence[CalendarGpu], name: tuple[str, ...]
-) -> tuple[int, int, tuple[str, ...]]:
-    return min(gpu.memory_total_bytes for gpu in group), len(group), name
+) -> tuple[int, int, bool, tuple[str, ...]]:
+    liked = any(gpu.favourite for gpu in group)
+    return min(gpu.memory_total_bytes for gpu in group), len(group), not liked, name
 
 
 def _first(group: Sequence[CalendarGpu], count: int) -> tuple[CalendarGpu, ...]:
-    order = sorted(group, key=lambda g: (g.weight, g.node, g.index, g.pk))
+    order = sorted(
+        group, key=lambda g: (g.weight, not g.favourite, g.node, g.index, g.pk)
+    )
     return tuple(order[:count])

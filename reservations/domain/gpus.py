@@ -28,6 +28,8 @@ class CalendarGpu:
     """Its pool is kept for some accounts."""
     limited: bool = False
     """Its pool has quotas of its own."""
+    favourite: bool = False
+    """Starred by the requester: taken before others that are as good."""
     peak: PeakHours | None = None
     """When it costs more; None: the same at any time."""
 

@@ -9,6 +9,7 @@ from reservations.models.calendar import (
     Reservation,
 )
 from reservations.models.change import Invitation, TreeChange, TreeChangeRow
+from reservations.models.favourite import Favourite
 from reservations.models.ledger import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, Notice, NoticeSettings
@@ -41,6 +42,7 @@ __all__ = [
     "CoUser",
     "Delivery",
     "EarlyReturn",
+    "Favourite",
     "GroupLink",
     "Invitation",
     "KeptUsage",

@@ -24,6 +24,7 @@ from reservations.models import (
     Closure,
     CoUser,
     Delivery,
+    Favourite,
     Invitation,
     LedgerEntry,
     Membership,
@@ -143,7 +144,8 @@ def _drop_own(user: User, now: datetime) -> None:
     """Delete what only the person had, and end what they were part of."""
     Delivery.objects.filter(notice__user=user).delete()
     RefusedRequest.objects.filter(membership__user=user).delete()
-    for model in (Notice, ApiToken, Invitation, NoticeSettings, CalendarFeed):
+    own = (Notice, ApiToken, Invitation, NoticeSettings, CalendarFeed, Favourite)
+    for model in own:
         model._default_manager.filter(user=user).delete()
     Reservation.objects.filter(user=user).exclude(purpose="").update(purpose="")
     WaitingRequest.objects.filter(user=user).exclude(purpose="").update(purpose="")

@@ -42,6 +42,7 @@ from reservations.snapshots.facts import (
     right_to_book,
     site_policy,
 )
+from reservations.snapshots.favourites import favourite_gpus
 from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.returns import returns_for
@@ -103,10 +104,11 @@ def find_slots(
         raise TooManyGpus(asked=count, held=0, most=policy.gpus_at_once)
     chosen = locking.choose_membership(user, membership)
     wish = Wish(count, duration_seconds, min_memory_bytes, gpu_class)
+    starred = favourite_gpus(user.pk)
     return _search(
         chosen,
         wish,
-        calendar_gpus(),
+        [replace(gpu, favourite=gpu.pk in starred) for gpu in calendar_gpus()],
         earliest=max(earliest or now, now),
         latest_end=latest,
         now=now,

@@ -11,7 +11,7 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.closed import closures_page
-from reservations.snapshots.gpus import gpus_with_foreign
+from reservations.snapshots.gpus import gpus_seen_by
 from reservations.snapshots.sharing import OwnExtras, own_extras
 
 SHOWN = State.holding()
@@ -211,7 +211,7 @@ def calendar_page(
     start: datetime, end: datetime, *, reader: Reader, policy: Policy, now: datetime
 ) -> CalendarPage:
     """Read the calendar between two instants, in a handful of queries."""
-    known, foreign = gpus_with_foreign()
+    known, foreign = gpus_seen_by(reader.user_pk)
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -223,6 +223,7 @@ def calendar_page(
             "bookable": gpu.bookable,
             "weight": gpu.weight,
             "foreign": gpu.pk in foreign,
+            "favourite": gpu.favourite,
         }
         for gpu in known
     ]

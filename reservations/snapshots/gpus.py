@@ -1,12 +1,14 @@
 """The Gpus as the calendar knows them, and why one cannot be booked."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.prices import read_peak
+from reservations.models.favourite import Favourite
 from reservations.snapshots.compiled import Row, compiled
 from reservations.snapshots.foreign import foreign_alerts
 from telemetry.models import Gpu, GpuQuerySet
@@ -44,14 +46,23 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     return _read(rows.values_list(*_COLUMNS))
 
 
-def gpus_with_foreign() -> tuple[list[CalendarGpu], frozenset[int]]:
+def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
     """Return all Gpus that are shown, and which of them a foreign process uses now.
 
-    One query; see ``snapshots.foreign``.
+    With the User's stars; one query. See ``snapshots.foreign``.
     """
     used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
-    rows = list(Gpu.objects.shown().values_list(*_COLUMNS, used))
-    return _read(row[:-1] for row in rows), frozenset(r[0] for r in rows if r[-1])
+    own = Favourite.objects.filter(user_id=user_pk)
+    alone, by_class = (
+        Exists(own.filter(gpu_id=OuterRef("pk"))),
+        Exists(own.filter(pool_id=OuterRef("pool_id"))),
+    )
+    rows = list(Gpu.objects.shown().values_list(*_COLUMNS, used, alone, by_class))
+    gpus = [
+        replace(gpu, favourite=row[-2] or row[-1])
+        for gpu, row in zip(_read(row[:-3] for row in rows), rows, strict=True)
+    ]
+    return gpus, frozenset(row[0] for row in rows if row[-3])
 
 
 def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:

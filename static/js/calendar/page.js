@@ -1,4 +1,5 @@
 // The calendar page: who hears whom. Each part lives in its own module.
+import { api } from "../api.js";
 import { connect } from "../live.js";
 import { pageData } from "../dom.js";
 import { serverNow } from "../time.js";
@@ -84,6 +85,15 @@ draft.addEventListener("change", ({ detail: { source } }) => {
   if (!draft.open || !draft.start || source === "pointer" || shown.view === "month") return;
   const [first, last] = rangeOf(node("timeline").hidden ? "day" : shown.view, shown.date, nowWall());
   if (draft.start < first || draft.start >= last) change({ date: draft.start.slice(0, 10) }, true);
+});
+
+node("timeline").addEventListener("star", async ({ detail }) => {
+  try {
+    await api("PUT", "/favourites", detail);
+    await store.reload();
+  } catch (error) {
+    toastProblem(error);
+  }
 });
 
 function open(id) {

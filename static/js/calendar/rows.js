@@ -23,16 +23,26 @@ export function resourcesOf(groups, folded) {
   }));
 }
 
+/** A star that can be switched; page.js hears "star" events. */
+function starNode(what, on, name) {
+  return el("button", {
+    type: "button", class: "star", "aria-pressed": String(Boolean(on)), "aria-label": `Favourite: ${name}`, title: "Favourite: listed and picked first",
+    on: { click: ({ currentTarget }) => currentTarget.dispatchEvent(new CustomEvent("star", { bubbles: true, detail: { ...what, wanted: !on } })) },
+  }, el("span", { "aria-hidden": "true", text: on ? "★" : "☆" }));
+}
+
 /** What stands at the left of a row. Before the first answer there is one bare row. */
 export function rowLabel({ gpu, group }) {
   if (!gpu && !group) return el("span");
   if (group) {
     return el("span", { class: "row-group" }, el("strong", { text: group.node }),
+      starNode({ gpu_class: group.gpuClass }, group.gpus.every((gpu) => gpu.favourite), shortClass(group.gpuClass)),
       el("span", { class: "row-class", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}` }),
       el("span", { class: "row-free", "data-group": group.key }));
   }
   return el("span", { class: gpu.bookable ? "row-gpu" : "row-gpu is-closed" },
     el("span", { class: "row-index", text: `GPU ${gpu.index}` }),
+    starNode({ gpu: gpu.id }, gpu.favourite, `${gpu.node} ${gpu.index}`),
     el("span", { class: "row-memory", text: gpu.bookable ? gib(gpu.memory_total_bytes) : "not available" }));
 }
 

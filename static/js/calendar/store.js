@@ -6,6 +6,16 @@ const LIVE = ["confirmed", "active"];
 const ASK_AGAIN_MS = 300;
 const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
 
+/** One's own favourites first: their groups, and they in their groups. */
+function favouritesFirst(gpus) {
+  const liked = new Set(gpus.filter((gpu) => gpu.favourite).map(GROUP));
+  const order = (gpu) => (liked.has(GROUP(gpu)) ? 0 : 2) + (gpu.favourite ? 0 : 1);
+  return gpus.map((gpu, i) => [gpu, i]).sort(([a, i], [b, j]) => {
+    const groups = Number(!liked.has(GROUP(a))) - Number(!liked.has(GROUP(b)));
+    return groups || (GROUP(a) === GROUP(b) ? order(a) - order(b) : 0) || i - j;
+  }).map(([gpu]) => gpu);
+}
+
 export class Store extends EventTarget {
   constructor() {
     super();
@@ -27,7 +37,7 @@ export class Store extends EventTarget {
     const query = new URLSearchParams({ start: start.toISOString(), end: end.toISOString() });
     const answer = await api("GET", `/api/v1/calendar?${query}`);
     if (turn !== this.asked) return;
-    this.gpus = answer.gpus;
+    this.gpus = favouritesFirst(answer.gpus);
     this.closures = answer.closures ?? [];
     this.waiting = answer.waiting ?? [];
     this.reservations = new Map(answer.reservations.map((r) => [r.id, r]));

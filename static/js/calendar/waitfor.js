@@ -1,6 +1,7 @@
 // "Wait for it": what the draft asks for goes on the waitlist, as long and as many, of
 // the class that was chosen, from its start on.
 import { api } from "../api.js";
+import { duration } from "../format.js";
 import { toast, toastProblem } from "../toast.js";
 
 export function makeWait({ store, config, drawer }) {
@@ -15,7 +16,7 @@ export function makeWait({ store, config, drawer }) {
       const row = await api("POST", "/waiting", wish);
       drawer.close();
       const place = row.position ? ` You are number ${row.position}.` : "";
-      toast(`Waiting for ${wish.count === 1 ? "a GPU" : `${wish.count} GPUs`} over ${wish.hours} h.${place} You are told when it is placed.`, {
+      toast(`On the waitlist: ${wish.count === 1 ? "1 GPU" : `${wish.count} GPUs`} for ${duration(wish.hours * 3600)}.${place} You get a notice when it is booked.`, {
         undo: () => api("DELETE", `/waiting/${row.id}`), undoLabel: "Undo",
       });
       store.reload().catch(toastProblem);

@@ -75,7 +75,9 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         expect(page.locator(".timeline .is-draft")).to_be_visible()
         assert axe_findings(page) == []
         page.click("#verdict [data-wait]")
-        expect(page.locator("#toasts")).to_contain_text("Waiting for a GPU over 5 h.")
+        expect(page.locator("#toasts")).to_contain_text(
+            "On the waitlist: 1 GPU for 5 h."
+        )
         assert WaitingRequest.objects.get().user == bob
         page.click("#toasts .undo")
         far = (timezone.localdate() + timedelta(days=20)).isoformat()
