@@ -2,7 +2,7 @@
 import { api } from "../api.js";
 import { ask, toast } from "../toast.js";
 import { gpuWords, span } from "./words.js";
-import { addWall, ceilWall, fromWall, toWall } from "./zone.js";
+import { addWall, ceilGrid, fromWall, toWall } from "./zone.js";
 
 export class Actions {
   constructor({ store, zone, nowWall, gridSeconds }) {
@@ -37,7 +37,7 @@ export class Actions {
 
   /** Lengthen by an hour; the end moves to the next step of the grid. */
   longer(reservation) {
-    const end = ceilWall(addWall(toWall(reservation.end, this.zone), 3600), this.gridSeconds);
+    const end = ceilGrid(addWall(toWall(reservation.end, this.zone), 3600), this.gridSeconds, this.zone);
     return this.change(reservation, { end: fromWall(end, this.zone).toISOString(), version: reservation.version });
   }
 

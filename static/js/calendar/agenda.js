@@ -7,7 +7,7 @@ import { barClasses, barSentence, barSign, owner } from "./bars.js";
 import { closureItem } from "./closures.js";
 import { ghostItems } from "./ghosts.js";
 import { clockOf, shortClass } from "./words.js";
-import { addWall, ceilWall, toWall, wallSeconds } from "./zone.js";
+import { addWall, ceilGrid, floorGrid, toWall, wallSeconds } from "./zone.js";
 
 const DAY = 86400;
 
@@ -15,7 +15,8 @@ export class Agenda {
   /** on: {open(id), pick(gpuIds, start, end)} */
   constructor(node, { store, zone, gridSeconds, nowWall, on }) {
     Object.assign(this, { node, store, zone, gridSeconds, nowWall, on });
-    this.unfolded = new Set();
+    // By GPU, what its reader chose; else those with a booking of one's own are unfolded.
+    this.unfolded = new Map();
   }
 
   draw(date) {
@@ -45,7 +46,7 @@ export class Agenda {
   /** Free times from now on, at least one grid step long. */
   #gaps(entries) {
     const last = addWall(`${this.date}T00:00`, DAY);
-    const now = ceilWall(this.nowWall(), this.gridSeconds);
+    const now = ceilGrid(this.nowWall(), this.gridSeconds, this.zone);
     let from = now > `${this.date}T00:00` ? now : `${this.date}T00:00`;
     const gaps = [];
     for (const { start, end } of [...entries, { start: last, end: last }]) {
@@ -58,7 +59,7 @@ export class Agenda {
   #gpu(gpu) {
     const entries = this.#entries(gpu);
     const gaps = gpu.bookable ? this.#gaps(entries) : [];
-    const fold = el("details", { class: "agenda-gpu", open: this.unfolded.has(gpu.id) },
+    const fold = el("details", { class: "agenda-gpu", open: this.unfolded.get(gpu.id) ?? entries.some(({ r }) => r?.mine) },
       el("summary", { "data-key": `g${gpu.id}` },
         el("span", { class: "agenda-index", text: `GPU ${gpu.index}` }),
         el("span", { class: "agenda-note", text: this.#note(gpu, entries, gaps) }),
@@ -68,7 +69,7 @@ export class Agenda {
         .map((item) => el("li", {}, item.r ? this.#booked(item)
           : item.c ? closureItem(item.c, this.zone) : this.#free(gpu, item))),
       ...ghostItems(this.store.waiting, gpu, this.date, this.zone).map((line) => el("li", {}, line))));
-    fold.addEventListener("toggle", () => this.unfolded[fold.open ? "add" : "delete"](gpu.id));
+    fold.querySelector("summary").addEventListener("click", () => this.unfolded.set(gpu.id, !fold.open));
     return fold;
   }
 
@@ -78,7 +79,7 @@ export class Agenda {
     const holder = entries.find(({ start, end }) => start <= now && end > now);
     if (holder) return `${holder.r ? owner(holder.r) : "closed"} until ${this.#until(holder.end)}`;
     if (!gaps.length) return this.date < now.slice(0, 10) ? "past" : "no free time";
-    const soon = gaps[0].start <= ceilWall(now, this.gridSeconds);
+    const soon = gaps[0].start <= ceilGrid(now, this.gridSeconds, this.zone);
     return soon ? `free until ${this.#until(gaps[0].end)}` : `free from ${clockOf(gaps[0].start)}`;
   }
 
@@ -111,10 +112,12 @@ export class Agenda {
     el("span", { class: "visually-hidden", text: barSentence(r, gpus, this.zone, this.nowWall()) }));
   }
 
+  #grid(round, wall) { return round(wall, this.gridSeconds, this.zone); }
+
   #free(gpu, { start, end }) {
     return el("button", {
       type: "button", class: "agenda-item agenda-free", "data-key": `f${gpu.id}${start}`,
-      on: { click: () => this.on.pick([gpu.id], start, end) },
+      on: { click: () => this.on.pick([gpu.id], this.#grid(ceilGrid, start), this.#grid(floorGrid, end)) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
     el("span", { class: "grow", text: `${duration(wallSeconds(start, end))} free` }), icon("plus"), "Book");
   }

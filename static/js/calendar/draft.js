@@ -1,6 +1,6 @@
 // The booking being made (or the change to one's own): what the form, the
 // timeline and the verdict all look at. Times are walls of the site's clock.
-import { addWall, ceilWall, exact, floorWall, toWall, wallSeconds } from "./zone.js";
+import { addWall, ceilGrid, exact, floorGrid, toWall, wallSeconds } from "./zone.js";
 
 const EMPTY = {
   open: false, gpuIds: [], start: "", end: "", purpose: "", membership: null,
@@ -29,7 +29,7 @@ export class Draft extends EventTarget {
 
   /** Begin a new booking; missing times are the next full grid step, as long as last time. */
   begin(fields = {}, source = "") {
-    const start = fields.start || ceilWall(this.nowWall(), this.limits.grid_seconds);
+    const start = fields.start || ceilGrid(this.nowWall(), this.limits.grid_seconds, this.zone);
     const times = fields.end ? { end: fields.end } : { end: this.endOf(start), lastSeconds: this.lastSeconds };
     this.set({
       ...EMPTY, membership: this.membership, purpose: this.editing ? "" : this.purpose,
@@ -60,8 +60,8 @@ export class Draft extends EventTarget {
    *  two steps of it ("now"); down where that would be longer than allowed. */
   endOf(start, seconds = this.lastSeconds) {
     const { grid_seconds: grid, longest_seconds: longest } = this.limits;
-    const end = ceilWall(addWall(start, seconds), grid);
-    return wallSeconds(start, end) <= longest ? end : floorWall(addWall(start, longest), grid);
+    const end = ceilGrid(addWall(start, seconds), grid, this.zone);
+    return wallSeconds(start, end) <= longest ? end : floorGrid(addWall(start, longest), grid, this.zone);
   }
 
   /** Move the start, and the end with it: the length was chosen. */

@@ -23,7 +23,7 @@ import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./verdict.js";
 import { makeWait } from "./waitfor.js";
 import { showZone } from "./zonehint.js";
-import { exact, rangeOf, toWall } from "./zone.js";
+import { ceilGrid, exact, floorGrid, rangeOf, toWall } from "./zone.js";
 
 const config = pageData("calendar-config");
 const node = (id) => document.getElementById(id);
@@ -56,8 +56,13 @@ const stage = new Stage({ timelineNode: node("timeline"), agendaNode: node("agen
   store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
   on: {
     day: (date) => change({ view: "day", date }, true),
-    pick, open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
-    press: (gpuIds, start) => pick(gpuIds, start, draft.endOf(start)),
+    // The timeline's steps count from the midnight that is shown, the grid in UTC.
+    pick: (gpuIds, start, end) => pick(gpuIds, floorGrid(start, config.grid_seconds, config.zone), ceilGrid(end, config.grid_seconds, config.zone)),
+    open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
+    press: (gpuIds, pressed) => {
+      const start = floorGrid(pressed, config.grid_seconds, config.zone);
+      pick(gpuIds, start, draft.endOf(start));
+    },
   },
 }, shown);
 

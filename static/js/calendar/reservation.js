@@ -7,7 +7,7 @@ import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { whenFields } from "../when.js";
 import { problemWords } from "./problem.js";
-import { addWall, ceilWall, exact } from "./zone.js";
+import { addWall, ceilGrid, exact } from "./zone.js";
 
 let config = pageData("reservation-config");
 const path = () => `/reservations/${config.id}`;
@@ -67,7 +67,7 @@ const acts = {
     location.assign(`/reservations/${made.id}/`);
   },
   async extend() {
-    const end = ceilWall(addWall(config.end, 3600), config.grid_seconds);
+    const end = ceilGrid(addWall(config.end, 3600), config.grid_seconds, config.zone);
     await save({ end });
   },
 };

@@ -1,4 +1,4 @@
-// Pressing "Book" or "Save the change": what comes of it, and where a refusal goes.
+// Pressing "Book" or "Save changes": what comes of it, and where a refusal goes.
 import { toast } from "../toast.js";
 
 /** Returns the function that the form calls. */
@@ -23,7 +23,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
   /** Say on the button what pressing it would do: a refused draft cannot be booked. */
   function paint() {
     const refused = verdict.answer?.ok === false;
-    const [yes, no] = draft.editing ? ["Save the change", "Cannot be saved"] : ["Book", "Cannot be booked"];
+    const [yes, no] = draft.editing ? ["Save changes", "Cannot be saved"] : ["Book", "Cannot be booked"];
     button.textContent = refused ? no : yes;
     button.classList.toggle("btn-primary", !refused);
   }

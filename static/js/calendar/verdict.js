@@ -4,7 +4,7 @@ import { el } from "../dom.js";
 import { judgedNodes } from "./judged.js";
 import { problemWords } from "./problem.js";
 import { refusalNodes } from "./refusal.js";
-import { addWall, floorWall, wallSeconds } from "./zone.js";
+import { addWall, floorGrid, wallSeconds } from "./zone.js";
 
 const WAIT_MS = 200;
 
@@ -83,7 +83,7 @@ export class Verdict {
   #fit(part) {
     const { draft } = this;
     const length = wallSeconds(draft.start, draft.end);
-    const end = floorWall(addWall(draft.start, Math.floor(length * part)), this.config.grid_seconds);
+    const end = floorGrid(addWall(draft.start, Math.floor(length * part)), this.config.grid_seconds, this.config.zone);
     const seconds = wallSeconds(draft.start, end);
     if (part >= 1 || seconds < this.config.grid_seconds) return null;
     return { seconds, take: () => { draft.set({ end }, "slot"); document.getElementById("book").focus(); } };

@@ -91,6 +91,19 @@ export function ceilWall(wall, gridSeconds) {
   return floor === wall ? wall : addWall(floor, gridSeconds);
 }
 
+/** The latest wall on the portal's grid that is not after this one. The grid counts in
+ *  UTC: where a zone is half an hour off, its steps are not the clock's full hours. */
+export function floorGrid(wall, gridSeconds, zone) {
+  const grid = gridSeconds * 1000;
+  return toWall(new Date(Math.floor(fromWall(wall, zone).getTime() / grid) * grid), zone);
+}
+
+/** The first wall on the portal's grid that is not before this one. */
+export function ceilGrid(wall, gridSeconds, zone) {
+  const grid = gridSeconds * 1000;
+  return toWall(new Date(Math.ceil(fromWall(wall, zone).getTime() / grid) * grid), zone);
+}
+
 /** The Monday that a date's week begins with, as a wall. */
 export function mondayOf(date) {
   const midnight = `${date}T00:00`;

@@ -18,5 +18,4 @@ export function zoneWords(zone, own = Intl.DateTimeFormat().resolvedOptions().ti
 
 export function showZone(node, zone) {
   node.textContent = zoneWords(zone);
-  node.classList.toggle("is-other", node.textContent.includes("browser"));
 }

@@ -73,7 +73,7 @@ def open_now(page: Page) -> None:
 def open_details(page: Page, made: Reservation, size: dict[str, int]) -> None:
     """Press one's own bar, or the line of it on a phone."""
     if size == PHONE:
-        page.locator(".agenda-gpu summary").first.click()
+        # A GPU with a booking of one's own is unfolded.
         page.locator(f'[data-key="r{made.pk}"]').first.click()
     else:
         page.locator(f'[data-reservation="{made.pk}"]').first.click()
@@ -129,7 +129,7 @@ def test_a_change_in_the_drawer_is_saved(browser, live_asgi, lab, size, state):
         later = own.end + timedelta(hours=1)
         set_when(page, "end", timezone.localtime(later).strftime("%Y-%m-%dT%H:%M"))
         expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
-        page.get_by_role("button", name="Save the change").click()
+        page.get_by_role("button", name="Save changes").click()
         expect(page.locator(".toast")).to_contain_text("Changed")
         expect(page.locator("#drawer")).to_be_hidden()
         began = own.start
@@ -146,7 +146,7 @@ def test_the_purpose_alone_can_be_changed(browser, live_asgi, lab, size):
         open_details(page, own, size)
         page.get_by_role("button", name="Change").click()
         page.fill("#purpose", "renamed")
-        page.get_by_role("button", name="Save the change").click()
+        page.get_by_role("button", name="Save changes").click()
         expect(page.locator("#drawer")).to_be_hidden()
         own.refresh_from_db()
         assert own.purpose == "renamed"
@@ -189,7 +189,7 @@ def test_one_hour_longer_on_its_own_page_and_the_form_there(
         expect(page.locator("#end")).to_have_value(shown.strftime("%Y-%m-%dT%H:%M"))
         later = timezone.localtime(ended + timedelta(hours=2))
         set_when(page, "end", later.strftime("%Y-%m-%dT%H:%M"))
-        page.get_by_role("button", name="Save the change").click()
+        page.get_by_role("button", name="Save changes").click()
         expect(page.locator(".toast")).to_have_count(2)
         own.refresh_from_db()
         assert (own.start, own.end) == (began, ended + timedelta(hours=2))

@@ -92,7 +92,7 @@ def test_on_a_reservations_page_a_cancel_can_be_undone(browser, live_asgi, lab):
     own = Reservation.objects.get(user=lab.people["alice"])
     with page_of(browser, live_asgi, lab.people["alice"]) as page:
         page.goto(f"/reservations/{own.pk}/")
-        page.get_by_role("button", name="Cancel it").click()
+        page.get_by_role("button", name="Cancel", exact=True).click()
         expect(page.locator("#reservation .state")).to_have_text("cancelled")
         page.get_by_role("button", name="Undo").click()
         expect(page.locator("#reservation .state")).to_have_text("confirmed")
@@ -103,7 +103,7 @@ def test_on_a_reservations_page_some_gpus_are_given_back(browser, live_asgi, lab
     with page_of(browser, live_asgi, lab.people["alice"]) as page:
         page.goto(f"/reservations/{own.pk}/")
         page.locator("#change").get_by_label("node-a:1").uncheck()
-        page.get_by_role("button", name="Save the change").click()
+        page.get_by_role("button", name="Save changes").click()
         expect(page.locator(".toast")).to_contain_text("Changed")
         expect(page.locator("#change [name=gpu]")).to_have_count(0)
         live = own.allocations.filter(live=True).values_list("gpu_id", flat=True)

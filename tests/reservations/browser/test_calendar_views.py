@@ -273,3 +273,24 @@ def test_a_starred_gpu_is_listed_first_and_stays_so(browser, live_asgi, lab):
         page.click("#more-gpus")
         box = page.locator(f"#gpu-list input[value='{lab.gpus[6].pk}']")
         expect(box).to_be_checked()
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_zone_of_half_an_hour_books_on_the_grid_of_an_hour(
+    browser, live_asgi, lab, settings, size
+):
+    settings.TIME_ZONE = "Asia/Kolkata"
+    SitePolicy.objects.update(grid_seconds=3600)
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_calendar(page, f"?date={lab.tomorrow}")
+        if size == DESK:
+            cell = row(page, lab.gpus[0])
+            drag(page, point(cell, 10.05), point(cell, 11.95))
+            expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T09:30")
+        else:
+            page.click("#new-booking")
+            page.locator("#gpu-list label").first.click()
+            page.click("#start-now")
+        expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
+        page.click("#book")
+        expect(page.locator(".toast")).to_contain_text("Booked")

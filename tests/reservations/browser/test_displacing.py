@@ -33,7 +33,7 @@ def test_the_drawer_says_what_goes_before_the_button_and_bob_is_told(
         )
         verdict = carol.locator("#verdict")
         expect(verdict).to_contain_text(
-            "Bob’s flex tomorrow 14:00 – 16:00: 20 credits go"
+            "Bob’s flex booking, tomorrow 14:00 – 16:00. They get 20 credits back"
         )
         assert axe_findings(carol) == []
         carol.click("#book")
