@@ -121,6 +121,8 @@ ahead of you. 4 of 30 members are ahead of you in the ranking and could take it.
     ahead = (
         f"{chance.members_above} of {chance.members} members {are} ahead of you in the "
         "ranking and could take it."
+        if chance.members_above
+        else "Nobody is ahead of you in the ranking now."
     )
     if not chance.waiting:
         return f"{ahead} Nobody is asking now."

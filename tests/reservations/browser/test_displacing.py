@@ -63,7 +63,7 @@ def test_flex_says_until_when_it_can_be_taken_on_a_phone(
             f"/calendar/?gpus={gpu}&start={lab.tomorrow}T17:00&end={lab.tomorrow}T18:00"
         )
         expect(page.locator("#verdict")).to_contain_text(
-            "Can be taken until tomorrow 05:00"
+            "Until tomorrow 05:00, someone who has had less GPU time can take it."
         )
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert axe_findings(page) == []
