@@ -3,7 +3,7 @@
 from typing import Any
 
 from ninja import Field, Schema
-from pydantic import ConfigDict
+from pydantic import ConfigDict, field_validator
 
 from placement.domain.errors import LaunchInvalid
 from placement.models import Job
@@ -52,6 +52,15 @@ class NewJob(Schema):
     """Look again whether it would run faster elsewhere."""
     restart: str = ""
     """How it may be started again: fresh or resumes; "": not at all."""
+
+    @field_validator("backfill", mode="before")
+    @classmethod
+    def _an_object(cls, sent: object) -> object:
+        # A schema also reads attributes: of a number or `false` it would find none
+        # missing, and take the defaults.
+        if sent is not None and not isinstance(sent, dict | GapWish):
+            raise ValueError("must be an object")
+        return sent
 
     def wanted(self) -> dict[str, Any]:
         """Return the arguments of the service that launches it.

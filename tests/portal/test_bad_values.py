@@ -38,6 +38,13 @@ def test_a_body_that_is_no_object_is_refused(alice, body):
         assert answer.body["detail"] == "It must be a JSON object."
 
 
+@pytest.mark.parametrize("wish", [False, 0, 5, "x", []])
+def test_a_wish_for_gaps_that_is_no_object_is_refused(alice, wish):
+    answer = Caller(alice)("POST", "/jobs", {"name": "x", "backfill": wish})
+    assert answer.status_code == 422
+    assert "backfill" in answer.body["fields"]
+
+
 def test_a_null_character_in_a_body_is_named(alice):
     for body, field in (
         ({"name": "x", "recipe_settings": {"a": ["\0"]}}, "recipe_settings.a.0"),

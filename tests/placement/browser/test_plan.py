@@ -5,8 +5,11 @@ import re
 import struct
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
 from playwright.sync_api import Page, expect
 
+from gpuportal.handler import OneHopHandler
+from gpuportal.planners import PlannerBusy, Planners
 from placement.models import StoredPlan
 from reservations.models import Reservation
 
@@ -162,3 +165,35 @@ def test_the_top_card_follows_the_file_that_was_chosen(
     page.get_by_label("Batch", exact=True).fill("16")
     expect(page).to_have_url(re.compile("batch=16"))
     expect(top).to_contain_text("3,382,080 parameters")
+
+
+def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
+    page: Page, live_asgi, lab, sign_in, alice, settings, monkeypatch, console
+):
+    """The planner refuses the first question; the page shows why, and asks again."""
+    settings.PLANNER_PROCESS = True
+    words = "Many plans are being worked out. Try again in 2 seconds."
+    refusals = []
+    wanted = {"refuse": False}
+
+    async def answer(_planners, request, _user_pk):
+        if request.method == "POST" and request.path == "/plan/" and wanted["refuse"]:
+            wanted["refuse"] = False
+            refusals.append(request.path)
+            raise PlannerBusy(words, 2)
+        handler = OneHopHandler()
+        return await sync_to_async(handler.get_response_here, thread_sensitive=False)(
+            request
+        )
+
+    monkeypatch.setattr(Planners, "answer", answer)
+    open_plan(page, live_asgi, sign_in, alice)
+    wanted["refuse"] = True
+    page.get_by_label("Batch", exact=True).fill("64")
+    expect(page.locator("#plan-result [role=alert]")).to_contain_text(words)
+    expect(page.locator("#plan-result")).to_contain_text("Waiting for a turn")
+    expect(page.locator("#announcer")).to_contain_text("Many plans")
+    expect(page.locator("#verdict")).to_contain_text("Fits on", timeout=15_000)
+    assert refusals == ["/plan/"]
+    # The browser itself notes the 429.
+    assert len(console) == 1 and "429" in console.pop()
