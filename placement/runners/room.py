@@ -113,6 +113,12 @@ def full_words(folder: Path) -> str:
     return "the disk of the node is full"
 
 
+def full_words_of(handle: int) -> bool:
+    """Whether the disk of an open file is full."""
+    disk = os.fstatvfs(handle)
+    return disk.f_bavail * disk.f_frsize < FULL_BYTES
+
+
 def why(error: OSError) -> str:
     """Return what went wrong with a Job's folder, without its path."""
     return f"the node cannot keep the job: {error.strerror or error}"

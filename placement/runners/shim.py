@@ -1,7 +1,7 @@
 """One process per Job that outlives the node worker: ``shim <job-folder>``.
 
 It registers itself, starts the Job in a session of its own as the student's
-Unix user, passes it the log's descriptor and nothing else, and stays until
+Unix user, passes it a pipe to the log and nothing else, and stays until
 nothing of the Job is left:
 
 1. the Job's first process ends: what it left behind is killed;
@@ -48,6 +48,7 @@ from placement.runners.base import RESULTS, JobFolder
 from placement.runners.ending import Deadline, Ending, broken_off, supervisor
 from placement.runners.foldersize import FolderWatch
 from placement.runners.leftover import before, checkpoint_of
+from placement.runners.logcopy import LogCopy
 from telemetry.domain.errors import TelemetryError
 
 LOG_LOOK_SECONDS = 1.0
@@ -131,18 +132,19 @@ class Shim:
         return leader.command(self.order, self.folder.work, self.files)
 
     def _open_log(self) -> int:
-        # In a folder that the Job cannot write, and with a mode that lets its
-        # user not even open it again through /proc/self/fd.
+        # In a folder that the Job cannot write. Nobody else writes here: the Job
+        # has a pipe.
         return os.open(
             self.folder.log,
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+            os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o600,
         )
 
     def _run_job(self, argv: list[str], identity: Identity | None, log: int) -> None:
         from placement.runners.claims import claimed
 
-        gate = self._fork(argv, identity, log)
+        copy = LogCopy(log)
+        gate = self._fork(argv, identity, copy)
         sim_dir = os.environ.get("GPUPORTAL_SIM_DIR")
         claim = claimed(
             self.order,
@@ -159,6 +161,7 @@ class Shim:
             gate.close()
             self._watch(log)
             processes.end_descendants()
+        copy.finish()
         self._write_exit(started_at)
 
     @property
@@ -173,7 +176,7 @@ class Shim:
         return checkpoint_of(before(order, self.folder.path.parent))
 
     def _fork(
-        self, argv: list[str], identity: Identity | None, log: int
+        self, argv: list[str], identity: Identity | None, copy: LogCopy
     ) -> socket.socket:
         """Fork the Job's first process, waiting at a gate; return the gate."""
         gate, inner = socket.socketpair()
@@ -196,13 +199,14 @@ class Shim:
                 env=env,
                 work=work,
                 identity=identity,
-                log_handle=log,
+                log_handle=copy.sink,
                 gate=inner,
                 shim_pid=me,
                 listener=listener,
                 resume=self._before(),
                 unit=self.unit,
             )
+        copy.start()
         inner.close()
         if listener is not None:
             # Only the Job holds it: when that ends nobody is connected any more.

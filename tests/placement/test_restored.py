@@ -77,7 +77,7 @@ def test_a_student_never_sees_the_job_that_had_the_number_before(
         owner=alice, reservation=mine, key=new_key(), script="echo hello alice\n",
         state="queued", attempt=0, order_nonce="", started_at=None, ordered_at=None,
         log_bytes=0, last_lines=[], seen_at=None, told_end=None,
-        launcher="", started_with="",
+        started_with="",
     )  # fmt: skip
     job = Job.objects.get(pk=carols.pk)
     assert logs.tail(job).data == ""

@@ -305,6 +305,46 @@ def test_halt_all_ends_every_job_and_says_so(node):
         assert ended(folder)["reason"] == "the portal stops"
 
 
+def test_a_job_can_add_to_its_log_and_not_change_what_is_there(node, serve):
+    web = serve(
+        "#!/usr/bin/env python3\n"
+        "import fcntl, os\n"
+        "print('gpuportal: first line', flush=True)\n"
+        "for act in (lambda: os.ftruncate(1, 0), lambda: os.lseek(1, 0, 0),\n"
+        "            lambda: os.pwrite(1, b'forged', 0)):\n"
+        "    try:\n"
+        "        act()\n"
+        "        print('broken', flush=True)\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "flags = fcntl.fcntl(1, fcntl.F_GETFL)\n"
+        "fcntl.fcntl(1, fcntl.F_SETFL, flags & ~os.O_APPEND)\n"
+        "os.write(1, b'last line\\n')\n"
+    )
+    folder = run(node, web)
+    ended(folder)
+    assert folder.log.read_text() == "gpuportal: first line\nlast line\n"
+
+
+def test_many_writers_lose_nothing_and_a_big_log_is_whole(node, serve):
+    web = serve(
+        "for n in 1 2 3 4; do (i=0; while [ $i -lt 500 ]; do echo $n $i; "
+        "i=$((i+1)); done) & done; wait\n"
+        "head -c 50000000 /dev/zero | tr '\\0' x; echo; echo end\n"
+    )
+    folder = run(node, web)
+    status = ended(folder)
+    assert status["log_bytes"] == folder.log_bytes()
+    with folder.log.open("rb") as file:
+        head = [file.readline() for _ in range(2000)]
+        rest = file.read()
+    assert sorted(head) == sorted(
+        f"{n} {i}\n".encode() for n in (1, 2, 3, 4) for i in range(500)
+    )
+    assert len(rest) == 50_000_000 + 5
+    assert rest.endswith(b"x\nend\n")
+
+
 def test_a_log_over_its_ceiling_ends_the_job(node, serve):
     web = serve("while :; do echo 0123456789012345678901234567890123456789; done\n")
     folder = run(node, web, limits=Limits(log_bytes=100_000))
