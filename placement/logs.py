@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.conf import settings
 
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.domain.logtext import clean, numbers_of
-from placement.models import Job
+from placement.models import Job, PlacementPolicy
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 2**33
@@ -25,6 +26,8 @@ a shim ends a Job, which may still print as fast as it can for its grace."""
 TAIL_BYTES = 64 * 1024
 MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000
+DROPPED_A_LOOK = 50
+"""Jobs whose logs are deleted in one look: each costs a listing of the folder."""
 SCAN_BYTES = 32 * 2**20
 """How much of a log one look for numbers reads; the next look goes on."""
 SEARCH_BYTES = 256 * 2**20
@@ -136,6 +139,25 @@ def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -
         file.write(data)
         file.flush()
         return have + len(data)
+
+
+def drop_due(now: datetime) -> int:
+    """Delete the logs of Jobs that ended before the policy's days; how many Jobs."""
+    row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    if not row.logs_keep_days:
+        return 0
+    due = Job.objects.filter(
+        ended_at__lte=now - timedelta(days=row.logs_keep_days), log_dropped_at=None
+    ).order_by("ended_at", "pk")[:DROPPED_A_LOOK]
+    for job in due:
+        # All attempts and nodes, with the numbers that were read from them.
+        own = f"-{job.key}" if job.key else ""
+        for attempt in range(1, job.attempt + 1):
+            name = f"{job.pk}-{attempt}{own}"
+            for path in path_of(job).parent.glob(f"{name}.*"):
+                path.unlink(missing_ok=True)
+        Job.objects.filter(pk=job.pk).update(log_dropped_at=now)
+    return len(due)
 
 
 def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> Piece:

@@ -168,6 +168,12 @@ class Job(models.Model):
     order_nonce = models.CharField(
         max_length=64, blank=True, help_text="Of the last order that was sent."
     )
+    log_dropped_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When its logs were deleted by the site's policy.",
+    )
     told_end = models.DateTimeField(
         null=True, blank=True, help_text="Reservation end that its node knows."
     )

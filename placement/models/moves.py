@@ -66,6 +66,14 @@ class PlacementPolicy(models.Model):
     results_keep_days = models.PositiveIntegerField(
         default=30, help_text="Results are deleted so long after their job's end."
     )
+    results_person_bytes = models.PositiveBigIntegerField(
+        default=50 * 2**30,
+        help_text="Results of one person's jobs that are kept at a time; 0: no limit.",
+    )
+    logs_keep_days = models.PositiveIntegerField(
+        default=90,
+        help_text="Logs are deleted so long after their job's end; 0: never.",
+    )
 
     checkpoint_bytes = models.PositiveBigIntegerField(
         default=8 * 2**30,

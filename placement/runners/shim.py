@@ -39,6 +39,7 @@ from placement.runners import (
     meetings,
     processes,
     room,
+    shared_memory,
     sockets,
     trees,
     units,
@@ -162,6 +163,7 @@ class Shim:
             self._watch(log)
             processes.end_descendants()
         copy.finish()
+        shared_memory.clear(identity)
         self._write_exit(started_at)
 
     @property

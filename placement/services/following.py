@@ -67,6 +67,7 @@ def follow(now: datetime) -> dict[str, int]:
         "missed": _each(_missed(now), _begin, now),
         "settled": _each(outcomes.due(now), outcomes.settle, now),
         "dropped": results.drop_due(now),
+        "logs_dropped": logs.drop_due(now),
     }
 
 

@@ -17,11 +17,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Sum
 
 from placement import live
 from placement.domain.errors import BadInput
 from placement.models import Job, PlacementPolicy, ResultFile
 from telemetry.domain.json_values import text_problem
+from telemetry.domain.units import format_bytes
 
 MOST_PATH = 220
 MOST_LISTED = 2000
@@ -49,14 +51,25 @@ class ResultLimits:
     most_files: int
     most_bytes: int
     keep_days: int
+    person_bytes: int
+    """Of all Jobs of one person; 0: no limit."""
 
 
 def limits() -> ResultLimits:
     """Return the site's policy."""
     row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
     return ResultLimits(
-        row.results_most_files, row.results_most_bytes, row.results_keep_days
+        row.results_most_files,
+        row.results_most_bytes,
+        row.results_keep_days,
+        row.results_person_bytes,
     )
+
+
+def kept_bytes(owner_id: int) -> int:
+    """Return what results of one person's Jobs take at the portal."""
+    rows = ResultFile.objects.filter(job__owner=owner_id, refused="", dropped_at=None)
+    return rows.aggregate(total=Sum("size_bytes"))["total"] or 0
 
 
 def path_of(file: ResultFile) -> Path:
@@ -100,13 +113,21 @@ def listed(
     policy, fresh = limits(), []
     count = sum(not row.refused for row in known.values())
     total = sum(row.size_bytes for row in known.values() if not row.refused)
+    kept = kept_bytes(job.owner_id)
     for one in files:
         if one["path"] in known:
             continue
         over = count >= policy.most_files or total + one["size"] > policy.most_bytes
         why = "over what the site takes of one job" if over else ""
+        if not over and 0 < policy.person_bytes < kept + one["size"]:
+            over = True
+            why = (
+                f"your results hold {format_bytes(kept)} of "
+                f"{format_bytes(policy.person_bytes)}: delete those of old jobs"
+            )
         fresh.append(_row(job, attempt, one, why, now))
-        count, total = count + (not over), total + (0 if over else one["size"])
+        taken = 0 if over else one["size"]
+        count, total, kept = count + (not over), total + taken, kept + taken
     fresh += [
         _row(job, attempt, one, one["why"], now)
         for one in left_out

@@ -1,12 +1,15 @@
 """Stored logs as pages read them."""
 
 import time
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from placement import logs
-from placement.models import Job
+from placement.models import Job, PlacementPolicy
 from tests.factories import make_node, make_reservation
+from tests.placement.lab import signed_in
 
 
 @pytest.fixture
@@ -111,3 +114,25 @@ def test_a_search_goes_on_where_the_last_one_ended(job, monkeypatch):
         seen += [hit.data for hit in found.hits]
         offset = found.next_offset
     assert seen == [f"hit {n}" for n in range(250)]
+
+
+def test_logs_of_jobs_that_ended_long_ago_are_deleted(job, alice):
+    now = timezone.now()
+    write(job, b"old\n")
+    newer = Job.objects.create(
+        reservation=job.reservation, owner=alice, node=job.node, name="newer",
+        kind="recipe", attempt=1, ended_at=now - timedelta(days=89),
+    )  # fmt: skip
+    write(newer, b"new\n")
+    logs.numbers(job)
+    assert logs.drop_due(now) == 0, "it has not ended"
+    Job.objects.filter(pk=job.pk).update(ended_at=now - timedelta(days=91), attempt=2)
+    assert [logs.drop_due(now) for _ in range(2)] == [1, 0]
+    job.refresh_from_db()
+    assert job.log_dropped_at == now
+    left = [path.name for path in logs.path_of(job).parent.iterdir()]
+    assert left == [logs.path_of(newer).name]
+    PlacementPolicy.objects.update_or_create(pk=1, defaults={"logs_keep_days": 0})
+    assert logs.drop_due(now + timedelta(days=9999)) == 0
+    shown = signed_in(alice).get(f"/jobs/{job.pk}/").content.decode()
+    assert "This log was deleted on" in shown

@@ -240,3 +240,21 @@ def test_a_job_without_results_costs_nothing_and_an_erased_one_leaves_none(
     with django_capture_on_commit_callbacks(execute=True):
         forget(user=alice, names=names_of("erased-1", ["alice"]))
     assert not results.path_of(file).exists() and not ResultFile.objects.exists()
+
+
+def test_the_results_of_one_person_have_a_ceiling_that_says_its_numbers(ended, channel):
+    job, _, _ = ended
+    PlacementPolicy.objects.update_or_create(
+        pk=1, defaults={"results_person_bytes": 3 * 2**20}
+    )
+    sums = hashlib.sha256(b"").hexdigest()
+    files = [{"path": name, "size": 2 * 2**20, "sha256": sums} for name in ("a", "b")]
+    said = {"files": files, "left_out": []}
+    wanted = results.listed(job=job, attempt=1, said=said, now=timezone.now())
+    assert [row.path for row in wanted] == ["a"]
+    refused = ResultFile.objects.get(path="b").refused
+    assert refused == "your results hold 2 MiB of 3 MiB: delete those of old jobs"
+    results.drop(ResultFile.objects.filter(path="a"), now=timezone.now())
+    said["files"] = [{"path": "c", "size": 2 * 2**20, "sha256": sums}]
+    wanted = results.listed(job=job, attempt=1, said=said, now=timezone.now())
+    assert [row.path for row in wanted] == ["c"], "what was deleted makes room"

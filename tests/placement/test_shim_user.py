@@ -121,6 +121,20 @@ def test_strays_of_another_user_are_killed_too(node, serve, marker):
     assert living(marker) == []
 
 
+def test_shared_memory_goes_with_the_last_process_of_its_user(node, serve, marker):
+    left = Path("/dev/shm") / marker
+    web = serve(f"mkdir {left}; echo x > {left}/part; echo x > {left}.flat\n")
+    other = subprocess.Popen(["sleep", "60"], user=UID, group=UID, extra_groups=[])
+    try:
+        ended(run(node, web))
+        assert (left / "part").exists(), "another process of the user may want it"
+    finally:
+        other.kill()
+        other.wait()
+    ended(run(node, serve("true\n"), job=8))
+    assert list(left.parent.glob(f"{marker}*")) == []
+
+
 def test_the_number_of_processes_is_limited(node, serve):
     limits = nodes.make_order().limits
     web = serve("grep 'Max processes' /proc/self/limits\n")
