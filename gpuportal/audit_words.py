@@ -6,7 +6,7 @@ so that a newer row never breaks the page.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -204,8 +204,9 @@ def sentence_of(verb: str, what: str) -> str:
         told = outcome[0].replace("-", " ") if outcome else ""
         return f"took the step “{step}” against a process on {what}: {told}"
     if verb.startswith("admin."):
-        _, name, *act = verb.split(".")
-        return f"{act[0] if act else 'changed'} a row of “{name}” in the admin ({what})"
+        _, name, *acts = verb.split(".")
+        did = acts[0] if acts else "changed"
+        return f"{did} a row of “{name}” in the admin ({what})"
     area, _, act = verb.partition(".")
     return f"{area}: {act.replace('-', ' ') or 'changed'} ({what})"
 
@@ -240,7 +241,7 @@ def _called(model: type[Model], pks: set[int], *related: str) -> dict[int, str]:
     return {row.pk: str(row) for row in rows}
 
 
-NAMED = {
+NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "user": partial(_called, User),
     "person": partial(_called, User),
     "account": partial(_called, Account),

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import render, resolve_url
 from django.template.loader import render_to_string
 from django.utils import timezone
@@ -52,7 +53,7 @@ class SignInMiddleware(LoginRequiredMiddleware):
     """
 
     def handle_no_permission(
-        self, request: HttpRequest, view_func: Callable[..., HttpResponse]
+        self, request: HttpRequest, view_func: Callable[..., HttpResponseBase]
     ) -> HttpResponseRedirect:
         """Redirect to the sign-in page."""
         back = request.get_full_path()

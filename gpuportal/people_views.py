@@ -119,7 +119,13 @@ class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = User
-        fields = ("display_name", "email", "unix_user", "is_active", "is_superuser")
+        fields: tuple[str, ...] = (
+            "display_name",
+            "email",
+            "unix_user",
+            "is_active",
+            "is_superuser",
+        )
         labels = {
             "display_name": "Name",
             "email": "Mail",

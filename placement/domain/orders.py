@@ -185,7 +185,7 @@ def parse_order(payload: str) -> Order:
     except ValueError as error:
         raise OrderRefused("malformed", "not JSON") from error
     version = body.pop("v", None) if isinstance(body, dict) else None
-    if version not in range(1, VERSION + 1):
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
         raise OrderRefused("malformed", f"not an order of version 1 to {VERSION}")
     for later in range(version + 1, VERSION + 1):
         if not body.keys() & SINCE[later].keys():

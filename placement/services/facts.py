@@ -262,7 +262,8 @@ def _without_strangers(node_name: str, belief: Belief, now: datetime) -> Belief:
     other Jobs. Those it does not know at all hold Gpus that it takes for free. Both are
     stopped.
     """
-    named = {item.job for item in (*belief.running, *belief.ended)}
+    told: list[Running | JobFact] = [*belief.running, *belief.ended]
+    named = {item.job for item in told}
     keys = dict(Job.objects.filter(pk__in=named).values_list("pk", "key"))
 
     def ours(item: Running | JobFact) -> bool:

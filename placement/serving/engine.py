@@ -84,8 +84,8 @@ class Engine:
         there = ort.get_available_providers()
         self.providers: list[Any] = ["CPUExecutionProvider"]
         if cuda and "CUDAExecutionProvider" in there:
-            limits = {"gpu_mem_limit": str(room_bytes), "device_id": "0"}
-            self.providers.insert(0, ("CUDAExecutionProvider", limits))
+            options = {"gpu_mem_limit": str(room_bytes), "device_id": "0"}
+            self.providers.insert(0, ("CUDAExecutionProvider", options))
         self.threads = threads
 
     @property

@@ -281,6 +281,8 @@ def _launch(
 def _continued(request: HttpRequest, form: LaunchForm) -> int | None:
     """Return the Job whose checkpoint is taken; None where something else runs now."""
     number: int | None = form.cleaned_data["resume_from"]
+    if number is None:
+        return None
     before = Job.objects.filter(pk=number, owner=reader(request)).first()
     if before is None:
         return number

@@ -9,8 +9,10 @@ from zoneinfo import ZoneInfo, available_timezones
 @cache
 def zone_names() -> tuple[str, ...]:
     """Return the IANA names "Area/Place" and UTC, sorted."""
-    areas = ("Africa", "America", "Antarctica", "Asia", "Atlantic", "Australia")
-    areas += ("Europe", "Indian", "Pacific")
+    areas = {
+        *("Africa", "America", "Antarctica", "Asia", "Atlantic", "Australia"),
+        *("Europe", "Indian", "Pacific"),
+    }
     names = {name for name in available_timezones() if name.split("/")[0] in areas}
     return ("UTC", *sorted(names))
 

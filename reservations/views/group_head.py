@@ -116,7 +116,7 @@ def _members(
 ) -> HttpResponseBase:
     """Add or remove a member, make or revoke a link to join."""
     act = request.POST["act"]
-    same = {"user": user, "account_id": account.pk, "now": now}
+    same: dict[str, Any] = {"user": user, "account_id": account.pk, "now": now}
     try:
         if act == "add":
             name = request.POST.get("username", "")
