@@ -58,7 +58,7 @@ def for_nodes(*methods: str) -> Callable[[View], View]:
     return decorate
 
 
-def _same_job(request: HttpRequest, pk: int | str | None) -> bool:
+def _same_job(request: HttpRequest, pk: Any) -> bool:
     """Whether a node means the Job that has this number here.
 
     After a restore a number may be another Job's on the node. A node whose worker is
