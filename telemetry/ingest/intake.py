@@ -227,7 +227,7 @@ class Intake:
         for entry_id, fields in messages:
             inbox.last_id = entry_id.decode()
             self._take(inbox, entry_id, fields.get(b"m"))
-            if _milliseconds(entry_id) > self._server_ms() + FUTURE_MILLISECONDS:
+            if milliseconds(entry_id) > self._server_ms() + FUTURE_MILLISECONDS:
                 self._drop_stream(inbox, "it had an entry of the future")
                 return
             if inbox.refused >= FLOOD_MESSAGES:
@@ -279,7 +279,7 @@ class Intake:
         newest = self._redis.xrevrange(RAW + inbox.name, count=NEWEST_COUNT)
         for entry_id, fields in reversed(newest or []):  # type: ignore[arg-type]
             message = self._parse(inbox, fields.get(b"m"))
-            at_ms = min(_milliseconds(entry_id), self._server_ms())
+            at_ms = min(milliseconds(entry_id), self._server_ms())
             if isinstance(message, NodeSample):
                 self._keep_newest(inbox, message, at_ms)
             elif isinstance(message, NodeTrouble):
@@ -291,7 +291,7 @@ class Intake:
         Its id is the server's clock, unless the node chose one. So it is believed
         only between the last read of the stream and now: it came in that time.
         """
-        at_ms = max(_milliseconds(entry_id), inbox.read_until_ms)
+        at_ms = max(milliseconds(entry_id), inbox.read_until_ms)
         at_ms = min(at_ms, self._server_ms())
         if len(payload or b"") > MESSAGE_MOST_BYTES:
             self._redis.xdel(RAW + inbox.name, entry_id)
@@ -370,7 +370,7 @@ class Intake:
                 kept.extend(gpu.xids[: MOST_XIDS_KEPT - len(kept)])
 
 
-def _milliseconds(entry_id: bytes) -> int:
+def milliseconds(entry_id: bytes) -> int:
     """Milliseconds in a stream entry's id (`<ms>-<number>`): the server's clock,
     unless the one who appended it chose another number."""
     return int(entry_id.partition(b"-")[0])

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from redis import Redis, RedisError
 from redis.exceptions import OutOfMemoryError
@@ -19,7 +20,7 @@ from telemetry.domain.state import GpuState
 from telemetry.ingest.bounds import Bounds, Misuse
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.findings import Findings
-from telemetry.ingest.intake import Intake
+from telemetry.ingest.intake import RAW, Intake, milliseconds
 from telemetry.ingest.lease import Lease
 from telemetry.ingest.readings import (
     HolderPresent,
@@ -289,6 +290,23 @@ class Ingest:
         for reader in self.readers:
             reader.trim(self._nodes())
         self._enforce_bounds()
+        self._name_strangers()
+
+    def _name_strangers(self) -> None:
+        """Say which machines send samples and are not enrolled: nobody reads them."""
+        known = {RAW + node for node in self._nodes()}
+        lately_ms = (time.time() - 2 * TIDY_SECONDS) * 1000
+        for key in self._redis.scan_iter(match=RAW + "*", count=1000, _type="stream"):
+            name = key.decode(errors="replace")
+            if name in known:
+                continue
+            newest: Any = self._redis.xrevrange(key, count=1)
+            if newest and milliseconds(newest[0][0]) > lately_ms:
+                node = name.removeprefix(RAW)
+                self.complaints.add(
+                    "nodes that are not enrolled",
+                    f"{node} sends samples; manage.py enroll_node {node} takes it in",
+                )
 
     def _enforce_bounds(self) -> None:
         """Keep every node's keys within their part of the broker's memory."""

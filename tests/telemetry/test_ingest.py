@@ -254,6 +254,20 @@ class TestTrust:
         stepped().round()
         assert not Gpu.objects.exists()
 
+    def test_a_machine_that_is_not_enrolled_is_named_in_the_log(
+        self, node_a, stepped, redis_client, caplog
+    ):
+        ingest = stepped()
+        send(redis_client, "raw.ghost", roster(gpu_info("GPU-1")))
+        send(redis_client, "raw.long-gone", sample(), at=time.time() - 3600)
+        send(redis_client, "raw.node-a", sample())
+        ingest.ingest._tidied = float("-inf")
+        with caplog.at_level(logging.WARNING, "telemetry.ingest"):
+            ingest.round()
+        (record,) = caplog.records
+        assert "ghost sends samples" in record.getMessage()
+        assert "enroll_node ghost" in record.getMessage()
+
     def test_streams_of_a_careless_node_are_trimmed(
         self, node_a, stepped, redis_client
     ):
