@@ -27,8 +27,8 @@ class GapFields(PlainForm):
     where = forms.ChoiceField(
         required=False,
         choices=[
-            ("", "In a reservation of yours"),
-            (GAPS, "In gaps between reservations"),
+            ("", "In your reservation"),
+            (GAPS, "Whenever GPUs are unbooked"),
         ],
     )
     gap_minutes = number(1, MUCH, unit="minutes", open_end=True, required=False)
@@ -53,14 +53,19 @@ class GapFields(PlainForm):
         """Refuse a reservation that is not named, and what no gap can have."""
         if data.get("where") != GAPS:
             if data.get("reservation") is None and "reservation" not in self.errors:
-                self.add_error("reservation", "Choose the reservation it runs in.")
+                self.add_error("reservation", "Choose a reservation.")
             return
         if data.get("sweep"):
             self.add_error("sweep", "A sweep needs a reservation.")
         if data.get("resume_from"):
-            self.add_error("resume_from", "What runs in gaps begins anew.")
+            self.add_error(
+                "resume_from", "A job without a reservation starts from the beginning."
+            )
         if data.get("may_move") or data.get("restart"):
-            self.add_error(None, "What runs in gaps goes from gap to gap by itself.")
+            self.add_error(
+                None,
+                "A job without a reservation moves automatically. This cannot be set.",
+            )
 
     def gap_wish(self) -> dict[str, Any]:
         """Return the arguments of the service that say what gaps it needs."""

@@ -217,12 +217,12 @@ def _signed(seconds: float | None) -> str:
 
 
 RESTART_WORDS = {
-    Restart.NOT: "The portal does not carry its state over, so say first how it may be "
-    "started again.",
-    Restart.FRESH: "It is stopped at a step and starts again from its beginning: the "
-    "portal does not carry its state over.",
-    Restart.RESUMES: "It is stopped, and started again to resume from its own "
-    "checkpoint; the portal does not carry its state over.",
+    Restart.NOT: "The portal does not copy the state of the job. Choose first how it "
+    "may be restarted.",
+    Restart.FRESH: "The job is stopped and starts again from the beginning. The portal "
+    "does not copy its state.",
+    Restart.RESUMES: "The job is stopped, and then resumes from its own checkpoint. "
+    "The portal does not copy its state.",
 }
 
 

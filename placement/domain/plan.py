@@ -21,16 +21,16 @@ READABLE = (1, 2)
 
 TITLES = {
     "single": "One GPU",
-    "ddp": "Copies of the model (DDP)",
-    "zero1": "Copies, optimizer state shared out (ZeRO-1)",
-    "zero1_uneven": "Copies, optimizer state shared out by room (uneven ZeRO-1)",
-    "zero2": "Copies, optimizer state and gradients shared out (ZeRO-2)",
-    "fsdp": "Everything shared out (ZeRO-3 / FSDP)",
+    "ddp": "Data parallel (DDP)",
+    "zero1": "Data parallel, optimizer split (ZeRO-1)",
+    "zero1_uneven": "Data parallel, optimizer split by free memory (uneven ZeRO-1)",
+    "zero2": "Data parallel, optimizer and gradients split (ZeRO-2)",
+    "fsdp": "Fully sharded (ZeRO-3 / FSDP)",
     "pipeline": "Layers in stages (pipeline, 1F1B)",
     "gpipe": "Layers in stages (pipeline, GPipe)",
     "interleaved": "Layers in stages (pipeline, interleaved 1F1B)",
-    "tensor": "Every layer cut across GPUs (tensor parallel)",
-    "hybrid": "Tensor, pipeline and copies together (hybrid)",
+    "tensor": "Every layer split across GPUs (tensor parallel)",
+    "hybrid": "Tensor, pipeline and data parallel (hybrid)",
 }
 """What each strategy is called on screen."""
 

@@ -41,9 +41,9 @@ class ReservationNotUsable(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"Reservation #{self.reservation} is {self.state} and ends or ended "
-            f"{time_text(self.end, zone)}. A job needs one that runs or will run: "
-            "book a new one."
+            f"Reservation {self.reservation} is {self.state} (end: "
+            f"{time_text(self.end, zone)}). A job needs a reservation that runs now "
+            "or later. Book a new one."
         )
 
 
@@ -62,12 +62,12 @@ class SpansNodes(JobRefusal):
         there = ", ".join(self.nodes)
         if self.asked:
             return (
-                f"Reservation #{self.reservation} has no GPU on {self.asked}. "
+                f"Reservation {self.reservation} has no GPU on {self.asked}. "
                 f"It has {there}."
             )
         return (
-            f"Reservation #{self.reservation} has GPUs on several nodes ({there}) "
-            "and a job runs on one: name the node."
+            f"Reservation {self.reservation} has GPUs on several nodes ({there}), but "
+            "a job runs on one. Choose the node."
         )
 
 
@@ -122,8 +122,8 @@ class PlanElsewhere(JobRefusal):
     def text(self, zone: tzinfo = UTC) -> str:
         return (
             f"The plan is for {', '.join(self.missing)}, which reservation "
-            f"#{self.reservation} does not hold. Choose the one that was booked for "
-            "it, or go on without the plan."
+            f"{self.reservation} does not include. Choose the reservation that was "
+            "booked for the plan, or continue without the plan."
         )
 
 
@@ -139,8 +139,8 @@ class TooManyJobs(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"Reservation #{self.reservation} has {self.live} jobs that wait or run "
-            f"and may have {self.most}. One more is possible when one has ended."
+            f"Reservation {self.reservation} has {self.live} jobs that wait or run. "
+            f"The limit is {self.most}. Wait until one has ended."
         )
 
 
@@ -154,7 +154,7 @@ class JobOver(JobRefusal):
     state: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job #{self.job} is {self.state} already."
+        return f"Job {self.job} is already {self.state}."
 
 
 @dataclass(eq=False)
@@ -162,12 +162,12 @@ class MoveGone(JobRefusal):
     """A proposal to move a Job that does not stand any more."""
 
     code: ClassVar[str] = "move-gone"
-    title: ClassVar[str] = "The proposal does not stand any more"
+    title: ClassVar[str] = "The proposal is no longer valid"
     move: int
     state: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Nothing was moved: {self.state}. Things may look different by now."
+        return f"The job was not moved: the proposal is {self.state}."
 
 
 @dataclass(eq=False)
@@ -175,12 +175,12 @@ class RestartNotAllowed(JobRefusal):
     """A move stops a Job and starts it again; that must be allowed first."""
 
     code: ClassVar[str] = "restart-not-allowed"
-    title: ClassVar[str] = "Say first how it may be started again"
+    title: ClassVar[str] = "Choose how the job may be restarted"
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"A move stops job #{self.job} and starts it again; the portal does not "
-            "carry its state over. Say first whether it starts from its beginning or "
-            "resumes from a checkpoint of its own."
+            f"A move stops job {self.job} and restarts it. The portal does not copy "
+            "its state. Choose first whether the job starts from the beginning or "
+            "resumes from its own checkpoint."
         )

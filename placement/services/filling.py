@@ -87,7 +87,7 @@ def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
 
 def _too_few(job: Job, held: int) -> str:
     return (
-        f"needs {job.gpu_count} GPUs, and the reservation holds {held} on "
+        f"needs {job.gpu_count} GPUs, but the reservation has {held} on "
         f"{job.node.name} now"
     )
 

@@ -78,7 +78,7 @@ def plan_and_book(page: Page, address: str) -> int:
     """Plan a model onto two Gpus as they are now; book them; return the booking."""
     page.goto(f"{address}/plan/")
     page.get_by_label("Model", exact=True).select_option("tiny-gpt")
-    copies = page.locator(".plan-card", has_text="Copies of the model (DDP)").first
+    copies = page.locator(".plan-card", has_text="Data parallel (DDP)").first
     expect(copies).to_be_visible(timeout=SOON_MS)
     copies.get_by_role("button", name=re.compile("^Book these")).click()
     expect(page).to_have_url(re.compile("/calendar/.*plan="))

@@ -358,7 +358,7 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     outcomes.look(outcome, {shard["gpu_uuid"]: shard["high_bytes"] * 2}, None,
                   timezone.now())  # fmt: skip
     html = text_of(student, f"/jobs/{job.pk}/")
-    assert "Predicted and actual" in html and "above the most" in html
+    assert "Predicted and actual" in html and "above the maximum" in html
     assert "so far" in text_of(student, f"/jobs/{job.pk}/measured")
     row = PlanOutcome.objects.get()
     row.settled_at, row.step_ratio, row.memory_ratio = timezone.now(), 1.2, 0.9

@@ -62,7 +62,7 @@ def test_it_counts_so_far_on_its_own_node_and_from_its_start(job, alice, started
     client = Client()
     client.force_login(alice)
     page = client.get(f"/jobs/{job.pk}/").content.decode()
-    assert "What it came to so far" in page
+    assert "Usage so far" in page
     assert "60 %" in page
 
 
@@ -83,7 +83,7 @@ def test_every_end_has_it_counted_and_it_outlives_its_minutes(job, alice, starte
     answer = client.get(f"/api/v1/jobs/{job.pk}/usage").json()
     assert answer["usage"]["util_p95_pct"] == 80
     page = client.get(f"/jobs/{job.pk}/").content.decode()
-    assert "What it came to" in page and "so far" not in page
+    assert ">Usage</h2>" in page and "so far" not in page
 
 
 def test_what_its_gpus_do_after_the_reservation_is_not_its_own(job, started):

@@ -170,7 +170,7 @@ def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
     html = text_of(student, "/jobs/new/")
     assert 'value="red"' in html and 'value="blue"' in html
     refused = student.post("/jobs/new/", launching(both))
-    assert "name the node" in refused.content.decode()
+    assert "Choose the node" in refused.content.decode()
     student.post("/jobs/new/", launching(both, node="blue"))
     assert Job.objects.get().node == Node.objects.get(name="blue")
 

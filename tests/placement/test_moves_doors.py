@@ -59,14 +59,14 @@ def page(user, job):
 def test_the_page_shows_the_proposal_and_what_a_yes_means(alice, job, proposal):
     text = page(alice, job)
     assert "node-a:1 would do" in text and 'id="move-accept"' in text
-    assert "starts again from its beginning" in text
+    assert "starts again from the beginning" in text
     assert "10 min for 1 min" in text
 
 
 def test_without_a_proposal_the_box_is_hidden_and_the_log_teaches(alice, job):
     text = page(alice, job)
     assert 'id="job-proposal" hidden' in text
-    assert "Nobody has looked again yet" in text
+    assert "Not checked yet" in text
 
 
 def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):

@@ -187,7 +187,7 @@ def test_uploads_are_counted_for_all_processes_together(student, monkeypatch):
     data = {"headers": HTMX}
     student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
     html = student.post("/plan/", file_of("config.json", GPT2_CONFIG), **data)
-    assert "At most 1 such" in error_of(html.content.decode(), "upload")
+    assert "the limit is 1 per minute" in error_of(html.content.decode(), "upload")
 
 
 def test_booked_gpus_are_hatched_with_who_and_until_when(student, bob, gpus):

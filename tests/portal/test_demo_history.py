@@ -58,4 +58,4 @@ def test_a_first_start_has_a_fortnight_to_look_at(tmp_path, settings, monkeypatc
     assert "no reading" not in client.get("/free/").content.decode()
     job = Job.objects.filter(state="done").first()
     assert job is not None
-    assert "What it came to" in client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "Usage" in client.get(f"/jobs/{job.pk}/").content.decode()

@@ -41,7 +41,14 @@ function read() {
   drawAll();
 }
 
+/** Jobs ticked for comparing: kept when the rows are fetched again. */
+let ticked = new Set();
+const boxes = () => document.querySelectorAll("#job-rows [form=compare][name=job]");
+document.body.addEventListener("htmx:beforeSwap", () => {
+  ticked = new Set([...boxes()].filter((box) => box.checked).map((box) => box.value));
+});
 document.body.addEventListener("htmx:afterSettle", () => {
+  for (const box of boxes()) box.checked = ticked.has(box.value);
   for (const node of document.querySelectorAll("#job-rows details[data-array]")) node.open = open.has(node.dataset.array);
   read();
   writeTimes();

@@ -4,7 +4,7 @@
 import { el } from "../dom.js";
 
 const HEIGHT = 200;
-const FIGURES = new Intl.NumberFormat("en-GB", { notation: "compact", maximumFractionDigits: 2 });
+const FIGURES = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
 const EXACT = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 5 });
 // Okabe and Ito, readable on both grounds; more lines than that begin again.
 const LINES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a94a2", "#b8a800"];

@@ -104,7 +104,7 @@ def test_a_job_in_every_tab(
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
     expect(page.locator(".log-line")).to_have_count(93)
     expect(page.locator("#progress-words")).to_contain_text("30 of 90, 33 %, about")
-    for tab in ("Log", "Charts", "Files", "Events", "What runs"):
+    for tab in ("Log", "Charts", "Files", "Events", "Settings"):
         page.get_by_role("tab", name=tab).click()
         axe()
         fits(page)

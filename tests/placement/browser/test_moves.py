@@ -14,7 +14,7 @@ REASON = "Somebody else runs on node-a:0; node-a:1 would do, at 0.5 s a step."
 
 @pytest.fixture
 def planned(running, alice):
-    """The running Job with a Plan, which may start again from its beginning."""
+    """The running Job with a Plan, which may start again from the beginning."""
     stored = StoredPlan.objects.create(
         owner=alice, title="x", spec={}, workload={}, plan={"shards": []}
     )
@@ -40,11 +40,11 @@ def test_a_proposal_appears_by_itself_and_a_yes_is_kept(
     with page.expect_websocket(lambda ws: "/ws/jobs/" in ws.url) as listening:
         page.goto(f"{live_asgi}/jobs/{planned.pk}/#moves")
     listening.value.wait_for_event("framereceived")
-    expect(page.get_by_text("Nobody has looked again yet")).to_be_visible()
+    expect(page.get_by_text("Not checked yet")).to_be_visible()
     expect(page.locator("#job-proposal")).to_be_hidden()
     elsewhere(propose, planned)
     expect(page.locator("#proposal-reason")).to_have_text(REASON)
-    expect(page.locator("#proposal-words")).to_contain_text("from its beginning")
+    expect(page.locator("#proposal-words")).to_contain_text("from the beginning")
     expect(page.locator("#job-moves tr")).to_contain_text("10 min for 1 min")
     page.locator("#move-accept").click()
     page.get_by_role("button", name="Stop it here and start it there").click()

@@ -68,7 +68,7 @@ def test_carol_and_bob_and_omar_cannot_launch_into_alices_reservation(
 @pytest.mark.parametrize("state", [State.ENDED, State.RELEASED, State.CANCELLED])
 def test_a_reservation_that_is_over_takes_no_job(alice, reservation, state):
     type(reservation).objects.filter(pk=reservation.pk).update(state=state)
-    with pytest.raises(ReservationNotUsable, match="book a new one"):
+    with pytest.raises(ReservationNotUsable, match="Book a new one"):
         launch(alice, reservation)
 
 
@@ -144,7 +144,7 @@ def test_gpus_on_two_nodes_need_a_named_one(alice):
     first, second = make_node("red"), make_node("blue")
     gpus = [*make_gpus(2, first), *make_gpus(1, second)]
     both = make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
-    with pytest.raises(SpansNodes, match=r"blue: 1, red: 2.*name the node"):
+    with pytest.raises(SpansNodes, match=r"blue: 1, red: 2.*Choose the node"):
         launch(alice, both)
     with pytest.raises(SpansNodes, match="no GPU on green"):
         launch(alice, both, node="green")
@@ -155,7 +155,7 @@ def test_one_reservation_has_a_ceiling_of_live_jobs(alice, reservation):
     first = launch(alice, reservation)
     rest = [Job(**_row(first)) for _ in range(99)]
     Job.objects.bulk_create(rest)
-    with pytest.raises(TooManyJobs, match="may have 100"):
+    with pytest.raises(TooManyJobs, match="The limit is 100"):
         launch(alice, reservation)
     Job.objects.filter(pk=first.pk).update(state=JobState.DONE)
     launch(alice, reservation)
@@ -322,7 +322,7 @@ def test_what_runs_is_stopping_until_its_node_says_otherwise(alice, reservation,
 def test_what_has_ended_cannot_be_stopped(alice, reservation):
     job = launch(alice, reservation)
     stop(alice, job)
-    with pytest.raises(JobOver, match="is stopped already"):
+    with pytest.raises(JobOver, match="is already stopped"):
         stop(alice, job)
 
 

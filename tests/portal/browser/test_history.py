@@ -94,7 +94,7 @@ def test_it_is_accessible_and_fits(page: Page, held, axe, theme, size):
     page.set_viewport_size({"width": size[0], "height": size[1]})
     held("/reservations/{reservation}/", theme)
     expect(page.locator(".history-chart canvas")).to_have_count(4)
-    expect(page.get_by_role("heading", name="What it came to")).to_be_visible()
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()
     page.locator("summary", has_text="The same as a table").click()
     expect(page.locator(".history-table")).to_be_visible()
     axe()
