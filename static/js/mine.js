@@ -36,50 +36,53 @@ function later() {
 }
 
 const path = (button) => `/reservations/${button.dataset.id}`;
+/** Each answers with what to say once the page shows the new state. */
 const acts = {
   async extend(button) {
     const { end, before, version } = button.dataset;
     const after = await api("PATCH", path(button), { end, version: Number(version) });
-    toast("One hour longer.", { undo: async () => {
+    return ["One hour longer.", { undo: async () => {
       await api("PATCH", path(button), { end: before, version: after.version });
       await refresh();
-    } });
+    } }];
   },
   async checkin(button) {
     await api("POST", `${path(button)}/check-in`);
-    toast("Checked in. It stays yours until its end while you use it.");
+    return ["Checked in. It stays yours until its end while you use it."];
   },
   async keep(button) {
     await api("POST", `${path(button)}/keep`);
-    toast("Kept. Idle time does not release this booking again.");
+    return ["Kept. Idle time does not release this booking again."];
   },
   async release(button) {
     const sure = await ask({
       title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
       text: `${button.dataset.name}. Jobs that run there are stopped, and others can book the time at once.`,
     });
-    if (!sure) return;
+    if (!sure) return null;
     await api("POST", `${path(button)}/release`, { reason: "" });
-    toast("Given back.");
+    return ["Given back."];
   },
   async cancel(button) {
     await api("POST", `${path(button)}/cancel`, { reason: "" });
-    toast("Cancelled.", { undo: async () => {
+    return ["Cancelled.", { undo: async () => {
       await api("POST", `${path(button)}/undo`);
       await refresh();
-    } });
+    } }];
   },
 };
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("#mine [data-act]");
-  if (!button) return;
+  if (!button || busy) return;
   button.disabled = busy = true;
   try {
-    await acts[button.dataset.act](button);
+    const said = await acts[button.dataset.act](button);
     await refresh();
+    if (said) toast(...said);
   } catch (error) {
     toastProblem(error);
+    await refresh().catch(() => null);
   }
   button.disabled = busy = false;
 });

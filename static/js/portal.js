@@ -7,6 +7,7 @@ import "./hues.js";
 import "./forms.js";
 import "./when.js";
 import "./terms.js";
+import "./tour.js";
 import { startBell } from "./notices/bell.js";
 import { startDrafts } from "./drafts.js";
 import { startZoneHint } from "./zone_hint.js";

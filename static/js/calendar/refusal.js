@@ -68,7 +68,7 @@ function numberNodes(numbers, { config, nowWall }) {
   const from = numbers.flex_from;
   if (numbers.latest) facts.push(["Latest start", wall(numbers.latest)]);
   if (numbers.live !== undefined && numbers.most !== undefined) {
-    facts.push(["You have", `${numbers.live} of ${numbers.most}`]);
+    facts.push(["You have", el("a", { href: "/mine/", text: `${numbers.live} of ${numbers.most} bookings` })]);
   }
   if ("own_level_fs" in numbers && "their_level_fs" in numbers) {
     nodes.push(levelRows([
@@ -81,7 +81,7 @@ function numberNodes(numbers, { config, nowWall }) {
   }
   if (facts.length) {
     nodes.push(el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>
-      el("div", {}, el("dt", { text: name }), el("dd", { text: value })))));
+      el("div", {}, el("dt", { text: name }), el("dd", {}, value)))));
   }
   return nodes;
 }

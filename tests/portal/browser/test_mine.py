@@ -109,3 +109,25 @@ def test_a_booking_ahead_is_cancelled_and_the_cancel_undone(browser, live_asgi, 
         expect(page.get_by_role("heading", name="Next")).to_be_visible()
         made.refresh_from_db()
         assert made.state == State.CONFIRMED
+
+
+def test_the_tour_is_offered_until_it_was_closed(browser, live_asgi, lab):
+    alice = lab.people["alice"]
+    with page_of(browser, live_asgi, alice) as page:
+        page.goto("/mine/")
+        page.get_by_role("button", name="Show the tour").click()
+        tour = page.get_by_role("dialog")
+        expect(tour).to_contain_text("Step 1 of 5")
+        assert axe_findings(page) == []
+        for step in range(2, 6):
+            page.get_by_role("button", name="Next").click()
+            expect(tour).to_contain_text(f"Step {step} of 5")
+        with page.expect_response("**/me/tour/"):
+            page.get_by_role("button", name="Done").click()
+        expect(page.get_by_text("New here?")).to_have_count(0)
+        page.reload()
+        expect(page.get_by_role("heading", name="Welcome, Alice")).to_be_visible()
+        expect(page.get_by_text("New here?")).to_have_count(0)
+        page.goto("/help/")
+        page.get_by_role("button", name="Show the tour").click()
+        expect(page.get_by_role("dialog")).to_contain_text("See what is free")

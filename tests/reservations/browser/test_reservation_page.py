@@ -1,0 +1,66 @@
+"""A booking's page: what and when as title, the next steps, and its jobs, live."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from placement.models import Job
+from reservations.domain.lifecycle import State
+from tests.factories import make_reservation
+from tests.reservations.browser.ground import Lab, axe_findings, page_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def lab(live_asgi: str) -> Lab:
+    return Lab()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_says_what_to_do_and_lists_the_jobs_that_run_in_it(
+    browser, live_asgi, lab, width, scheme
+):
+    alice = lab.people["alice"]
+    alice.unix_user = "alice"
+    alice.save()
+    node = lab.gpus[0].node
+    node.ssh_address, node.isolation = "node-a.lab.example", "enforced"
+    node.save()
+    now = timezone.now()
+    made = make_reservation(
+        alice,
+        lab.gpus[:2],
+        now - timedelta(minutes=5),
+        now + timedelta(hours=3),
+        state=State.ACTIVE,
+        checked_in_at=now,
+    )
+    Job.objects.create(
+        name="first run", owner=alice, node=node, reservation=made, state="running"
+    )
+    size = {"width": width, "height": 900}
+    pages = page_of(browser, live_asgi, alice, viewport=size, color_scheme=scheme)
+    with pages as page:
+        page.goto(f"/reservations/{made.pk}/")
+        expect(page.locator("h1")).to_have_text("2 × NVIDIA A100 80GB on node-a")
+        steps = page.locator(".next-steps")
+        expect(steps).to_contain_text("node-a, GPU 0, 1")
+        expect(steps).to_contain_text("ssh alice@node-a.lab.example")
+        expect(page.locator("#jobs")).to_contain_text("first run")
+        page.locator("main .term", has_text="credits").first.click()
+        expect(page.locator(".term-card:popover-open")).to_contain_text(
+            "GPU-hours × 10"
+        )
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert axe_findings(page) == []
+        if folder := os.environ.get("PICTURES"):
+            page.screenshot(
+                path=Path(folder) / f"reservation-{width}-{scheme}.png", full_page=True
+            )
