@@ -47,6 +47,38 @@ class MemberInfo:
 Row = AccountInfo | MemberInfo
 
 
+def effective_quotas(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
+    """Return what each Account may hold in 7 days, in weighted GPU-seconds.
+
+    Its own quota where it has one, else the sum of its members' and of the Accounts
+    below it.
+
+    Args:
+        default_gpu_seconds: of a member without a quota of its own.
+
+    Cost: O(n) of n Accounts and Memberships.
+    """
+    sums = dict.fromkeys(tree.accounts, 0)
+    for member in tree.members.values():
+        if member.active and member.account_pk in sums:
+            own = member.quota_gpu_seconds
+            sums[member.account_pk] += default_gpu_seconds if own is None else own
+    children: dict[int | None, list[int]] = {}
+    for account in tree.accounts.values():
+        if account.archived_at is None:
+            children.setdefault(account.parent_pk, []).append(account.pk)
+    order, waiting = [], list(children.get(None, []))
+    while waiting:
+        pk = waiting.pop()
+        order.append(pk)
+        waiting += children.get(pk, [])
+    for pk in reversed(order):
+        quota = tree.accounts[pk].quota_gpu_seconds
+        total = sums[pk] + sum(sums[child] for child in children.get(pk, []))
+        sums[pk] = total if quota is None else quota
+    return sums
+
+
 @dataclass(frozen=True)
 class Tree:
     """Every Account and every Membership, by key."""

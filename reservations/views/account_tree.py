@@ -14,12 +14,22 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.domain.editing import Edit
+from reservations.domain.tree import effective_quotas
 from reservations.forms import Asked, read
 from reservations.models import Account, Membership, User
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.tree import read_tree
 from reservations.views import draft
 from reservations.views.access import operator_required
 from reservations.views.tree_forms import AccountForm, MemberForm
-from reservations.views.tree_rows import FIELDS, STORED, RowView, read_row, views_of
+from reservations.views.tree_rows import (
+    FIELDS,
+    STORED,
+    RowView,
+    hours,
+    read_row,
+    views_of,
+)
 from telemetry.plain_forms import PlainForm
 
 ROWS_PER_PAGE = 50
@@ -78,6 +88,11 @@ def _page(
         "below": views_of(below.object_list, by_row),
         "members": views_of(members.object_list, by_row),
     } | more.pop("views", {})
+    default = site_policy().quota_gpu_seconds
+    quotas = effective_quotas(read_tree(), default_gpu_seconds=default)
+    for view in (one for rows in views.values() for one in rows):
+        own = quotas.get(view.row.pk, 0) if view.table == "account" else default
+        view.effective = hours(own)
     query = {
         key: value
         for key, value in request.GET.items()

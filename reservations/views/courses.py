@@ -159,8 +159,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
     made = len(found.students)
     messages.success(
         request,
-        f"The course {form.cleaned_data['name']} stands, with {made} students, "
-        f"{found.new} of them new. Give the new ones their links below.",
+        f"Course created: {made} students, {found.new} of them new. "
+        "Give the new ones their links below.",
     )
     return redirect("manage-courses")
 
@@ -217,7 +217,7 @@ def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
         for first in range(0, len(user_ids), inviting.PER_TASK):
             some = user_ids[first : first + inviting.PER_TASK]
             tasks.invite.delay_on_commit(some, user.pk)
-        messages.success(request, f"{len(user_ids)} invitations are on their way.")
+        messages.success(request, f"{len(user_ids)} mails with links are being sent.")
         return redirect("manage-courses")
     now = timezone.now()
     made = invitations.invite(user_ids=user_ids, actor=user, now=now)

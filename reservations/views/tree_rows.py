@@ -47,6 +47,8 @@ class RowView:
     was: dict[str, str]
     changed: bool = False
     errors: dict[str, str] = field(default_factory=dict)
+    effective: str = ""
+    """The quota that holds where none is set, in credits; "" : not worked out."""
 
     @property
     def key(self) -> str:

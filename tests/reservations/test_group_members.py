@@ -210,3 +210,16 @@ def test_odd_lengths_of_a_link_are_refused_at_the_field(head) -> None:
         make_link(mine)
     full = mine.post("/group/", {"act": "link", "days": "7", "most_joins": "3"})
     assert full.status_code == 409
+
+
+def test_the_tree_shows_the_quota_that_holds(lab, alice, bob, omar) -> None:
+    default = SitePolicy.current().quota_gpu_seconds
+    make_account("vision-below", parent=vision(), quota_gpu_seconds=5 * 3600)
+    page = browser(omar).get("/manage/accounts/", {"account": lab.root.pk})
+    (shown,) = (
+        view.effective
+        for view in page.context["views"]["below"]
+        if view.row.name == "vision"
+    )
+    assert shown == f"{(2 * default + 5 * 3600) / 3600:g}"
+    assert f'placeholder="{shown}"' in page.content.decode()

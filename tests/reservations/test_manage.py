@@ -77,7 +77,7 @@ def test_edits_of_two_pages_are_collected_previewed_saved_and_undone(
     form[f"{account}-shares"] = "3"
     assert client.post(url, form | {"next": "stay"}).status_code == 302
     again = client.get(tree, {"account": vision.pk}).content.decode()
-    assert "2 changes</strong> collected" in again
+    assert "Draft: <strong>2 changes</strong>" in again
     # Another page's edit joins them.
     where = f"{reverse('manage-add')}?account={lab.root.pk}"
     new = {"act": "account", "add-name": "robots", "add-shares": "2"}
