@@ -160,7 +160,7 @@ def _gpus(job: Job) -> list[dict[str, object]]:
         {
             "id": row.gpu_id,
             "label": str(row.gpu),
-            "memory_total_bytes": row.gpu.memory_total_bytes,
+            "memory_total_bytes": row.gpu.memory_total_bytes or None,
         }
         for row in rows
     ]

@@ -27,7 +27,7 @@ from telemetry.domain.state import GpuState
 from telemetry.domain.trouble import NodeTrouble, TroubleState
 from telemetry.models import Alert, Gpu, Node, Pool, TelemetryPolicy
 from telemetry.snapshots import ClusterSnapshot, load_cluster, read_live
-from tests.factories import GIB, make_gpu, make_node
+from tests.factories import GIB, make_gpu, make_node, make_user
 from tests.telemetry.messages import gpu_info, reading, roster, sample, send
 from tests.telemetry.stepped import Stepped
 
@@ -84,7 +84,7 @@ def test_a_card_without_its_memory_keeps_what_was_known_and_its_pool():
     assert gpu.pool.gpu_class == "RTX 3090 24GB"
 
 
-def test_a_card_whose_memory_was_never_known_is_booked_by_nobody():
+def test_a_card_whose_memory_was_never_known_is_booked_by_nobody(client):
     node = make_node("node-a")
     known = gpu_info("GPU-1", name="NVIDIA GeForce RTX 3090", gpu_class="RTX 3090 24GB",
                      memory_total_bytes=24 * GIB)  # fmt: skip
@@ -98,6 +98,10 @@ def test_a_card_whose_memory_was_never_known_is_booked_by_nobody():
     assert [gpu.uuid for gpu in Gpu.objects.bookable()] == ["GPU-1"]
     tags = {tag["uuid"]: tag for tag in json.loads(load_cluster().roster)["gpus"]}
     assert tags["GPU-2"]["memory_total_bytes"] is None
+    client.force_login(make_user("omar", is_staff=True, is_superuser=True))
+    shown = client.get(f"/gpus/{Gpu.objects.get(uuid='GPU-2').pk}/").content.decode()
+    assert "<dd>unknown</dd>" in shown
+    assert "0 GiB" not in shown
     record(node, known, known | {"uuid": "GPU-2"})
     assert Gpu.objects.get(uuid="GPU-2").memory_total_bytes == 24 * GIB
 

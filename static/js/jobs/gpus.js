@@ -31,7 +31,7 @@ class GpuRow {
     drawSparkline(this.spark, cell);
     setText(this.util, `${pct(cell.row?.utilPct)} utilization`);
     setText(this.memory, `${gibFigure(used)} of ${gibFigure(total)} GiB`);
-    setVars(this.meter, { "--value": (used ?? 0) / total });
+    setVars(this.meter, { "--value": total ? (used ?? 0) / total : 0 });
   }
 }
 
