@@ -14,6 +14,8 @@ async function show() {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const table = page.querySelector("#job-rows .table-wrap");
   if (!table) return;
+  // Boxes choose runs to compare, which is the list's own business.
+  for (const box of table.querySelectorAll("input")) (box.closest("label") ?? box).remove();
   table.setAttribute("aria-label", "Jobs of this reservation");
   // The page may have been fetched again meanwhile: the place is another node then.
   document.getElementById("jobs").replaceChildren(document.adoptNode(table));
