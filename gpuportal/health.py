@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 DISK_SHORT_BYTES = 2**30
 """Logs, results and uploads of jobs fill the rest within hours."""
 GIB = 2**30
+NAMES_SHOWN = 3
 
 
 @login_not_required
@@ -119,10 +120,12 @@ class State:
         elif self.late:
             ages = [age for age in self.late.values() if age is not None]
             since = f" Last done {max(ages):.0f} s ago." if ages else ""
+            # Where many are late the clock stands still: their names say nothing.
+            some = len(self.late) <= NAMES_SHOWN
+            names = f" Late: {', '.join(sorted(self.late))}." if some else ""
             said.append(
                 "The portal's clock is late: no job starts or ends, no reservation "
-                f"begins.{since} See gpuportal-worker and gpuportal-beat. Late: "
-                f"{', '.join(sorted(self.late))}."
+                f"begins.{since} See gpuportal-worker and gpuportal-beat.{names}"
             )
         if not self.disk_enough:
             said.append(
