@@ -54,9 +54,9 @@ export function startMoves(job, refresh) {
   const decide = (act, words) => send(`/jobs/${job.id}/moves/${at("job-proposal").dataset.move}/${act}`, undefined, words, refresh);
   at("move-accept")?.addEventListener("click", async () => {
     const sure = await ask({ title: "Move this job?", text: `${at("proposal-reason").textContent} ${at("proposal-words").textContent}`, yes: "Stop it here and start it there", no: "Let it run" });
-    if (sure) await decide("accept", "Accepted. It moves within seconds.");
+    if (sure) await decide("accept", "Accepted. The job moves within seconds.");
   });
-  at("move-decline")?.addEventListener("click", () => decide("decline", "Declined. The same is not proposed again for an hour."));
-  at("move-allow")?.addEventListener("change", () => send(`/jobs/${job.id}/moves`, { may_move: at("may-move").checked, restart: at("restart").value }, "Noted.", refresh));
+  at("move-decline")?.addEventListener("click", () => decide("decline", "Declined. The same move is not proposed again for an hour."));
+  at("move-allow")?.addEventListener("change", () => send(`/jobs/${job.id}/moves`, { may_move: at("may-move").checked, restart: at("restart").value }, "Saved.", refresh));
   at("move-allow")?.addEventListener("submit", (event) => event.preventDefault());
 }

@@ -19,7 +19,7 @@ export function startWholeSearch(nodes, ask) {
   async function look() {
     const asked = wanted;
     button.disabled = more.disabled = true;
-    setText(words, "Looking …");
+    setText(words, "Searching …");
     const answer = await ask(asked, next);
     button.disabled = more.disabled = false;
     if (asked !== wanted) return;

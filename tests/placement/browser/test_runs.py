@@ -97,6 +97,10 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(
     expect(page.locator("#chart-none")).to_contain_text("1 of 2 runs logged no loss")
     page.get_by_label("Smoothing").fill("0.8")
     expect(page.locator("#charts .u-legend")).to_contain_text("as logged")
+    heights = page.locator("#compare-form .select").evaluate_all(
+        "(all) => all.map((one) => one.offsetHeight)"
+    )
+    assert max(heights) < 60, "a select is one line high"
     picture(page, f"compare-{width}")
     axe()
     fits(page)
