@@ -162,6 +162,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     # It ran between two looks; its node could not say whose the memory was.
     assert follow(now + timedelta(seconds=30)) == {
         "progress": 0, "measured": 0, "missed": 1, "settled": 1, "dropped": 0,
+        "logs_dropped": 0,
     }  # fmt: skip
     row = job.outcome
     assert row.not_counted == "the job failed"
