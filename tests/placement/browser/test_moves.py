@@ -62,7 +62,7 @@ def test_what_may_happen_to_a_job_is_said_on_its_page(
     page.locator("#restart").select_option("")
     expect(page.locator("#move-accept")).to_be_disabled()
     page.locator("#may-move").check()
-    noted = page.locator(".toast", has_text="Noted.").last
+    noted = page.locator(".toast", has_text="Saved.").last
     expect(noted).to_be_visible()
     axe()
     fits(page)
