@@ -74,3 +74,14 @@ def test_single_keys_can_be_switched_off(page: Page, live_asgi, alice, sign_in):
     expect(page.locator("#search")).not_to_be_focused()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+
+
+def test_the_help_page_is_clean_for_axe_and_fits_a_phone(
+    page: Page, live_asgi, alice, sign_in, axe
+):
+    sign_in(alice)
+    page.set_viewport_size({"width": 360, "height": 780})
+    page.goto(f"{live_asgi}/help/")
+    expect(page.locator("#shortcut-list")).to_contain_text("g then b")
+    axe()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
