@@ -33,7 +33,7 @@ FATES = {
     Fate.MOVED: ("arrow-right", "moves to"),
     Fate.CUT: ("clock", "ends earlier"),
     Fate.ENDED: ("clock", "ends now"),
-    Fate.REFUNDED: ("refunded", "goes, all is refunded"),
+    Fate.REFUNDED: ("refunded", "cancelled with full refund"),
     Fate.STAYS: ("lock", "stays"),
 }
 

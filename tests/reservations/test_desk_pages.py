@@ -112,7 +112,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     answer, text = post(desk, "manage-closure-new", data, status=200)
     assert not Closure.objects.exists()
     assert "1 booking in the way" in text
-    assert "goes, all is refunded" in text
+    assert "cancelled with full refund" in text
     assert "&lt;b&gt;new fans" in text
     seen = answer.context["plan"].seen
     _, text = post(
