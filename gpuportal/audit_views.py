@@ -16,6 +16,7 @@ from reservations.forms import read
 from reservations.models import AuditEntry
 from reservations.views.access import operator_required
 from telemetry.domain.sheet import tame
+from telemetry.plain_forms import PlainForm
 
 PAGE_ROWS = 50
 CSV_ROWS = 50_000
@@ -30,7 +31,7 @@ AREA_WORDS = {
 }
 
 
-class AuditForm(forms.Form):
+class AuditForm(PlainForm):
     """Which rows, and which page of them."""
 
     q = forms.CharField(required=False, max_length=80)

@@ -5,7 +5,7 @@ from django.contrib.auth.forms import AuthenticationForm
 
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken
-from telemetry.plain_forms import PlainForm
+from telemetry.plain_forms import PlainErrors, PlainForm
 
 SCOPE_WORDS = {
     "read": "read: see GPUs, the calendar and your own jobs",
@@ -63,7 +63,7 @@ class TokenForm(PlainForm):
         return data
 
 
-class SignInForm(AuthenticationForm):
+class SignInForm(PlainErrors, AuthenticationForm):
     """User name and password, with the portal's own words for a wrong one."""
 
     error_messages = {

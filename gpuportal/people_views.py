@@ -30,7 +30,7 @@ from reservations.services import people as people_services
 from reservations.services.invitations import UNUSABLE
 from reservations.snapshots.facts import site_policy
 from reservations.views.access import operator_required, reader
-from telemetry.plain_forms import PlainForm
+from telemetry.plain_forms import PlainForm, PlainModelForm
 
 PEOPLE_PER_PAGE = 50
 KINDS = {
@@ -114,7 +114,7 @@ def _of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
 # --- one person -------------------------------------------------------------------
 
 
-class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
+class PersonForm(PlainModelForm):
     """What the operator sets about a person."""
 
     class Meta:

@@ -14,9 +14,10 @@ from gpuportal import wall_links
 from reservations.forms import whole_number
 from reservations.models import WallLink
 from reservations.views.access import operator_required, reader
+from telemetry.plain_forms import PlainForm
 
 
-class WallForm(forms.Form):
+class WallForm(PlainForm):
     """A new link."""
 
     label = forms.CharField(

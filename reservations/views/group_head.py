@@ -47,7 +47,7 @@ class GroupForm(PlainForm):
     low = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
 
-class LinkForm(forms.Form):
+class LinkForm(PlainForm):
     """How long a link to join works, and for how many people."""
 
     days = forms.TypedChoiceField(
