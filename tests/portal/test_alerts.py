@@ -121,7 +121,7 @@ class TestWhoSeesWhat:
         )
         client.force_login(bob)
         text = client.get("/").content.decode()
-        assert "A process of yours runs on node-a:0" in text
+        assert "Your process runs on node-a:0" in text
         assert "Alice" not in client.get("/alerts/").content.decode()
 
 

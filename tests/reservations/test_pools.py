@@ -45,7 +45,7 @@ def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
     assert pools.change_pool(pool_id=special.pk, edit=edit, **desk)
     assert not pools.change_pool(pool_id=special.pk, edit=edit, **desk)
     lab.book(alice, [gpu], at(12), 1)
-    with pytest.raises(PoolNotYours, match="kept for Vision") as refused:
+    with pytest.raises(PoolNotYours, match="reserved for Vision") as refused:
         lab.book(carol, [gpu], at(13), 1)
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.gpu_ids[0] in {g.pk for g in lab.gpus}
@@ -102,7 +102,7 @@ def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
     )
     far = at(12, day=9)
     assert lab.book(alice, gpus[:1], far, 2).kind == Kind.FIRM
-    with pytest.raises(PoolQuotaExceeded, match="NVIDIA H200 alone") as refused:
+    with pytest.raises(PoolQuotaExceeded, match="only NVIDIA H200 GPUs") as refused:
         lab.book(alice, gpus[1:], far, 1)
     assert refused.value.fields["quota_gpu_seconds"] == 40 * HOUR
     assert refused.value.fields["would_hold_gpu_seconds"] == 60 * HOUR
