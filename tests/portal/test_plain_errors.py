@@ -140,7 +140,7 @@ PAGES = sorted(
     {
         place
         for place in patterns()
-        if not place.startswith(("admin/", "api/", "^", "node/", "logout/"))
+        if not place.startswith(("admin/", "api/", "^", "node/", "logout/", "readyz"))
     }
 )
 
