@@ -213,12 +213,20 @@ def link_of(text: str, *, now: datetime) -> GroupLink:
 def join(*, text: str, user: User, now: datetime) -> Account:
     """Make a User a member of the group that a link is for.
 
+    A link is for people who were never in the group. It does not bring back who was
+    removed, or whose time as a guest is over: those a head adds by name.
+
     Raises:
         NotFound: the link does not work.
+        NotAllowed: the User was a member before.
         EditsRefused: the User is a member already.
     """
     link = link_of(text, now=now)
     account = link.account
+    if account.memberships.filter(user=user, active=False).exists():
+        raise NotAllowed(
+            act=f"join {account} again by a link: ask its head to add you by name"
+        )
 
     def claim(_done: Edited) -> None:
         """Count the join in the transaction that makes it."""

@@ -183,6 +183,27 @@ def test_a_link_ends_by_revoking_by_time_and_with_its_maker(head, nora) -> None:
     assert not nora.memberships.exists()
 
 
+def test_a_link_does_not_bring_back_who_was_removed(head, nora) -> None:
+    mine, hers = browser(head), browser(nora)
+    link = make_link(mine)
+    assert hers.post(link).status_code == 302
+    member = nora.memberships.get()
+    gone = {"act": "remove", "member": member.pk}
+    assert mine.post("/group/", gone).status_code == 302
+    # The old link still works for others, and a new one is like it.
+    for address in (link, make_link(mine)):
+        refused = hers.post(address)
+        assert refused.status_code == 409
+        assert "ask its head to add you by name" in refused.content.decode()
+        member.refresh_from_db()
+        assert not member.active
+    assert [row.joins for row in GroupLink.objects.order_by("pk")] == [1, 0]
+    assert AuditEntry.objects.filter(verb="group.joined").count() == 1
+    assert mine.post("/group/", {"act": "add", "username": "nora"}).status_code == 302
+    member.refresh_from_db()
+    assert member.active
+
+
 def test_the_operator_can_switch_it_off(head, nora, omar) -> None:
     mine = browser(head)
     link = make_link(mine)
