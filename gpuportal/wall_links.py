@@ -6,7 +6,7 @@ from datetime import datetime
 from django.db import transaction
 
 from gpuportal.board import Viewer
-from reservations.models import ApiToken, User, WallLink
+from reservations.models import ApiToken, SitePolicy, User, WallLink
 from reservations.services.auditing import audit_act
 
 
@@ -44,21 +44,36 @@ def revoke(*, link_id: int, actor: User, now: datetime) -> bool:
     return True
 
 
+def working() -> list[WallLink]:
+    """Return the links that work: not revoked, and made by who is an admin still.
+
+    Who is no admin any more has seen the addresses, so they end with the role.
+    """
+    rows = WallLink.objects.filter(revoked_at=None).select_related("made_by")
+    return [link for link in rows if _works(link)]
+
+
+def _works(link: WallLink) -> bool:
+    return link.made_by is not None and link.made_by.is_operator
+
+
 def link_of(text: str) -> WallLink | None:
-    """Return the link that a text stands for; None: unknown or revoked."""
-    return WallLink.objects.filter(
-        link_hash=ApiToken.hash_token(text), revoked_at=None
-    ).first()
+    """Return the link that a text stands for; None: unknown, or it does not work."""
+    rows = WallLink.objects.select_related("made_by")
+    link = rows.filter(link_hash=ApiToken.hash_token(text), revoked_at=None).first()
+    return link if link is not None and _works(link) else None
 
 
 def viewer_of_link(text: str) -> Viewer | None:
     """Return what a screen behind a link may see; None: the link does not work.
 
-    It is nobody's: the number is below zero, where no User's is.
+    It is nobody's: the number is below zero, where no User's is. Where the site hides
+    names from its members, no link shows them to who walks by.
     """
     link = link_of(text)
     if link is None:
         return None
+    named = link.names and SitePolicy.current().names_visible
     return Viewer(
-        user_pk=-link.pk, username="", unix_user="", operator=False, named=link.names
+        user_pk=-link.pk, username="", unix_user="", operator=False, named=named
     )

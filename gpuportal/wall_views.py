@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from gpuportal import wall_links
 from reservations.forms import whole_number
-from reservations.models import WallLink
+from reservations.models import SitePolicy
 from reservations.views.access import operator_required, reader
 from telemetry.plain_forms import PlainForm
 
@@ -70,6 +70,7 @@ def _page(
         "tab": "pools",
         "form": form,
         "fresh_link": fresh_link,
-        "links": WallLink.objects.filter(revoked_at=None).select_related("made_by"),
+        "links": wall_links.working(),
+        "names_visible": SitePolicy.current().names_visible,
     }
     return render(request, "gpuportal/wall_links.html", page, status=status)

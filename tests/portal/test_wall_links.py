@@ -11,7 +11,7 @@ from django.utils import timezone
 from gpuportal import wall_links
 from gpuportal.asgi import application
 from gpuportal.wall_socket import WallConsumer
-from reservations.models import AuditEntry, User, WallLink
+from reservations.models import AuditEntry, SitePolicy, User, WallLink
 from tests.factories import make_gpu, make_membership, make_reservation, make_user
 from tests.portal.test_board_consumer import (
     ROSTER,
@@ -127,3 +127,36 @@ async def test_a_revoked_or_made_up_link_is_refused(link, omar, monkeypatch):
         link_id=row.pk, actor=omar, now=timezone.now()
     )
     assert await close_code(page) == 4403
+
+
+async def test_a_link_ends_with_the_role_of_its_maker(link, omar, held, monkeypatch):
+    monkeypatch.setattr(WallConsumer, "recheck_seconds", 0.2)
+    _, token = await sync_to_async(link)(names=True)
+    page = screen(token)
+    await page.connect()
+    assert (await next_of(page, "holders"))["holders"]
+    await User.objects.filter(pk=omar.pk).aupdate(is_superuser=False)
+    assert await close_code(page) == 4403
+    assert (await sync_to_async(Client().get)(f"/wall/{token}/")).status_code == 404
+    # It leaves the list, too, where it could be taken for a screen that works.
+    other = await sync_to_async(make_user)("ines", is_staff=True, is_superuser=True)
+    client = Client()
+    await sync_to_async(client.force_login)(other)
+    shown = await sync_to_async(client.get)("/manage/walls/")
+    assert b"corridor</th>" not in shown.content
+
+
+async def test_no_link_shows_names_where_the_site_hides_them(link, held, monkeypatch):
+    monkeypatch.setattr(WallConsumer, "recheck_seconds", 0.2)
+    _, token = await sync_to_async(link)(names=True)
+    page = screen(token)
+    await page.connect()
+    (holder,) = (await next_of(page, "holders"))["holders"].values()
+    assert holder["user"] == "Alice"
+    policy = await sync_to_async(SitePolicy.current)()
+    policy.names_visible = False
+    await policy.asave()
+    # The screen that is open forgets them.
+    (holder,) = (await next_of(page, "holders"))["holders"].values()
+    assert (holder["account"], holder["user"]) == ("Vision", None)
+    await page.disconnect()
