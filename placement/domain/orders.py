@@ -57,6 +57,8 @@ class Limits:
     """Size of the log; the shim ends a Job that writes more."""
     disk_bytes: int = 0
     """What the Job's folder may hold; the shim ends a Job that fills more."""
+    person_bytes: int = 0
+    """What the folders of all Jobs of the Job's ``user`` may hold on this node."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -142,6 +144,9 @@ class Order:
             body = {name: body[name] for name in body if name not in SINCE[version]}
             version -= 1
         body["v"] = version
+        if not self.limits.person_bytes:
+            # An order without this limit is read by older nodes too.
+            del body["limits"]["person_bytes"]
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -299,8 +304,8 @@ def _tuple_of(body: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]
 def _limits(body: object) -> Limits:
     known = {item.name for item in fields(Limits)}
     if isinstance(body, dict):
-        # What a web of before this limit sends.
-        body = {"disk_bytes": 0, **body}
+        # What a web of before these limits sends.
+        body = {"disk_bytes": 0, "person_bytes": 0, **body}
     if not isinstance(body, dict) or set(body) != known:
         raise OrderRefused("malformed", f"limits must hold exactly {sorted(known)}")
     return Limits(**body)

@@ -7,6 +7,7 @@
         deadline.json  the Reservation's end, when it has moved since the order
         stop.json      why it is to stop (written before the shim gets TERM)
         reported.json  what the web has heard of it
+        size.json      what the folder takes on the disk, and when it was measured
         lock           held by the shim as long as it lives
         status.room, stop.room    for its last words on a full disk
         log            of the Job's standard output and error

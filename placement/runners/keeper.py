@@ -1,6 +1,6 @@
 """The keeper: looks after every Job folder of a node, five times a second.
 
-Four threads in the node worker's main process. The first, each 0.2 s:
+Threads in the node worker's main process. The first, each 0.2 s:
 
 1. starts the shim of a Job that was accepted;
 2. buries a Job whose shim is gone: what it left is killed, its fate is ``lost``;
@@ -9,10 +9,11 @@ Four threads in the node worker's main process. The first, each 0.2 s:
    what the node believes runs (with the ends of the last ten minutes: a broker
    that forgets loses nothing).
 
-The second uploads logs to the web, the third carries out orders against intruders'
-processes (enforce.py), the fourth carries calls to Jobs that serve models
-(placement/serving/tunnel.py). All state is in the folders, so a restarted
-worker finds its Jobs again.
+Others upload logs and results to the web, carry out orders against intruders'
+processes (enforce.py), carry calls to Jobs that serve models
+(placement/serving/tunnel.py), check the channel to the portal, carry checkpoints and
+measure the folders (disk_quota.py). All state is in the folders, so a restarted worker
+finds its Jobs again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 import redis
 
-from placement.runners import trees
+from placement.runners import disk_quota, trees
 from placement.runners.base import ENDS, JobFolder, NodeView, job_folders
 from placement.runners.carrying import Carrier
 from placement.runners.channel_check import ChannelWatch
@@ -36,6 +37,7 @@ from placement.runners.local import LocalRunner
 from placement.runners.logpump import LogPump
 from placement.runners.results import ResultCarrier
 from placement.runners.uploads import Uploader
+from telemetry.domain.units import format_bytes
 
 STEP_SECONDS = 0.2
 BELIEF_SECONDS = 5.0
@@ -115,6 +117,7 @@ class JobKeeper:
     def start(self) -> None:
         """Start the threads."""
         self.runner.prepare()
+        sizes = disk_quota.FolderSizes(self.runner.jobs)
         loops: list[tuple[str, Callable[[], None]]] = [
             ("jobs", self._loop),
             ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
@@ -123,6 +126,7 @@ class JobKeeper:
             ("serving", self._serve),
             ("channel", lambda: self.channel.run(self._stop, self._tell)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
+            ("sizes", lambda: sizes.run(self._stop)),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
@@ -308,7 +312,10 @@ class JobKeeper:
         ]
 
     def tidy(self, now: float) -> int:
-        """Remove folders of Jobs that ended a week ago and are with the web."""
+        """Remove folders of Jobs that ended a week ago and are with the web.
+
+        Sooner, oldest first, where a person's folders hold more than they may.
+        """
         old = [
             name
             for name, kept in self.kept.items()
@@ -318,6 +325,7 @@ class JobKeeper:
             and kept.reported.get("uploaded")
             and now - float(kept.status.get("ended_at") or now) > KEEP_SECONDS
         ]
+        old += [name for name in self._over_quota() if name not in old]
         for name in old:
             # Under a name that is no Job's: half of a folder is not one to revive.
             folder = self.kept.pop(name).folder.path
@@ -329,6 +337,18 @@ class JobKeeper:
                 # One folder that cannot go must not keep all others.
                 logger.error("job folder %s is not removed: %s", path.name, error)
         return len(old)
+
+    def _over_quota(self) -> list[str]:
+        """Return the names of the folders that go because their person holds more."""
+        names = []
+        kept = [one.folder for one in self.kept.values()]
+        for user, own in disk_quota.holdings(kept).items():
+            for one in disk_quota.to_remove(own):
+                size = format_bytes(one.size_bytes)
+                name = one.folder.name
+                logger.warning("job folder %s: %s of %s removed", name, size, user)
+                names.append(name)
+        return names
 
 
 def connect(url: str) -> redis.Redis:

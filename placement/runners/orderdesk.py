@@ -28,7 +28,7 @@ from placement.domain.process_orders import (
     parse_process_order,
 )
 from placement.domain.recipes import KNOWN_RECIPES, SERVE, checked_settings
-from placement.runners import accounts, leftover, room
+from placement.runners import accounts, disk_quota, leftover, room
 from placement.runners.base import JobFolder, NodeView
 from placement.runners.enforce import Enforcer
 from placement.runners.local import LocalRunner
@@ -151,6 +151,7 @@ class OrderDesk:
             return
         self._check(order)
         leftover.check(order, self.runner.jobs)
+        disk_quota.check(order, self.runner.jobs)
         self.runner.accept(order, payload)
 
     def _carry(self, folder: JobFolder, order: Order, now: float) -> None:

@@ -81,7 +81,10 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         resume_job=job.resume_from_id or 0,
         resume_attempt=job.resume_from.attempt if job.resume_from else 0,
         resume_key=job.resume_from.key if job.resume_from else "",
-        limits=Limits(disk_bytes=SitePolicy.current().job_folder_bytes),
+        limits=Limits(
+            disk_bytes=SitePolicy.current().job_folder_bytes,
+            person_bytes=SitePolicy.current().person_folders_bytes,
+        ),
         checkpoints=carrying.carried(job),
         meeting=None if part is None else parts.meeting_of(job, part),
         **_claim(job, node),

@@ -228,6 +228,13 @@ class SitePolicy(models.Model):
         "fills more is stopped. In bytes; 0: no limit; default 107374182400 "
         "(100 GiB).",
     )
+    person_folders_bytes = models.PositiveBigIntegerField(
+        default=300 * 2**30,
+        validators=[MaxValueValidator(2**50)],
+        help_text="Most that the folders of one person's Jobs may hold on one node "
+        "together; the oldest ones of ended Jobs are removed first. In bytes; 0: no "
+        "limit; default 322122547200 (300 GiB).",
+    )
     names_visible = models.BooleanField(
         default=True,
         help_text="Students see who holds a GPU; off: groups only; default yes.",

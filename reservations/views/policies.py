@@ -83,7 +83,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("After the end", ("overstay_seconds", "overstay_notice_seconds")),
     ("Waitlist", ("planned_requests", "waiting_requests", "look_again_seconds")),
     ("Failures and vouchers", ("lost_seconds", "token_seconds")),
-    ("Jobs", ("stop_grace_seconds", "job_folder_bytes")),
+    ("Jobs", ("stop_grace_seconds", "job_folder_bytes", "person_folders_bytes")),
     ("People", ("names_visible", "heads_add_members")),
 )
 """Rules of one kind stand together; a rule that is in none of them comes last."""

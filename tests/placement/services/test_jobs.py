@@ -29,6 +29,7 @@ from placement.models import Job, StoredPlan
 from placement.services.ordering import start_order
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
+from reservations.models import SitePolicy
 from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -357,3 +358,12 @@ def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, setti
     cut = real_plan(alice, reservation, "pipeline")
     with pytest.raises(StrategyNotRunnable, match="not cut into stages"):
         launch(alice, reservation, recipe="own-model", plan_id=cut.pk)
+
+
+def test_an_order_carries_what_the_policy_gives_a_job_and_a_person(alice, reservation):
+    policy = SitePolicy.current()
+    policy.job_folder_bytes, policy.person_folders_bytes = 5 * 2**30, 7 * 2**30
+    policy.save()
+    order = start_order(launch(alice, reservation), now=NOW)
+    limits = parse_order(order.payload()).limits
+    assert (limits.disk_bytes, limits.person_bytes) == (5 * 2**30, 7 * 2**30)
