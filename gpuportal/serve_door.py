@@ -220,6 +220,7 @@ class ServeDoor:
                 within_seconds=seconds,
                 expires_at=0.0,
                 body=body,
+                key=target.key,
             )
             asked_at = time.monotonic()
             answer = await _unless_gone(receive, desk().ask(target, call))

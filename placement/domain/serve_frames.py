@@ -137,6 +137,8 @@ class Call:
     expires_at: float
     """Unix time by the web's clocks: a call that waits longer is not sent."""
     body: bytes = b""
+    key: str | None = None
+    """The Job's own key; None: of a portal that does not send it."""
 
     def frame(self, reply: str = "") -> bytes:
         """Return its frame; ``reply``: where the web wants the answer (its own)."""
@@ -151,6 +153,8 @@ class Call:
             "within_seconds": self.within_seconds,
             "expires_at": self.expires_at,
         }
+        if self.key is not None:
+            head["key"] = self.key
         return pack(head | ({"reply": reply} if reply else {}), self.body)
 
 
@@ -171,6 +175,7 @@ def checked_call(head: Mapping[str, Any], body: bytes) -> Call:
             within_seconds=float(head["within_seconds"]),
             expires_at=float(head["expires_at"]),
             body=body,
+            key=None if head.get("key") is None else str(head["key"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FrameInvalid(f"no call: {error!r:.80}") from None

@@ -19,6 +19,7 @@ class Target:
     job: int
     attempt: int
     user: int
+    key: str
 
 
 class NotServing(Exception):
@@ -93,4 +94,4 @@ def _target(job: Job, user: User) -> Target:
         raise NotServing(
             503, "not-ready", f"Job #{job.pk} does not run yet: {state.label}."
         )
-    return Target(job.node.name, job.pk, job.attempt, user.pk)
+    return Target(job.node.name, job.pk, job.attempt, user.pk, job.key)

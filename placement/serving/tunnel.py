@@ -61,9 +61,10 @@ class ServeTunnels:
     def __init__(self, node: NodeView) -> None:
         self.node = node
         self.jobs = node.node_dir / "jobs"
-        self.serving: dict[tuple[int, int], JobFolder] = {}
+        self.serving: dict[str, JobFolder] = {}
+        """By the name of the folder, which holds number, attempt and key."""
         self.calls: dict[str, asyncio.Task[None]] = {}
-        self._attending: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._attending: dict[str, asyncio.Task[None]] = {}
         self._tunnels: list[asyncio.Task[None]] = []
 
     def run(self, stop: threading.Event) -> None:
@@ -95,20 +96,20 @@ class ServeTunnels:
     def _find(self) -> None:
         """Look which Jobs serve here now."""
         self.serving = {
-            (folder.job, folder.attempt): folder
+            folder.name: folder
             for folder in job_folders(self.jobs)
             if sockets.path_of(folder).exists()
             and folder.read("status").get("event") == "started"
         }
 
     def _attend(self) -> None:
-        for key in [key for key in self._attending if key not in self.serving]:
-            self._attending.pop(key).cancel()
-        for key, folder in self.serving.items():
-            task = self._attending.get(key)
+        for name in [name for name in self._attending if name not in self.serving]:
+            self._attending.pop(name).cancel()
+        for name, folder in self.serving.items():
+            task = self._attending.get(name)
             if task is None or task.done():
                 made = Attendant(self.node, folder).run()
-                self._attending[key] = asyncio.create_task(made)
+                self._attending[name] = asyncio.create_task(made)
 
     def _open(self) -> None:
         if not self._tunnels:
@@ -192,9 +193,22 @@ class ServeTunnels:
         finally:
             self.calls.pop(call.call, None)
 
+    def _folder_of(self, call: Call) -> JobFolder | None:
+        """Return the folder of the Job that a call is for.
+
+        After a restore two Jobs of one number can serve here: the key tells them apart.
+        """
+        found = [
+            folder
+            for folder in self.serving.values()
+            if (folder.job, folder.attempt) == (call.job, call.attempt)
+            and call.key in (None, folder.key)
+        ]
+        return found[0] if found else None
+
     async def _ask(self, call: Call) -> Said:
         """Ask the Job that a call is for; what cannot be asked is 502 or 503."""
-        folder = self.serving.get((call.job, call.attempt))
+        folder = self._folder_of(call)
         if folder is None:
             return _said(503, "not-serving", "The job does not serve on its node now.")
         if call.path != "/stats" and allowed_path(call.path[1:]) != call.path:

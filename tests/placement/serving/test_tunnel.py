@@ -12,6 +12,7 @@ from placement.domain.serve_frames import (
     Call,
     FrameInvalid,
     checked_answer,
+    checked_call,
     pack,
     unpack,
 )
@@ -19,7 +20,9 @@ from placement.runners import sockets
 from placement.runners.base import JobFolder
 from placement.serve_desk import ANSWERS, CALLS, TUNNEL
 from placement.serving.asking import NoAnswer, ask
+from placement.serving.tunnel import ServeTunnels
 from tests.factories import make_node
+from tests.placement.nodes import make_settings
 from tests.sockets import WebsocketCommunicator
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -119,3 +122,35 @@ async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
     head, _ = unpack(data)
     assert (head["call"], head["status"]) == (name, 502), "a tunnel that closed"
     assert redis_client.llen(ANSWERS + "desk") == 0
+
+
+async def test_a_call_reaches_the_job_of_its_key_and_no_other_of_that_number(tmp_path):
+    """After a restore a number can be given again while the old Job still serves."""
+    tunnels = ServeTunnels(make_settings(tmp_path))
+    servers, letters = [], {"": b"n", "aa11": b"a", "bb22": b"b"}
+    for key, letter in letters.items():
+        folder = JobFolder.of(tunnels.jobs, 7, 1, key)
+        folder.path.mkdir(parents=True)
+        folder.write("status", {"event": "started"})
+
+        async def answer(reader, writer, said=letter):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" + said)
+            await writer.drain()
+            writer.close()
+
+        path = sockets.path_of(folder)
+        servers.append(await asyncio.start_unix_server(answer, path))
+    tunnels._find()
+    assert len(tunnels.serving) == 3
+
+    async def said(key):
+        made = Call("c" * 32, 7, 1, "GET", "/v2", {}, 5.0, 0.0, key=key)
+        return await tunnels._ask(checked_call(*unpack(made.frame())))
+
+    for key, letter in letters.items():
+        assert (await said(key)).body == letter
+    assert (await said("cc33")).status == 503, "that one does not serve here"
+    assert (await said(None)).status == 200, "an older portal sends no key"
+    for server in servers:
+        server.close()
