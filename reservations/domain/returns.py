@@ -23,6 +23,11 @@ WINDOW_SECONDS = 14 * DAY_SECONDS
 """Returns and use of the last 14 days are compared."""
 GRACE_SECONDS = 600
 """Giving back within this time after booking counts for nothing: a slip of the hand."""
+SLIPS_A_DAY = 20
+"""Bookings of the last 24 h that a person may cancel as slips, or undo.
+
+Without a limit, a person who books the same time again and again holds it for nothing.
+A series that was made by mistake is cancelled day by day, so the limit is not small."""
 
 
 @dataclass(frozen=True, slots=True)

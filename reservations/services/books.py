@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.ledger import Settlement, late_windows
-from reservations.domain.lifecycle import Kind
+from reservations.domain.lifecycle import Kind, State
 from reservations.domain.prices import Tariff, read_peak, together
 from reservations.domain.quota import Spend
-from reservations.domain.returns import GRACE_SECONDS
+from reservations.domain.returns import GRACE_SECONDS, SLIPS_A_DAY
 from reservations.domain.window import Window, unix, without
 from reservations.models import (
     Allocation,
@@ -19,6 +19,7 @@ from reservations.models import (
     EarlyReturn,
     LateReturn,
     LedgerEntry,
+    Offer,
     Reservation,
     User,
 )
@@ -122,7 +123,12 @@ def early_return(
     """
     if by.pk != reservation.user_id or reservation.start <= now:
         return
-    if now - reservation.created_at <= timedelta(seconds=GRACE_SECONDS):
+    new = now - reservation.created_at <= timedelta(seconds=GRACE_SECONDS)
+    if (
+        new
+        and cancelled_today(by, now) <= SLIPS_A_DAY
+        and not came_by_offer(reservation)
+    ):
         return
     gpu_seconds = sum(
         tariff_of(allocation).cost(window) for allocation, window in returned
@@ -134,6 +140,23 @@ def early_return(
             gpu_seconds=gpu_seconds,
             returned_at=now,
         )
+
+
+def cancelled_today(user: User, now: datetime) -> int:
+    """Return how many bookings of the last 24 h a User cancelled or undid."""
+    return Reservation.objects.filter(
+        user=user, state=State.CANCELLED, created_at__gt=now - timedelta(days=1)
+    ).count()
+
+
+def came_by_offer(reservation: Reservation) -> bool:
+    """Say whether its holder got it from somebody else, as a gift or in a swap.
+
+    It is as old as what was given, so nobody gives it back as a new booking.
+    """
+    return Offer.objects.filter(
+        Q(given=reservation) | Q(given_back=reservation)
+    ).exists()
 
 
 def late_spends(

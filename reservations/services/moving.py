@@ -106,7 +106,8 @@ def _go_on(
         raise _taken(locked.gpus[0], request.window) from error
     # The holder is the same and was there: nobody is new to this Window.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
-    made.overstay = row.overstay
-    made.save(update_fields=["checked_in_at", "keep_used", "kept_at", "overstay"])
+    made.overstay, made.created_at = row.overstay, row.created_at
+    carried = ["checked_in_at", "keep_used", "kept_at", "overstay", "created_at"]
+    made.save(update_fields=carried)
     couse.carry(row, made, now=at)
     return made

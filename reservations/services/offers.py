@@ -6,7 +6,7 @@ flex of others is displaced. Either all of it happens or none.
 """
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, transaction
@@ -32,6 +32,8 @@ from reservations.snapshots.facts import site_policy
 
 MOST_ROWS = 200
 """Offers that one tick looks at."""
+MOST_A_DAY = 20
+"""Offers that one User may make in 24 h: each tells somebody something."""
 OPEN = Offer.State.OPEN
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,9 @@ def offer(
     row = _own(reservation_id, user)
     wanted = _wanted(wanted_id, user) if wanted_id is not None else None
     _check_can_be_offered(row, at, swapped=wanted is not None)
+    made_today = Offer.objects.filter(made_by=user, made_at__gt=at - timedelta(days=1))
+    if made_today.count() >= MOST_A_DAY:
+        raise CannotOffer(why=f"the limit is {MOST_A_DAY} offers in 24 h")
     taker = wanted.membership if wanted else _taker(to, account, user, row, policy)
     made = Offer(
         reservation=row,

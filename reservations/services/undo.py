@@ -7,10 +7,12 @@ from django.db import transaction
 from reservations import live
 from reservations.domain.errors import CannotUndoBooking, NotAllowed
 from reservations.domain.lifecycle import State
+from reservations.domain.returns import SLIPS_A_DAY
 from reservations.domain.window import whole_second
 from reservations.models import Allocation, Reservation, Token, User
 from reservations.services import books, locking
 from reservations.services.giving import _SLACK_SECONDS, UNDO_SECONDS
+from reservations.services.parting import GATES
 from reservations.snapshots.facts import site_policy
 
 
@@ -18,11 +20,15 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     """Cancel a booking within ten seconds of making it, as if it was never made.
 
     It may have begun. Nothing is charged, also for hours within the next day, and a
-    Token that paid for it comes back. It must not have been used or changed, and must
-    not have displaced a flex Reservation: its owner has been notified already.
+    Token that paid for it comes back. It must not have been used or changed, and no Job
+    may be on its Gpus. It must not have displaced a flex Reservation, whose owner has
+    been notified already. What came by an offer was not booked now. The number of new
+    bookings that a User cancels or undoes in a day is limited
+    (``domain.returns.SLIPS_A_DAY``).
 
     Raises:
         CannotUndoBooking: one of these does not hold.
+        Refusal: a Job is on its Gpus.
         NotAllowed: another User made it. NotFound.
     """
     at = whole_second(now)
@@ -32,6 +38,8 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
             raise NotAllowed(act="undo somebody else's booking")
         _check(row, now=at)
         allocations = list(row.allocations.order_by("gpu_id"))
+        for gate in GATES:
+            gate(row, frozenset(allocation.gpu_id for allocation in allocations))
         Reservation.objects.move(row.pk, old=State(row.state), new=State.CANCELLED)
         Allocation.objects.filter(reservation=row).update(live=False)
         books.release_hold(row, now=at, reason="booking undone")
@@ -70,5 +78,9 @@ def _check(row: Reservation, *, now: datetime) -> None:
         why = "it took over a flex booking, whose owner has been notified"
     elif row.late_returns.exists():
         why = "it was changed since"
+    elif books.came_by_offer(row):
+        why = "you got it by an offer"
+    elif books.cancelled_today(row.user, now) >= SLIPS_A_DAY:
+        why = f"you cancelled or undid {SLIPS_A_DAY} new bookings in the last 24 h"
     if why:
         raise CannotUndoBooking(why=why)

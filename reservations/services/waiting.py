@@ -179,7 +179,8 @@ def withdraw(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
 def decline(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
     """Decline an offer (it keeps waiting), or a placement before its freeze.
 
-    A declined placement costs nothing: it was not the person's own act. What it
+    A declined placement costs nothing: it was not the person's own act. It counts as
+    returned, because the person asked for it and others could not have it. What it
     displaced was others' loss: those hours are charged as given back late. So is all
     of one that its holder moved, lengthened or widened since.
 
@@ -224,14 +225,12 @@ def _decline_placement(
         )
         Allocation.objects.filter(reservation=booked).update(live=False)
         books.release_hold(booked, now=at, reason="placement declined")
+        whole = Window(booked.start, booked.end)
+        returned = [(allocation, whole) for allocation in allocations]
         if books.displaced_windows(booked) or not _as_placed(row, booked, allocations):
-            whole = Window(booked.start, booked.end)
-            books.late_return(
-                booked,
-                [(allocation, whole) for allocation in allocations],
-                now=at,
-                permille=policy.late_return_permille,
-            )
+            permille = policy.late_return_permille
+            books.late_return(booked, returned, now=at, permille=permille)
+        books.early_return(booked, returned, by=row.user, now=at)
         WaitingRequest.objects.move(
             row.pk, old=PLACED, new=DECLINED, ended_at=at, planned=False
         )

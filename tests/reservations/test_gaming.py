@@ -10,7 +10,7 @@ from reservations.domain.closures import DisplacementPaused
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.limits import PersonQuotaExceeded
 from reservations.domain.promise import Claim, PoolCapacity, pool_promises
-from reservations.domain.returns import ReturnedTooMuch
+from reservations.domain.returns import SLIPS_A_DAY, ReturnedTooMuch
 from reservations.domain.sharing import CannotOffer, CannotShare
 from reservations.models import (
     Account,
@@ -19,7 +19,7 @@ from reservations.models import (
     Notice,
     Reservation,
 )
-from reservations.services import couse, offers
+from reservations.services import couse, offers, waiting
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.usage import ranking
 from tests.factories import make_membership, make_user
@@ -353,3 +353,105 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     # She may leave what is shared, and book then.
     couse.unshare(reservation_id=later.pk, user=alice, co_user_id=alice.pk, now=NOW)
     assert lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)
+
+
+def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
+    lab, alice
+) -> None:
+    """A slip of the hand is free, but not every ten minutes."""
+    moment, held = NOW, None
+    for _ in range(SLIPS_A_DAY):
+        held = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
+        moment += timedelta(minutes=9)
+        services.cancel(reservation_id=held.pk, user=alice, now=moment)
+    assert not EarlyReturn.objects.exists()
+    held = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
+    moment += timedelta(minutes=9)
+    services.cancel(reservation_id=held.pk, user=alice, now=moment)
+    assert EarlyReturn.objects.get().gpu_seconds == held.cost_gpu_seconds
+    # Undo is no way around it. A day later a slip is free again.
+    last = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
+    with pytest.raises(errors.CannotUndoBooking, match="in the last 24 h"):
+        services.undo_booking(reservation_id=last.pk, user=alice, now=moment)
+    services.cancel(reservation_id=last.pk, user=alice, now=moment)
+    moment += timedelta(days=1, minutes=10)
+    last = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
+    services.undo_booking(reservation_id=last.pk, user=alice, now=moment)
+    assert EarlyReturn.objects.count() == 2
+
+
+def test_nobody_holds_a_gpu_by_booking_and_undoing_for_ever(lab, alice) -> None:
+    moment, undone = NOW, 0
+    with pytest.raises(errors.CannotUndoBooking, match="new bookings"):
+        while undone < 100:
+            made = services.book(
+                user=alice,
+                membership=None,
+                gpu_ids=[lab.gpus[0].pk],
+                start=moment,
+                end=at(12),
+                now=moment,
+            )
+            moment += timedelta(seconds=9)
+            services.undo_booking(reservation_id=made.pk, user=alice, now=moment)
+            undone += 1
+    assert undone == SLIPS_A_DAY
+    made.refresh_from_db()
+    assert made.state == State.ACTIVE
+
+
+def test_a_friend_does_not_undo_or_cancel_for_nothing_what_was_given_to_them(
+    lab, alice, carol
+) -> None:
+    """Hours that cost half when given back are not free through a friend."""
+    held = lab.book(alice, lab.gpus[:1], at(13), 4)
+    later = at(12, 59)
+    made = offers.offer(reservation_id=held.pk, user=alice, to="carol", now=later)
+    given = offers.accept(offer_id=made.pk, user=carol, now=later).given
+    with pytest.raises(errors.CannotUndoBooking, match="by an offer"):
+        services.undo_booking(reservation_id=given.pk, user=carol, now=later)
+    services.cancel(reservation_id=given.pk, user=carol, now=later)
+    services.tick(at(18))
+    assert balance(given) == (0, WEIGHT * 4 * HOUR // 2)
+    # Far ahead it is no slip of the hand either.
+    far = lab.book(alice, lab.gpus[:1], FAR, 4, now=later)
+    day = later + timedelta(days=1)
+    made = offers.offer(reservation_id=far.pk, user=alice, to="carol", now=day)
+    given = offers.accept(offer_id=made.pk, user=carol, now=day).given
+    services.cancel(reservation_id=given.pk, user=carol, now=day)
+    assert [one.reservation_id for one in EarlyReturn.objects.all()][-1] == given.pk
+
+
+def test_what_the_waitlist_booked_and_was_declined_was_held_from_others(
+    lab, alice
+) -> None:
+    """A request for free time is a booking: declining it late costs no less."""
+    row = waiting.ask(
+        user=alice,
+        membership=None,
+        count=2,
+        duration_seconds=6 * HOUR,
+        earliest=FAR,
+        latest=FAR + timedelta(hours=6),
+        now=NOW,
+    )
+    assert services.tick(NOW)["placed"] == 1
+    row.refresh_from_db()
+    assert row.reservation.start == FAR
+    waiting.decline(waiting_id=row.pk, user=alice, now=FAR - timedelta(days=2))
+    returned = EarlyReturn.objects.get()
+    assert (returned.user, returned.gpu_seconds) == (alice, WEIGHT * 12 * HOUR)
+
+
+def test_offers_are_no_way_to_write_to_people_without_end(lab, alice, bob) -> None:
+    held = lab.book(alice, lab.gpus[:1], FAR, 1)
+    moment = NOW
+    for _ in range(offers.MOST_A_DAY):
+        made = offers.offer(reservation_id=held.pk, user=alice, to="bob", now=moment)
+        offers.decline(offer_id=made.pk, user=alice, now=moment)
+        moment += timedelta(minutes=1)
+    with pytest.raises(CannotOffer, match="20 offers in 24 h"):
+        offers.offer(reservation_id=held.pk, user=alice, to="bob", now=moment)
+    assert Notice.objects.filter(user=bob, kind="offer_made").count() == 20
+    moment += timedelta(days=1)
+    assert offers.offer(reservation_id=held.pk, user=alice, to="bob", now=moment)

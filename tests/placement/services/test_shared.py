@@ -12,6 +12,7 @@ from placement.services.parting import JobThere
 from placement.views.access import own_reservations
 from reservations.domain.errors import NotFound
 from reservations.services import couse, parting
+from reservations.services.undo import undo_booking
 from tests.placement.services.stage import NOW, fact, now_is, record
 
 pytestmark = pytest.mark.django_db
@@ -66,3 +67,22 @@ def test_gpus_that_a_job_runs_on_are_not_given_back_under_it(
     with pytest.raises(JobThere) as refused:
         parting.give_back_part(**give, version=reservation.version, now=NOW)
     assert refused.value.job == running.pk
+
+
+def test_a_booking_is_not_undone_under_a_job(reservation, alice, bob, orders) -> None:
+    """Also not under one that starts, or a co-user's: neither is a check-in."""
+    couse.share(reservation_id=reservation.pk, user=alice, username="bob", now=NOW)
+    type(reservation).objects.filter(pk=reservation.pk).update(created_at=NOW)
+    bob.unix_user = "bob1"
+    bob.save()
+    undo = {"reservation_id": reservation.pk, "user": alice}
+    job = launch(bob, reservation)
+    services.tick(NOW)
+    assert now_is(job) == JobState.STARTING
+    with pytest.raises(JobThere):
+        undo_booking(**undo, now=NOW)
+    record(fact(job, "started"))
+    with pytest.raises(JobThere):
+        undo_booking(**undo, now=NOW + timedelta(seconds=5))
+    reservation.refresh_from_db()
+    assert reservation.state == "active"
