@@ -200,6 +200,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 2.0,
         "options": {"expires": 5},
     },
+    # Lists the folder of the logs: not with "jobs".
+    "logs": {
+        "task": "placement.tasks.limit_logs",
+        "schedule": 60.0,
+        "options": {"expires": 50},
+    },
     # Which Jobs are due is in the database: see placement's policy.
     "moves": {
         "task": "placement.tasks.look_again",

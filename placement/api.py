@@ -60,6 +60,7 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
         "parts": snapshots.job_parts(job),
         "events": snapshots.job_events(job),
         "last_lines": logs.last_lines(job, 20),
+        "log_note": logs.note(job),
     }
 
 
@@ -82,6 +83,7 @@ def job_log(
     """A range of the stored log; a negative offset counts from the end.
 
     Of a Job over several nodes `part` says which node's, as `parts` numbers them.
+    `note` says why the log was deleted or cut; it is empty where it was not.
     """
     job = _one(request, job_id)
     piece = logs.read(job, offset=offset, length=length, part=part)
@@ -90,6 +92,7 @@ def job_log(
         "bytes": piece.bytes,
         "data": piece.data,
         "size": piece.size,
+        "note": logs.note(job),
     }
 
 

@@ -4,20 +4,26 @@ One file per attempt, ``MEDIA_ROOT/logs/<job>-<attempt>-<key>.log``, the same by
 on the node. What is read out is cleaned; the file itself is not changed.
 """
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
+from django.utils.formats import date_format
 
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.domain.logtext import clean, numbers_of
-from placement.models import Job, PlacementPolicy
+from placement.models import Job, LogDropped, PlacementPolicy
+from telemetry.domain.units import format_bytes
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 2**33
@@ -28,6 +34,9 @@ MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000
 DROPPED_A_LOOK = 50
 """Jobs whose logs are deleted in one look: each costs a listing of the folder."""
+MOST_QUERIED = 1000
+"""Jobs that are asked for in one query."""
+_FILE = re.compile(r"(\d{1,18})-\d{1,9}(?:-([0-9a-f]{1,32}))?\..+")
 SCAN_BYTES = 32 * 2**20
 """How much of a log one look for numbers reads; the next look goes on."""
 SEARCH_BYTES = 256 * 2**20
@@ -123,8 +132,10 @@ def append(job: Job, *, attempt: int, offset: int, data: bytes, part: int = 0) -
 
     Raises:
         LogConflict: it does not start where the stored part ends.
-        LogTooLarge: the log would grow over its ceiling.
+        LogTooLarge: the log would grow over its ceiling, or no more of it is kept.
     """
+    if job.log_dropped_at or job.log_cut_at:
+        raise LogTooLarge(note(job))
     path = path_of(job, attempt, part=part)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -150,14 +161,107 @@ def drop_due(now: datetime) -> int:
         ended_at__lte=now - timedelta(days=row.logs_keep_days), log_dropped_at=None
     ).order_by("ended_at", "pk")[:DROPPED_A_LOOK]
     for job in due:
-        # All attempts and nodes, with the numbers that were read from them.
-        own = f"-{job.key}" if job.key else ""
-        for attempt in range(1, job.attempt + 1):
-            name = f"{job.pk}-{attempt}{own}"
-            for path in path_of(job).parent.glob(f"{name}.*"):
-                path.unlink(missing_ok=True)
-        Job.objects.filter(pk=job.pk).update(log_dropped_at=now)
+        _drop(job, LogDropped.AGE, now)
     return len(due)
+
+
+def _drop(job: Job, why: LogDropped, now: datetime) -> None:
+    """Delete the logs of all attempts and nodes, with the numbers read from them."""
+    # First the row: from then on nothing is appended.
+    Job.objects.filter(pk=job.pk).update(log_dropped_at=now, log_dropped_for=why)
+    own = f"-{job.key}" if job.key else ""
+    for attempt in range(1, job.attempt + 1):
+        name = f"{job.pk}-{attempt}{own}"
+        for path in path_of(job).parent.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
+
+
+def keep_within(now: datetime) -> dict[str, int]:
+    """Keep each person's logs within the policy's bytes.
+
+    The logs of Jobs that ended first are deleted first. Where those of running Jobs
+    alone hold more, no more is stored of the ones that hold more than an equal part.
+    Costs a listing of the folder: for once a minute.
+
+    Returns:
+        How many Jobs' logs were deleted (``dropped``) and cut (``cut``).
+    """
+    row = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
+    most, done = row.logs_person_bytes, {"dropped": 0, "cut": 0}
+    if not most:
+        return done
+    for jobs in _by_owner().values():
+        total = sum(jobs.values())
+        ended = [job for job in jobs if job.ended_at is not None]
+        for job in sorted(ended, key=lambda job: (job.ended_at, job.pk)):
+            if total <= most:
+                break
+            _drop(job, LogDropped.ROOM, now)
+            total -= jobs[job]
+            done["dropped"] += 1
+        if total <= most:
+            continue
+        running = [job for job in jobs if job.ended_at is None]
+        for job in running:
+            if jobs[job] * len(running) > most and not job.log_cut_at:
+                _cut(job, total, most, now)
+                done["cut"] += 1
+    return done
+
+
+def _by_owner() -> dict[int, dict[Job, int]]:
+    """Return the bytes of the stored logs of each Job, by its owner."""
+    sizes: dict[tuple[int, str], int] = defaultdict(int)
+    folder = Path(settings.MEDIA_ROOT) / "logs"
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if found := _FILE.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):
+                sizes[int(found[1]), found[2] or ""] += path.stat().st_size
+    numbers = sorted({number for number, _ in sizes})
+    owners: dict[int, dict[Job, int]] = defaultdict(dict)
+    for at in range(0, len(numbers), MOST_QUERIED):
+        rows = Job.objects.filter(pk__in=numbers[at : at + MOST_QUERIED])
+        for job in rows.only("key", "owner", "ended_at", "attempt", "log_cut_at"):
+            # A file of another Job that had the number before a restore is not its.
+            if size_bytes := sizes.get((job.pk, job.key), 0):
+                owners[job.owner_id][job] = size_bytes
+    return owners
+
+
+def _cut(job: Job, held: int, most: int, now: datetime) -> None:
+    """Store no more of a Job's log, and say so at its end."""
+    Job.objects.filter(pk=job.pk).update(log_cut_at=now)
+    line = (
+        f"\ngpuportal: the log is cut here: the logs of your jobs hold "
+        f"{format_bytes(held)}, and may hold {format_bytes(most)}. The job runs on.\n"
+    )
+    first = path_of(job)
+    for path in (first, *first.parent.glob(f"{first.stem}.*.log")):
+        # Only where there is one: a cut log does not begin with its end.
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0, os.SEEK_END)
+            file.write(line.encode())
+
+
+def note(job: Job) -> str:
+    """Return why a log is not, or not wholly, there; "": it is."""
+    if job.log_dropped_at:
+        day = date_format(timezone.localtime(job.log_dropped_at), "j F Y")
+        why = "the lab keeps logs for a limited time"
+        if job.log_dropped_for == LogDropped.ROOM:
+            why = (
+                "the logs of one person's jobs held more than they may together, and "
+                "the oldest are deleted first"
+            )
+        return f"This log was deleted on {day}: {why}."
+    if job.log_cut_at:
+        at = date_format(timezone.localtime(job.log_cut_at), "j F Y, H:i")
+        return (
+            f"No more of this log is kept since {at}: the logs of one person's running "
+            "jobs hold more than they may together."
+        )
+    return ""
 
 
 def read(job: Job, *, offset: int, length: int = TAIL_BYTES, part: int = 0) -> Piece:

@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from placement import services
+from placement import logs, services
 
 
 @shared_task(name="placement.tasks.tick")
@@ -23,6 +23,12 @@ def look_again() -> dict[str, int]:
 def follow() -> dict[str, int]:
     """Follow running Jobs: progress, what came of plans (``services.following``)."""
     return services.follow_jobs(timezone.now())
+
+
+@shared_task(name="placement.tasks.limit_logs")
+def limit_logs() -> dict[str, int]:
+    """Keep each person's stored logs within the policy (``logs.keep_within``)."""
+    return logs.keep_within(timezone.now())
 
 
 @shared_task(name="placement.tasks.refine")

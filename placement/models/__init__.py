@@ -1,7 +1,7 @@
 """What the second floor keeps."""
 
 from placement.models.backfill import Backfill, BackfillQuerySet
-from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet
+from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet, LogDropped
 from placement.models.moves import MoveDecision, PlacementPolicy
 from placement.models.outcomes import PlanOutcome
 from placement.models.parts import CarriedCheckpoint, JobPart
@@ -26,6 +26,7 @@ __all__ = [
     "JobEvent",
     "JobPart",
     "JobQuerySet",
+    "LogDropped",
     "ModelFile",
     "MoveDecision",
     "PlacementPolicy",

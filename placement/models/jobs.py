@@ -18,6 +18,13 @@ def new_key() -> str:
     return secrets.token_hex(8)
 
 
+class LogDropped(models.TextChoices):
+    """Which rule deleted a Job's logs."""
+
+    AGE = "age", "older than the site keeps them"
+    ROOM = "room", "their owner's logs held too much"
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     """Reads and moves of Jobs."""
 
@@ -173,6 +180,19 @@ class Job(models.Model):
         blank=True,
         editable=False,
         help_text="When its logs were deleted by the site's policy.",
+    )
+    log_dropped_for = models.CharField(
+        max_length=4,
+        choices=[(s.value, s.label) for s in LogDropped],
+        blank=True,
+        editable=False,
+        help_text="Which rule deleted them; empty: their age, before this was kept.",
+    )
+    log_cut_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Since when no more of its log is stored: its owner's logs are full.",
     )
     told_end = models.DateTimeField(
         null=True, blank=True, help_text="Reservation end that its node knows."

@@ -74,6 +74,11 @@ class PlacementPolicy(models.Model):
         default=90,
         help_text="Logs are deleted so long after their job's end; 0: never.",
     )
+    logs_person_bytes = models.PositiveBigIntegerField(
+        default=20 * 2**30,
+        help_text="Logs of one person's jobs that are kept at a time; the oldest are "
+        "deleted first; 0: no limit.",
+    )
 
     checkpoint_bytes = models.PositiveBigIntegerField(
         default=8 * 2**30,

@@ -157,6 +157,7 @@ def _order(job: Job, now: datetime) -> bool:
             actor=PORTAL,
             fields={
                 "attempt": job.attempt + 1,
+                "log_cut_at": None,
                 "gpu_ids": list(turn.gpu_ids),
                 "order_nonce": ordering.new_nonce(),
                 "ordered_at": now,

@@ -61,6 +61,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
         "placement/job_show.html",
         {
             "job": job,
+            "log_note": logs.note(job),
             "gpus": [gpu["label"] for gpu in gpus],
             "steps": snapshots.job_steps(job),
             "events": job.events.all(),

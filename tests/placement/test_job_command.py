@@ -49,6 +49,10 @@ def test_a_job_is_submitted_listed_read_and_stopped(reservation):
     assert job("log", made.pk) == (0, "first\nsecond \n")
     assert job("stop", made.pk, "--as", "alice")[1].strip() == "stopped"
     assert job("log", made.pk, "--follow")[0] == 0, "it has ended, so this ends"
+    for field in ("log_cut_at", "log_dropped_at"):
+        known = {"log_cut_at": None, "log_dropped_at": None, field: made.created_at}
+        Job.objects.filter(pk=made.pk).update(log_bytes=10**6, **known)
+        assert job("log", made.pk, "--follow")[0] == 0, "no more of it comes"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from placement import logs
+from placement.domain.errors import LogTooLarge
 from placement.models import Job, PlacementPolicy
 from tests.factories import make_node, make_reservation
 from tests.placement.lab import signed_in
@@ -136,3 +137,88 @@ def test_logs_of_jobs_that_ended_long_ago_are_deleted(job, alice):
     assert logs.drop_due(now + timedelta(days=9999)) == 0
     shown = signed_in(alice).get(f"/jobs/{job.pk}/").content.decode()
     assert "This log was deleted on" in shown
+
+
+def limit_of(most_bytes):
+    PlacementPolicy.objects.update_or_create(
+        pk=1, defaults={"logs_person_bytes": most_bytes}
+    )
+
+
+def another(job, owner, **fields):
+    return Job.objects.create(
+        reservation=job.reservation, owner=owner, node=job.node, name="another",
+        kind="recipe", attempt=1, **fields,
+    )  # fmt: skip
+
+
+def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(
+    job, alice, bob, client
+):
+    now = timezone.now()
+    ended = [
+        another(job, alice, ended_at=now - timedelta(hours=hours))
+        for hours in (1, 3, 2)
+    ]
+    others = another(job, bob, ended_at=now - timedelta(hours=9))
+    for one in (job, *ended, others):
+        write(one, b"0123456789\n" * 100)
+    assert logs.keep_within(now) == {"dropped": 0, "cut": 0}
+    limit_of(3000)
+    assert logs.keep_within(now) == {"dropped": 2, "cut": 0}
+    assert logs.keep_within(now) == {"dropped": 0, "cut": 0}
+    for one in (job, *ended, others):
+        one.refresh_from_db()
+    gone = [one.log_dropped_at == now for one in (job, *ended, others)]
+    assert gone == [False, False, True, True, False], "the oldest two of alice's"
+    assert [logs.size(one) for one in ended] == [1100, 0, 0]
+    web = signed_in(alice)
+    assert (
+        "and the oldest are deleted first"
+        in web.get(f"/jobs/{ended[1].pk}/").content.decode()
+    )
+    for address in ("", "/log"):
+        answer = web.get(f"/api/v1/jobs/{ended[1].pk}{address}").json()
+        words = answer["note" if address else "log_note"]
+        assert words.startswith("This log was deleted on ")
+    with pytest.raises(LogTooLarge, match="was deleted"):
+        write(ended[1], b"from a node that sends it once more\n")
+    assert logs.size(ended[1]) == 0
+    limit_of(0)
+    assert logs.keep_within(now) == {"dropped": 0, "cut": 0}
+
+
+def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_much(
+    job, alice
+):
+    now = timezone.now()
+    small = another(job, alice)
+    write(job, b"0123456789\n" * 400)
+    logs.append(job, attempt=1, offset=0, data=b"of another node\n", part=1)
+    write(small, b"0123456789\n" * 100)
+    limit_of(4000)
+    assert logs.keep_within(now) == {"dropped": 0, "cut": 1}
+    assert logs.keep_within(now) == {"dropped": 0, "cut": 0}
+    job.refresh_from_db()
+    line = (
+        "gpuportal: the log is cut here: the logs of your jobs hold 5.4 KiB, and may "
+        "hold 3.9 KiB. The job runs on."
+    )
+    text = logs.path_of(job).read_text()
+    assert text.startswith("0123456789\n") and text.count(line) == 1
+    assert logs.path_of(job, part=1).read_text().endswith(f"{line}\n")
+    with pytest.raises(LogTooLarge, match="No more of this log is kept"):
+        write(job, b"more\n")
+    write(small, b"more\n")
+    small.refresh_from_db()
+    assert logs.read(small, offset=-5).data == "more\n", "an equal part is left to it"
+    page = signed_in(alice).get(f"/jobs/{job.pk}/").content.decode()
+    assert "No more of this log is kept since" in page
+
+
+def test_a_log_of_a_job_that_had_the_number_before_counts_for_nobody(job):
+    write(job, b"x" * 100)
+    before = logs.path_of(job)
+    (before.parent / f"{job.pk}-1-{'0' * 16}.log").write_bytes(b"y" * 9000)
+    limit_of(4000)
+    assert logs.keep_within(timezone.now()) == {"dropped": 0, "cut": 0}

@@ -196,13 +196,15 @@ class Command(BaseCommand):
         job = _job(options["job"])
         offset = 0
         while True:
-            job.refresh_from_db(fields=["state", "attempt", "log_bytes"])
+            job.refresh_from_db()
             ended = job.state not in JobState.live()
             while (piece := logs.read(job, offset=offset)).bytes:
                 self.stdout.write(piece.data, ending="")
                 self.stdout.flush()
                 offset = piece.offset + piece.bytes
-            if not options["follow"] or (ended and offset >= job.log_bytes):
+            # Of one that was cut or deleted no more comes.
+            whole = offset >= job.log_bytes or logs.note(job)
+            if not options["follow"] or (ended and whole):
                 return
             time.sleep(FOLLOW_SECONDS)
 
