@@ -170,7 +170,7 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
 ):
     token_file = tmp_path / "token"
     token_file.write_text(node.token)
-    web = {"web_url": live_asgi, "node": "red", "job": job.pk}
+    web = {"web_url": live_asgi, "node": "red", "job": job.pk, "key": job.key}
     script = download_part(
         "script", **web, token_file=token_file, until=0, given_up=lambda: False,
         sha256=hashlib.sha256(job.script.encode()).hexdigest(),
@@ -183,5 +183,10 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
         upload_log(**{**up, "token": "no"}, offset_bytes=6, data=b"x")
     with pytest.raises(ChannelRefused, match="413"):
         upload_log(**up, offset_bytes=6, data=b"x" * (2**20 + 1))
+    with pytest.raises(ChannelRefused, match=r"404.*another job of that number"):
+        upload_log(**{**up, "key": "0" * 16}, offset_bytes=6, data=b"x")
+    Job.objects.filter(pk=job.pk).update(log_cut_at=timezone.now())
+    with pytest.raises(ChannelRefused, match=r"413.*No more of this log is kept"):
+        upload_log(**up, offset_bytes=6, data=b"x")
     with pytest.raises(ChannelDown):
         upload_log(**{**up, "web_url": "http://127.0.0.1:1"}, offset_bytes=6, data=b"x")
