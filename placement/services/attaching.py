@@ -101,7 +101,14 @@ def choices(user: User) -> JobChoices:
     )
 
 
-CARRIER = Carrier(check=check, attach=attach, follow=follow, choices=choices)
+def starts(row: Reservation) -> bool:
+    """Say whether a Job is queued in a Reservation."""
+    return Job.objects.filter(reservation=row, state=JobState.QUEUED).exists()
+
+
+CARRIER = Carrier(
+    check=check, attach=attach, follow=follow, choices=choices, starts=starts
+)
 
 
 # --- the tick ------------------------------------------------------------------------

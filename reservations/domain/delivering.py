@@ -11,7 +11,13 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 CHANNELS = ("mail", "webhook")
 QUIET_PLAIN = frozenset({"ending_soon", "low_use", "job_started", "job_done"})
 """Kinds that go by mail only to who asked for it: frequent, or soon stale."""
-STALE_SECONDS: dict[str, int] = {"ending_soon": 600, "idle_warning": 3600}
+PAGE_ONLY = frozenset({"booking_started"})
+"""Kinds that stay on the page, unless their reader chooses a channel."""
+STALE_SECONDS: dict[str, int] = {
+    "booking_started": 3600,
+    "ending_soon": 600,
+    "idle_warning": 3600,
+}
 """Kinds that say nothing any more after so long: dropped instead of sent late."""
 RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)
 """Waits between the tries of one message; after the last one it has failed."""
@@ -26,12 +32,14 @@ def channels_of(kind: str, chosen: Mapping[str, object]) -> tuple[str, ...]:
 
     >>> channels_of("released", {}), channels_of("job_done", {})
     (('mail', 'webhook'), ('webhook',))
-    >>> channels_of("released", {"released": []})
-    ()
+    >>> channels_of("released", {"released": []}), channels_of("booking_started", {})
+    ((), ())
     """
     wanted = chosen.get(kind)
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
         return tuple(channel for channel in CHANNELS if channel in wanted)
+    if kind in PAGE_ONLY:
+        return ()
     return ("webhook",) if kind in QUIET_PLAIN else CHANNELS
 
 

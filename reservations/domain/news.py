@@ -76,6 +76,22 @@ def token_given(told: Told) -> str:
     )
 
 
+def started(told: Told) -> str:
+    """Say what the holder has now, until when, and what to do. detail: end_at,
+    absent_at (when it is lost unless something runs; missing: it is not)."""
+    until = ""
+    if told.detail.get("absent_at"):
+        until = (
+            " Run something or check in before "
+            f"{told.clock('absent_at')}, or the GPUs are released."
+        )
+    where = told.gpus or "its GPUs"
+    return (
+        f"Your booking has started: {where} until {told.time('end_at')}. "
+        f"Start a job or log in.{until}"
+    )
+
+
 def ending_soon(told: Told) -> str:
     """Say when it is over. detail: end_at."""
     return (

@@ -30,6 +30,7 @@ class Notice(models.Model):
         PLANNED = "planned", "A waiting request has a planned start"
         DECLINED = "declined", "A waiting request ended without a booking"
         SLOT_OFFERED = "slot_offered", "A slot is offered to a waiting request"
+        BOOKING_STARTED = "booking_started", "A booking of yours has started"
         MOVED = "moved", "A booking moved to another GPU"
         RELEASED = "released", "Your GPUs were released"
         IDLE_WARNING = "idle_warning", "Your GPUs are idle and will be released"

@@ -37,6 +37,8 @@ class Carrier:
     any Job waits with it now."""
     choices: Callable[[User], JobChoices]
     """Return what a page offers a User."""
+    starts: Callable[[Reservation], bool]
+    """Say whether a Job waits in a Reservation and starts with it."""
 
 
 CARRIERS: list[Carrier] = []
@@ -66,3 +68,8 @@ def attach(row: WaitingRequest, launch: Launch) -> None:
 def follow(displaced: Reservation, again: WaitingRequest) -> bool:
     """Carry Jobs over; say whether any waits with the request now."""
     return any([carrier.follow(displaced, again) for carrier in CARRIERS])
+
+
+def starts_with(row: Reservation) -> bool:
+    """Say whether a Job starts as soon as this Reservation begins."""
+    return any(carrier.starts(row) for carrier in CARRIERS)

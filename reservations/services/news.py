@@ -13,6 +13,7 @@ from django.db.models import F
 from reservations.domain.gaps import is_gap
 from reservations.domain.policy import Policy
 from reservations.models import Notice, Reservation, User
+from reservations.services import carrying
 from reservations.services.notices import tell
 
 SOON_SECONDS = 600
@@ -58,6 +59,30 @@ def cancelled(row: Reservation, *, by: User, reason: str, now: datetime) -> None
         return
     detail = {"reason": reason, "cancelled": True, **_person(by)}
     tell(user=row.user, kind=Kind.RELEASED, reservation=row, detail=detail, now=now)
+
+
+def started(row: Reservation, *, now: datetime, policy: Policy) -> None:
+    """Say that a booking has begun, and what to do now.
+
+    Not where a Job starts with it: its owner has nothing to do.
+    """
+    if carrying.starts_with(row):
+        return
+    detail = {
+        "end_at": row.end.isoformat(),
+        "url": f"/reservations/{row.pk}/#steps-title",
+    }
+    absent = row.start + timedelta(seconds=policy.no_show_seconds)
+    if policy.release_no_shows and row.checked_in_at is None and absent < row.end:
+        detail["absent_at"] = absent.isoformat()
+    tell(
+        user=row.user,
+        kind=Kind.BOOKING_STARTED,
+        reservation=row,
+        detail=detail,
+        now=now,
+        key=str(row.pk),
+    )
 
 
 def idle_warned(

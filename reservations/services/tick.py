@@ -126,6 +126,7 @@ def _start(pk: int, now: datetime, policy: Policy) -> bool:
         return False
     Reservation.objects.move(pk, old=State.CONFIRMED, new=State.ACTIVE)
     books.audit("started", row, actor=None, now=now)
+    news.started(row, now=now, policy=policy)
     publish(row, policy)
     return True
 

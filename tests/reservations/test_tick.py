@@ -1,15 +1,22 @@
 """The tick: begin, watch, end, charge; twice and concurrently the same."""
 
-from datetime import timedelta
+from datetime import time, timedelta
 
 import pytest
 
 from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import State
-from reservations.models import LateReturn, LedgerEntry, Reservation
+from reservations.models import (
+    LateReturn,
+    LedgerEntry,
+    Notice,
+    NoticeSettings,
+    Reservation,
+)
 from reservations.services import locking
 from reservations.services.absence import IDLE_WARNING
+from reservations.snapshots.notices import notices_in_words
 from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.reservations.conftest import (
@@ -44,6 +51,45 @@ def test_a_second_tick_finds_nothing_to_do(lab, alice) -> None:
     after = LedgerEntry.objects.count()
     assert not any(services.tick(at(11)).values())
     assert (rows, LedgerEntry.objects.count()) == (1, after)
+
+
+def test_the_holder_hears_once_that_a_booking_begins(lab, alice) -> None:
+    NoticeSettings.objects.create(user=alice, webhook_url="https://chat.example/x")
+    made = lab.book(alice, lab.gpus[:2], at(10), 2)
+    lab.book(alice, lab.gpus[2:3], NOW, 1)  # Whoever books for now knows it.
+    services.tick(at(9, 59))
+    assert not Notice.objects.filter(kind="booking_started").exists()
+    services.tick(at(10))
+    services.tick(at(10, 1))
+    told = Notice.objects.get(kind="booking_started")
+    (info,) = notices_in_words([told], alice)
+    assert told.user == alice and told.reservation == made
+    assert info.url == f"/reservations/{made.pk}/#steps-title"
+    first, second = (str(gpu) for gpu in lab.gpus[:2])
+    assert info.text == (
+        f"Your booking has started: {first}, {second} until Mon 2 Mar 12:00. Start a "
+        "job or log in. Run something or check in before 10:15, or the GPUs are "
+        "released."
+    )
+    assert not told.deliveries.exists()
+
+
+def test_who_chose_a_channel_hears_there_that_a_booking_begins(lab, alice) -> None:
+    NoticeSettings.objects.create(
+        user=alice,
+        webhook_url="https://chat.example/x",
+        chosen={"booking_started": ["webhook"]},
+        quiet_from=time(9),
+        quiet_until=time(12),
+    )
+    lab.set(release_no_shows=False)
+    lab.book(alice, lab.gpus[:1], at(10), 2)
+    services.tick(at(10))
+    told = Notice.objects.get(kind="booking_started")
+    assert told.deliveries.get().channel == "webhook"
+    assert told.deliveries.get().next_at > at(10)
+    (info,) = notices_in_words([told], alice)
+    assert info.text.endswith("Start a job or log in.")
 
 
 def test_nobody_pays_for_a_window_the_portal_slept_through(lab, alice) -> None:

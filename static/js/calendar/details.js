@@ -94,8 +94,11 @@ export class Details {
       foot.append(reason, this.#button(words, sign, () => give({ reason: reason.value }), "btn-danger"));
     }
     if (r.mine || this.config.accounts.includes(r.account) || this.config.operator) {
-      foot.append(el("a", { class: "btn btn-quiet", href: this.config.urls.reservation.replace("/0/", `/${r.id}/`) },
-        "Open", icon("arrow-right")));
+      const page = this.config.urls.reservation.replace("/0/", `/${r.id}/`);
+      if ((r.mine || r.shared) && (r.state === "confirmed" || r.state === "active")) {
+        foot.append(el("a", { class: "btn btn-quiet", href: `${page}#steps-title` }, r.state === "active" ? "What to do now" : "What to do next"));
+      }
+      foot.append(el("a", { class: "btn btn-quiet", href: page }, "Open", icon("arrow-right")));
     }
     foot.hidden = !foot.childElementCount;
     return foot;

@@ -48,6 +48,27 @@ def rules(alice) -> None:
     Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
 
 
+def test_a_booking_that_a_job_starts_with_is_no_news(alice, node) -> None:
+    gpus = make_gpus(2, node)
+    with_job, without = (
+        make_reservation(
+            alice, [gpu], start=NOW, end=NOW + 2 * HOUR, state=State.CONFIRMED
+        )
+        for gpu in gpus
+    )
+    Job.objects.create(
+        reservation=with_job,
+        owner=alice,
+        name="train",
+        kind="recipe",
+        recipe="burn-in",
+        node=node,
+    )
+    assert booking.tick(NOW)["started"] == 2
+    told = Notice.objects.filter(kind="booking_started")
+    assert [one.reservation for one in told] == [without]
+
+
 def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     alice, bob, node
 ) -> None:

@@ -1,11 +1,13 @@
 """Days that roll, 4 days, months, short bars, cards, keys, and drafts that stay."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from reservations import services
 from reservations.models import Notice, Offer, Reservation, SitePolicy
 from tests.factories import PASSWORD, make_reservation
 from tests.reservations.browser.ground import (
@@ -294,3 +296,24 @@ def test_a_zone_of_half_an_hour_books_on_the_grid_of_an_hour(
         expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
         page.click("#book")
         expect(page.locator(".toast")).to_contain_text("Booked")
+
+
+def test_the_details_and_the_notice_lead_to_the_next_steps(browser, live_asgi, lab):
+    alice = lab.people["alice"]
+    own = lab.hold("alice", [1], 14, 16)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(services.tick, own.start).result()
+    with page_of(browser, live_asgi, alice, viewport=DESK) as page:
+        open_calendar(page, f"?date={lab.tomorrow}")
+        page.locator(f'[data-reservation="{own.pk}"]').click()
+        page.get_by_role("link", name="What to do now").click()
+        expect(page).to_have_url(f"{live_asgi}/reservations/{own.pk}/#steps-title")
+        expect(page.get_by_role("heading", name="What to do now")).to_be_in_viewport()
+        page.goto("/me/notices/")
+        expect(
+            page.get_by_label("A booking of yours has started, by mail")
+        ).not_to_be_checked()
+        page.goto("/notices/")
+        told = page.locator(".notice-row", has_text="Your booking has started:")
+        told.get_by_role("link").click()
+        expect(page).to_have_url(f"{live_asgi}/reservations/{own.pk}/#steps-title")
