@@ -55,13 +55,17 @@ def room_for(
 
 
 def fastest(offers: Sequence[GpuOffer], count: int) -> tuple[GpuOffer, ...]:
-    """The fastest `count`, in the order of their places; among equals the least
-    busy, then the fullest: large cards stay free for what needs them."""
+    """The fastest `count`, in the order of their places.
+
+    Among equals those that nobody computes on, then the least busy, then the fullest:
+    large cards stay free for what needs them.
+    """
     ranked = sorted(
         offers,
         key=lambda offer: (
             -offer.peak_flops * offer.share_ratio,
             bool(offer.health),
+            offer.compute_processes > 0,
             offer.busy_pct,
             offer.weight,
             offer.free_bytes,

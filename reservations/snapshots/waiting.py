@@ -14,7 +14,7 @@ from reservations.domain.fairshare import Rank
 from reservations.domain.overstay import notice_end
 from reservations.domain.policy import Policy
 from reservations.domain.waitlist import Waiting, in_order
-from reservations.domain.window import Window
+from reservations.domain.window import Window, unix
 from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.snapshots.crowd import Crowd
 from reservations.snapshots.facts import (
@@ -24,6 +24,7 @@ from reservations.snapshots.facts import (
     calendar_of,
     right_to_book,
 )
+from reservations.snapshots.foreign import SOON_SECONDS, foreign_gpus
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.usage import fair_tree, usage_by_membership
 
@@ -91,6 +92,7 @@ class Look:
     _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
     _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
+    _used: dict[int, int] | None = None
 
     def facts(self, one: Waiting) -> Snapshot:
         """Return what a request is judged by, on the whole calendar ahead."""
@@ -106,9 +108,11 @@ class Look:
         barred = barred_pools(self.gpus, asking)
         if barred:
             open_gpus = [gpu for gpu in self.gpus if gpu.pool_pk not in barred]
+            foreign = calendar.foreign
             calendar = Calendar(
                 open_gpus, calendar.busy(), calendar.plans, calendar.gaps
             )
+            calendar.foreign = foreign
         return Snapshot(
             policy=self.policy,
             calendar=calendar,
@@ -140,7 +144,14 @@ class Look:
                 asking=admitted,
                 leave_at=notice_end(self.now, self.policy),
             )
+            self._calendars[admitted].foreign = self._foreign()
         return self._calendars[admitted]
+
+    def _foreign(self) -> dict[int, int]:
+        """Return until when (Unix seconds) a foreign process is expected on Gpus."""
+        if self._used is None:
+            self._used = dict.fromkeys(foreign_gpus(), unix(self.now) + SOON_SECONDS)
+        return self._used
 
 
 def look(now: datetime, policy: Policy) -> Look:

@@ -5,11 +5,15 @@ from datetime import timedelta
 import pytest
 
 from reservations import services
+from reservations.domain.lifecycle import State
+from reservations.services import waiting
 from reservations.snapshots.payers import payers
 from telemetry.domain.rules import INTRUDER, SQUATTER
 from telemetry.models import Alert
-from tests.factories import make_gpu, make_membership
+from tests.factories import make_gpu, make_membership, make_reservation
 from tests.reservations.conftest import NOW
+
+MINUTE = timedelta(minutes=1)
 
 
 def squat(gpu, rule=SQUATTER) -> Alert:
@@ -85,3 +89,44 @@ def test_the_payer_of_the_newest_booking_comes_first(lab, alice) -> None:
     course.active = False
     course.save()
     assert payers(alice) == [vision]
+
+
+@pytest.mark.parametrize("start", [NOW, NOW + timedelta(hours=6)])
+def test_the_waitlist_avoids_it_for_a_start_now(lab, alice, bob, start) -> None:
+    squat(lab.gpus[0])
+    until = NOW + timedelta(hours=8)
+    held = make_reservation(bob, lab.gpus, NOW, until, state=State.ACTIVE)
+    asked = waiting.ask(
+        user=alice,
+        membership=None,
+        count=1,
+        duration_seconds=7200,
+        earliest=start,
+        latest=NOW + timedelta(hours=9),
+        any_notice=True,
+        now=NOW,
+    )
+    assert services.tick(NOW)["placed"] == 0
+    services.release(reservation_id=held.pk, user=bob, now=NOW + MINUTE)
+    services.tick(NOW + MINUTE)
+    asked.refresh_from_db()
+    (got,) = asked.reservation.allocations.all()
+    clean = lab.gpus[1] if start == NOW else lab.gpus[0]
+    assert (got.gpu, asked.state) == (clean, "placed")
+
+
+def test_the_waitlist_takes_it_where_no_other_is_free(lab, alice, bob) -> None:
+    squat(lab.gpus[0])
+    lab.book(bob, lab.gpus[1:], NOW, 8)
+    row = waiting.ask(
+        user=alice,
+        membership=None,
+        count=1,
+        duration_seconds=7200,
+        latest=NOW + timedelta(hours=3),
+        any_notice=True,
+        now=NOW,
+    )
+    services.tick(NOW)
+    row.refresh_from_db()
+    assert [one.gpu for one in row.reservation.allocations.all()] == [lab.gpus[0]]
