@@ -40,7 +40,7 @@ FATES = {
 
 @dataclass(frozen=True)
 class Touched:
-    """One booking in the way, and what becomes of it, in words."""
+    """One affected booking and what happens to it, in words."""
 
     row: Reservation
     gpus: str
@@ -169,7 +169,11 @@ def _said(kept: Closure, done: Preview) -> str:
         )
         if counts[fate]
     ]  # fmt: skip
-    who = f" Bookings: {', '.join(told)}; their holders are told." if told else ""
+    who = (
+        f" Bookings: {', '.join(told)}. The affected users are notified."
+        if told
+        else ""
+    )
     return f"{kept.get_kind_display()} saved.{who}"
 
 
@@ -264,6 +268,6 @@ def end(request: HttpRequest, pk: int) -> HttpResponseBase:
     messages.success(
         request,
         f"{row.get_kind_display()} ended: the time can be booked again. "
-        "What was moved or refunded stays so.",
+        "Bookings that it moved or refunded are not changed back.",
     )
     return redirect("manage-closures")

@@ -111,7 +111,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     }  # fmt: skip
     answer, text = post(desk, "manage-closure-new", data, status=200)
     assert not Closure.objects.exists()
-    assert "1 booking in the way" in text
+    assert "1 affected booking" in text
     assert "cancelled with full refund" in text
     assert "&lt;b&gt;new fans" in text
     seen = answer.context["plan"].seen
@@ -120,13 +120,16 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     )
     assert "Look at the list again" in text
     _, text = post(desk, "manage-closure-new", data | {"save": 1, "seen": seen})
-    assert "Maintenance saved. Bookings: 1 refunded; their holders are told." in text
+    assert (
+        "Maintenance saved. Bookings: 1 refunded. The affected users are notified."
+        in text
+    )
     booked.refresh_from_db()
     assert booked.state == State.REFUNDED
     row = Closure.objects.get()
     changed = data | {"end": wall(35), "version": row.version}
     answer, text = post(desk, "manage-closure", changed, row.pk, status=200)
-    assert "Nobody is in the way" in text
+    assert "No booking is affected" in text
     sure = changed | {"save": 1, "seen": answer.context["plan"].seen}
     post(desk, "manage-closure", sure, row.pk, status=200)
     _, text = post(desk, "manage-closure", sure, row.pk, status=409)
@@ -136,7 +139,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     assert "The end is not after the start." in text
     assert "choose it" in text
     _, text = post(desk, "manage-closure-end", {"version": 2}, row.pk)
-    assert "What was moved or refunded stays so." in text
+    assert "Bookings that it moved or refunded are not changed back." in text
     row.refresh_from_db()
     assert row.cancelled_at is not None
 
@@ -250,7 +253,7 @@ def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
     booked = make_reservation(alice, gpus[:1], timezone.now() + timedelta(hours=9))
     data = {"old": gpus[0].pk, "new": new.pk, "reason": "broken fan"}
     answer, text = post(desk, "manage-replace-gpu", data, status=200)
-    assert "goes along" in text
+    assert "What happens to it" in text
     seen = answer.context["plan"].seen
     _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "seen": seen})
     assert "1 bookings went along, 0 stay" in text
