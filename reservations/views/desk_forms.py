@@ -17,7 +17,7 @@ from telemetry.plain_forms import PlainForm
 
 MOST_KEY = 2**62
 REASON_LENGTH = 200
-_MOMENT = {"type": "datetime-local", "class": "input"}
+_MOMENT = {"type": "datetime-local", "class": "input", "data-when": True}
 
 
 def key_field(**kwargs: Any) -> forms.IntegerField:

@@ -34,10 +34,12 @@ function enhance(input) {
   const day = el("input", { type: "date", class: "input when-day", id: `${input.id}-day`, required, max: "9999-12-31" });
   const time = el("input", {
     type: "text", class: "input when-time", id: `${input.id}-time`, inputmode: "numeric", required,
-    autocomplete: "off", placeholder: "hh:mm", maxlength: 5, "aria-label": `${name}, time in 24 hours`,
+    autocomplete: "off", placeholder: "hh:mm", maxlength: 5, "aria-label": `${name}, time (24 h)`,
   });
   const weekdayName = el("span", { class: "when-weekday", "aria-hidden": "true" });
   const problem = el("span", { class: "when-error", id: `${input.id}-error`, role: "alert", hidden: true, text: HINT });
+  const about = input.getAttribute("aria-describedby");
+  if (about) day.setAttribute("aria-describedby", about);
   const fields = el("span", { class: "when" }, day, time, weekdayName, problem);
   if (label) label.htmlFor = day.id;
 
@@ -82,9 +84,12 @@ function enhance(input) {
     set(value) { property.set.call(this, value); show(String(value)); },
   });
   input.value = first;
-  const able = () => { day.disabled = time.disabled = input.disabled; };
-  new MutationObserver(able).observe(input, { attributes: true, attributeFilter: ["disabled"] });
-  able();
+  const follow = () => {
+    day.disabled = time.disabled = input.disabled;
+    day.setAttribute("aria-invalid", input.getAttribute("aria-invalid") ?? "false");
+  };
+  new MutationObserver(follow).observe(input, { attributes: true, attributeFilter: ["disabled", "aria-invalid"] });
+  follow();
   input.after(fields);
 }
 

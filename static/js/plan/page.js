@@ -101,6 +101,9 @@ document.addEventListener("click", ({ target }) => {
   form.elements.at.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
+// The day and the time are two fields; what they make up is known at their change.
+form.elements.at.addEventListener("change", ({ target }) => target.dispatchEvent(new Event("input", { bubbles: true })));
+
 showParts();
 showErrors();
 follow();

@@ -85,6 +85,24 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     )
 
 
+def test_the_start_is_typed_as_a_day_and_a_time_in_24_hours(
+    page: Page, live_asgi, lab, sign_in, alice
+):
+    sign_in(alice)
+    page.goto(f"{live_asgi}/plan/")
+    expect(page.locator("input[type=datetime-local]")).to_have_count(0)
+    day = f"{timezone.now() + timedelta(days=1):%Y-%m-%d}"
+    page.get_by_label("From", exact=True).fill(day)
+    page.get_by_label("From, time (24 h)").fill("1530")
+    with page.expect_request(
+        lambda sent: (
+            f"{day}T15:30" in (sent.post_data or "") and sent.url.endswith("/plan/")
+        )
+    ):
+        page.get_by_label("From, time (24 h)").press("Tab")
+    expect(page.locator("#id_at-time")).to_have_value("15:30")
+
+
 def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
     page: Page, live_asgi, lab, sign_in, alice, bob
 ):
@@ -107,7 +125,7 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
     elsewhere(take)
     page.reload()
     expect(page.locator("#earliest")).to_contain_text("Earliest start on this GPU")
-    assert page.get_by_label("From").input_value() != ""
+    assert page.get_by_label("From", exact=True).input_value() != ""
     page.get_by_label("Hours").fill("1")
     with page.expect_download() as saved:
         page.get_by_role("link", name="Download all").click()

@@ -12,7 +12,7 @@ from reservations.domain.prices import PeakHours
 from reservations.models import Closure, PoolRule, Reservation
 from telemetry.models import Gpu
 from tests.factories import make_gpus, make_node, make_reservation
-from tests.reservations.browser.ground import axe_findings, page_of
+from tests.reservations.browser.ground import axe_findings, page_of, set_when
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,13 +66,14 @@ def close_and_reopen(page: Page, booked: Reservation) -> None:
     page.goto("/manage/closures/new/")
     expect(page.get_by_label("Kept for (teaching)")).to_be_hidden()
     page.get_by_label("Reason").fill("New fans, all night")
-    page.get_by_label("From").fill(wall(29))
-    page.get_by_label("To", exact=True).fill(wall(40))
+    expect(page.locator("input[type=datetime-local]")).to_have_count(0)
+    set_when(page, "id_start", wall(29))
+    set_when(page, "id_end", wall(40))
     page.get_by_label("Node", exact=True).select_option(label="node-a")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("heading", name="1 booking in the way")).to_be_visible()
+    expect(page.get_by_role("heading", name="1 affected booking")).to_be_visible()
     checked(page)
-    page.get_by_role("button", name="Save and tell them").click()
+    page.get_by_role("button", name="Save and notify them").click()
     expect(page.get_by_text("Maintenance saved.")).to_be_visible()
     booked.refresh_from_db()
     assert booked.state == State.REFUNDED
