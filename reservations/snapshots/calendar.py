@@ -1,17 +1,19 @@
 """The calendar as pages and programs read it: few queries, plain values."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
+from reservations.domain.calendar import CalendarGpu
 from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.closed import closures_page
-from reservations.snapshots.gpus import gpus_seen_by
+from reservations.snapshots.drains import drain_reasons
+from reservations.snapshots.gpus import gpus_seen_by, short_words
 from reservations.snapshots.sharing import OwnExtras, own_extras
 
 SHOWN = State.holding()
@@ -212,6 +214,7 @@ def calendar_page(
 ) -> CalendarPage:
     """Read the calendar between two instants, in a handful of queries."""
     known, foreign = gpus_seen_by(reader.user_pk)
+    reasons = drain_reasons(gpu.node for gpu in known if gpu.out)
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -221,6 +224,8 @@ def calendar_page(
             "gpu_class": gpu.gpu_class,
             "memory_total_bytes": gpu.memory_total_bytes,
             "bookable": gpu.bookable,
+            "out": short_words(gpu.out),
+            "out_reason": _out_reason(gpu, reasons),
             "weight": gpu.weight,
             "foreign": gpu.pk in foreign,
             "favourite": gpu.favourite,
@@ -246,6 +251,16 @@ def calendar_page(
         closures=closures_page(start, end, known, user_pk=reader.user_pk),
         now=now,
         grid_seconds=policy.grid_seconds,
+    )
+
+
+def _out_reason(gpu: CalendarGpu, reasons: Mapping[str, str]) -> str:
+    """Return why a Gpu cannot be booked, as a sentence; empty: it can."""
+    if not gpu.out:
+        return ""
+    reason = reasons.get(gpu.node, "")
+    return f"{gpu.out[:1].upper()}{gpu.out[1:]}." + (
+        f" Reason: {reason}" if reason else ""
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reservations.models import AuditEntry
+from telemetry.models import Node
 
 VERB = "node.drain"
 
@@ -33,3 +34,13 @@ def drains(node_pks: Iterable[int]) -> dict[int, Drain]:
         actor = str(row.actor) if row.actor is not None else ""
         found[subjects[row.subject]] = Drain(row.at, actor, row.reason)
     return found
+
+
+def drain_reasons(nodes: Iterable[str]) -> dict[str, str]:
+    """Return the reasons given for the draining ones among these nodes, by name."""
+    names = set(nodes)
+    if not names:
+        return {}
+    rows = Node.objects.filter(draining=True, name__in=names)
+    drained = dict(rows.values_list("pk", "name"))
+    return {drained[pk]: one.reason for pk, one in drains(drained).items()}

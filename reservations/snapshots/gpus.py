@@ -28,12 +28,24 @@ _OUT_WORDS = (
     "it is draining: no new bookings",
     "its node is draining: no new bookings",
 )
+_SHORT_WORDS = (
+    "retired", "lost", "other system", "split", "new", "maintenance", "maintenance",
+    "draining", "draining",
+)  # fmt: skip
+_MISSING = "it is missing"
+
+
+def short_words(out: str) -> str:
+    """Return the reason of ``out_words`` in one or two words; empty for none."""
+    if out == _MISSING:
+        return "missing"
+    return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")
 
 
 def out_words(*, present: bool, out: Iterable[bool]) -> str:
     """Return why a Gpu cannot be booked, from ``OUT_FIELDS``; empty: it can."""
     if not present:
-        return "it is missing"
+        return _MISSING
     return next((words for words, on in zip(_OUT_WORDS, out, strict=True) if on), "")
 
 

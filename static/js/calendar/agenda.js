@@ -74,7 +74,7 @@ export class Agenda {
   }
 
   #note(gpu, entries, gaps) {
-    if (!gpu.bookable) return "not available";
+    if (!gpu.bookable) return gpu.out_reason || "not available";
     const now = this.nowWall();
     const holder = entries.find(({ start, end }) => start <= now && end > now);
     if (holder) return `${holder.r ? owner(holder.r) : "closed"} until ${this.#until(holder.end)}`;

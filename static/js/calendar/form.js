@@ -124,7 +124,7 @@ export class Form {
       box.checked = this.draft.gpuIds.includes(id);
       const taken = gpu.bookable && !this.#isFree(gpu);
       const foreign = gpu.bookable && !taken && this.#foreign(gpu) && "used by someone else now";
-      const word = gpu.bookable ? (taken ? "booked then" : foreign || "") : "not available";
+      const word = gpu.bookable ? (taken ? "booked then" : foreign || "") : gpu.out || "not available";
       box.parentElement.classList.toggle("is-taken", taken);
       box.parentElement.classList.toggle("is-foreign", Boolean(foreign));
       box.parentElement.title = word;

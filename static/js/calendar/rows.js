@@ -1,7 +1,9 @@
 // The timeline's rows: a folding one per node and class, one per GPU under it.
 import { el, setText } from "../dom.js";
 import { gib } from "../format.js";
-import { shortClass } from "./words.js";
+import { closureWords } from "./closures.js";
+import { moment, shortClass } from "./words.js";
+import { toWall } from "./zone.js";
 
 const FOLD_FROM_GPUS = 48;
 
@@ -31,6 +33,10 @@ function starNode(what, on, name) {
   }, el("span", { "aria-hidden": "true", text: on ? "★" : "☆" }));
 }
 
+function stateWord(gpu) {
+  return gpu.bookable ? gib(gpu.memory_total_bytes) : gpu.out || "not available";
+}
+
 /** What stands at the left of a row. Before the first answer there is one bare row. */
 export function rowLabel({ gpu, group }) {
   if (!gpu && !group) return el("span");
@@ -43,7 +49,8 @@ export function rowLabel({ gpu, group }) {
   return el("span", { class: gpu.bookable ? "row-gpu" : "row-gpu is-closed" },
     el("span", { class: "row-index", text: `GPU ${gpu.index}` }),
     starNode({ gpu: gpu.id }, gpu.favourite, `${gpu.node} ${gpu.index}`),
-    el("span", { class: "row-memory", text: gpu.bookable ? gib(gpu.memory_total_bytes) : "not available" }));
+    el("span", { class: "row-memory", "data-gpu": gpu.id, text: stateWord(gpu), title: gpu.out_reason || undefined }),
+    gpu.out_reason ? el("span", { class: "visually-hidden", text: gpu.out_reason }) : null);
 }
 
 /** Which groups a large lab starts folded: all but the first and those one is in. */
@@ -64,5 +71,21 @@ export function tellFree(host, store, now) {
     const free = groups.get(node.dataset.group)?.gpus.filter((gpu) => store.isFree(gpu, now, soon)).length ?? 0;
     setText(node, known ? (free ? `${free} free` : "full") : "");
     node.classList.toggle("is-full", !free);
+  }
+}
+
+/** Write at every GPU that is closed now until when; closureWords() says why. */
+export function tellClosed(host, store, now, nowWall, zone) {
+  for (const node of host.querySelectorAll(".row-memory[data-gpu]")) {
+    const gpu = store.gpu(Number(node.dataset.gpu));
+    const closure = gpu?.bookable && store.closureOf(gpu, now);
+    if (closure) {
+      setText(node, `closed until ${moment(toWall(closure.end, zone), nowWall)}`);
+      node.title = closureWords(closure, zone);
+    } else if (node.classList.contains("is-shut") && gpu) {
+      setText(node, stateWord(gpu));
+      node.title = gpu.out_reason;
+    }
+    node.classList.toggle("is-shut", Boolean(closure));
   }
 }

@@ -135,6 +135,11 @@ export class Store extends EventTarget {
       && LIVE.includes(r.state));
   }
 
+  /** The closed time that keeps the reader off a GPU at this moment, or undefined. */
+  closureOf(gpu, at) {
+    return this.closures.find((one) => this.#closes(one, gpu, at, new Date(at.getTime() + 1)));
+  }
+
   /** Whether closed time keeps the reader out; a course's own hours do not. */
   #closes(closure, gpu, start, end) {
     if (closure.open) return false;

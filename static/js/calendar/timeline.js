@@ -5,7 +5,7 @@ import { barContent, barEvent } from "./bars.js";
 import { groundEvents } from "./ground.js";
 import { RowSelection, gpusBetween } from "./pointer.js";
 import { watchRoles } from "./roles.js";
-import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellFree } from "./rows.js";
+import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellClosed, tellFree } from "./rows.js";
 import { addWall, offsetText, rangeOf, toWall, wallMillis } from "./zone.js";
 
 const VIEWS = {
@@ -110,7 +110,7 @@ export class Timeline {
     this.ec.setOption("resources", resourcesOf(this.store.groups(), this.folded));
     this.host.classList.toggle("is-dense", this.#rows().length > ROOMY_ROWS);
     requestAnimationFrame(() => {
-      tellFree(this.host, this.store, new Date(serverNow()));
+      this.#tellNow();
       this.#fit();
     });
   }
@@ -134,7 +134,14 @@ export class Timeline {
       for (const id of changed) this.#put(wanted.get(id));
     }
     this.drawn = prints;
-    tellFree(this.host, this.store, new Date(serverNow()));
+    this.#tellNow();
+  }
+
+  /** What the rows say about this moment. */
+  #tellNow() {
+    const now = new Date(serverNow());
+    tellFree(this.host, this.store, now);
+    tellClosed(this.host, this.store, now, this.nowWall(), this.zone);
   }
 
   #put(event) {

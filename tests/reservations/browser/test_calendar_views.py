@@ -1,5 +1,6 @@
 """Days that roll, 4 days, months, short bars, cards, keys, and drafts that stay."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -8,7 +9,8 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from reservations import services
-from reservations.models import Notice, Offer, Reservation, SitePolicy
+from reservations.models import Closure, Notice, Offer, Reservation, SitePolicy
+from reservations.services.pools import drain_node
 from tests.factories import PASSWORD, make_reservation
 from tests.reservations.browser.ground import (
     Lab,
@@ -317,3 +319,76 @@ def test_the_details_and_the_notice_lead_to_the_next_steps(browser, live_asgi, l
         told = page.locator(".notice-row", has_text="Your booking has started:")
         told.get_by_role("link").click()
         expect(page).to_have_url(f"{live_asgi}/reservations/{own.pk}/#steps-title")
+
+
+LABELS_CUT = """() => {
+  const labels = [...document.querySelectorAll(".timeline .ec-slot")].map((slot) => {
+    const range = document.createRange();
+    range.selectNodeContents(slot);
+    const { left, right } = range.getBoundingClientRect();
+    const cut = getComputedStyle(slot).overflowX !== "visible";
+    const room = cut ? slot.getBoundingClientRect().right : Infinity;
+    return { text: slot.textContent, left, right, room };
+  }).filter(({ text }) => text);
+  return labels.filter(({ right, room }, at) =>
+    right > Math.min(room, labels[at + 1]?.left ?? Infinity));
+}"""
+
+
+def test_the_label_at_midnight_is_not_cut(browser, live_asgi, lab):
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
+        open_calendar(page)
+        label = page.locator(".timeline .ec-slot", has_text=re.compile(r"^\w{3} \d+$"))
+        expect(label.first).to_be_visible()
+        for width in range(1000, 1600, 40):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(100)
+            assert page.evaluate(LABELS_CUT) == [], width
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_a_row_says_why_its_gpu_is_not_available_and_until_when(
+    browser, live_asgi, lab, size
+):
+    now = timezone.now()
+    drained, closed = lab.gpus[0], lab.gpus[1]
+    drained.maintenance = True
+    drained.save()
+    Closure.objects.create(
+        kind="maintenance",
+        scope="gpus",
+        start=now - timedelta(hours=1),
+        end=now + timedelta(days=2),
+        reason="new fans",
+    ).gpus.add(closed)
+    end = timezone.localtime(now + timedelta(days=2))
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_calendar(page)
+        if size == PHONE:
+            note = page.locator(".agenda-gpu .agenda-note")
+            expect(note.first).to_have_text("It is under maintenance.")
+            expect(page.locator(".agenda-gpu").nth(1)).to_contain_text("new fans")
+            return
+        word = page.locator(f'.row-memory[data-gpu="{drained.pk}"]')
+        expect(word).to_have_text("maintenance")
+        expect(word).to_have_attribute("title", "It is under maintenance.")
+        word = page.locator(f'.row-memory[data-gpu="{closed.pk}"]')
+        expect(word).to_contain_text("closed until")
+        expect(word).to_contain_text(f"{end:%H:%M}")
+        expect(word).to_have_attribute("title", re.compile("Maintenance .*: new fans"))
+        assert axe_findings(page) == []
+        node = drained.node
+        drain_node(
+            node_id=node.pk,
+            draining=True,
+            actor=lab.people["alice"],
+            reason="moves to room 3",
+            now=now,
+        )
+        page.reload()
+        word = page.locator(f'.row-memory[data-gpu="{lab.gpus[2].pk}"]')
+        expect(word).to_have_text("draining")
+        expect(word).to_have_attribute(
+            "title",
+            "Its node is draining: no new bookings. Reason: moves to room 3",
+        )
