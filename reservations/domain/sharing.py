@@ -129,6 +129,8 @@ def asked_words(told: Told) -> str:
     """Say who asks what about a booking. detail: person, reason (the message)."""
     who = told.who or "A member of the lab"
     message = str(told.detail.get("reason", ""))
+    if not message:
+        return f"{who} wrote about your {told.booking}. The message was erased."
     return f"{who} writes about your {told.booking}: “{message}”"
 
 

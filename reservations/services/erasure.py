@@ -151,6 +151,10 @@ def _drop_own(user: User, now: datetime) -> None:
     WaitingRequest.objects.filter(user=user).exclude(purpose="").update(purpose="")
     Series.objects.filter(user=user).update(purpose="", state=Series.State.ENDED)
     Offer.objects.filter(made_by=user).update(message="")
+    written = Notice.objects.filter(kind=Notice.Kind.ASKED, detail__person=user.pk)
+    for told in written:
+        told.detail = {**told.detail, "reason": ""}
+        told.save(update_fields=["detail"])
     CoUser.objects.sharing().filter(user=user).update(removed_at=now)
     rows = user.memberships.filter(Q(active=True) | ~Q(sponsor=None))
     for row in rows:
@@ -167,6 +171,7 @@ def _blank(user: User, names: Names, now: datetime) -> None:
     user.is_active = False
     user.last_login = None
     user.hue = User._meta.get_field("hue").default
+    user.time_zone, user.tour_seen_at = "", None
     user.erased_at = now
     user.save()
     user.groups.clear()

@@ -25,7 +25,9 @@ from reservations.models import (
 )
 from reservations.services import accounts
 from reservations.services.auditing import audit_act
+from reservations.services.inquiry import ask_holder
 from reservations.services.notices import tell
+from reservations.snapshots.notices import notices_in_words
 from telemetry import services as telemetry
 from tests.factories import make_account, make_gpus, make_membership, make_user
 
@@ -181,6 +183,34 @@ def test_only_a_strike_out_passes_the_append_only_tables(person, omar) -> None:
             act()
     LedgerEntry.objects.filter(pk=row.pk).update(reason="(erased)")
     AuditEntry.objects.filter(pk=entry.pk).update(detail={"erased": True})
+
+
+def test_messages_to_holders_and_own_settings_go_with_the_person(person, omar) -> None:
+    """What the person wrote is theirs, also where it names nobody."""
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    other = make_user("olga")
+    make_membership(other, "vision")
+    held = services.book(
+        user=other,
+        membership=None,
+        gpu_ids=[make_gpus(1)[0].pk],
+        start=now + timedelta(days=1),
+        end=now + timedelta(days=1, hours=2),
+        now=now,
+    )
+    User.objects.filter(pk=person.pk).update(
+        time_zone="Asia/Kathmandu", tour_seen_at=now
+    )
+    person.refresh_from_db()
+    ask_holder(
+        reservation_id=held.pk, user=person, message="My son is ill, please", now=now
+    )
+    erase_in_test(person, omar)
+    assert "My son" not in str(texts_of_everything())
+    [told] = notices_in_words(Notice.objects.filter(user=other), other)
+    assert "The message was erased" in told.text
+    person.refresh_from_db()
+    assert (person.time_zone, person.tour_seen_at) == ("", None)
 
 
 def test_who_holds_something_or_runs_the_site_is_not_erased(person, omar) -> None:
