@@ -100,8 +100,13 @@ def _mattermost(lines: Sequence[Line]) -> Message:
 
 def _markdown_line(line: Line) -> str:
     """Return a line of Markdown in which nothing of the text is markup or a mention."""
-    text = _MARKUP.sub(r"\\\1", line.text).replace("@", "@\u200b")
+    text = _unmentioned(_MARKUP.sub(r"\\\1", line.text))
     return f"{text} [Open]({line.url})" if line.url else text
+
+
+def _unmentioned(text: str) -> str:
+    """Return a text whose @ names nobody: a space of no width follows it."""
+    return text.replace("@", "@\u200b")
 
 
 def _teams(lines: Sequence[Line]) -> Message:
@@ -129,6 +134,8 @@ def _teams(lines: Sequence[Line]) -> Message:
 
 
 def _matrix(lines: Sequence[Line]) -> Message:
+    # "@room" in the plain text would notify everybody in the room.
+    lines = [Line(_unmentioned(line.text), line.url) for line in lines]
     plain = "\n".join(f"{line.text} {line.url}".strip() for line in lines)
     rich = "<br>".join(_html_line(line) for line in lines)
     return _json({"username": NAME, "text": plain, "html": rich})

@@ -207,7 +207,7 @@ def test_the_link_of_a_mail_ends_that_kind_without_a_login(alice, mail):
     assert anybody.get(path[:-3] + "/").status_code == 404
 
 
-HOSTILE = "<!channel> @all *[click](https://evil.example)* & more"
+HOSTILE = "<!channel> @all @room *[click](https://evil.example)* & more"
 
 
 def sent_to_chat(alice, hook, name: str) -> tuple[dict[str, str], bytes]:
@@ -266,6 +266,7 @@ def test_matrix_gets_text_and_escaped_html(alice, hook, outside):
     assert set(got) == {"username", "text", "html"}
     assert got["text"].endswith("https://gpu.example.org/jobs/7/")
     assert "<!channel>" not in got["html"]
+    assert "@room" not in got["text"] and "@room" not in got["html"]
     assert '<a href="https://gpu.example.org/jobs/7/">Open</a>' in got["html"]
 
 
