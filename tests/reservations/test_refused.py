@@ -75,10 +75,10 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
     # One's own are on one's page, with what would have worked.
     client.force_login(carol)
     page = client.get(reverse("standing")).content.decode()
-    assert "Refused lately" in page and "under maintenance" in page
-    assert "What would have worked then" in page
+    assert "Refused requests" in page and "under maintenance" in page
+    assert "This would have worked: " in page
     client.force_login(bob)
-    assert "Refused lately" not in client.get(reverse("standing")).content.decode()
+    assert "Refused requests" not in client.get(reverse("standing")).content.decode()
 
 
 def check_changes(lab, carol, one, four) -> None:

@@ -16,7 +16,7 @@ def test_nobody_books_past_the_end_of_their_right(lab, alice, bob) -> None:
         expires_at=at(18), sponsor=bob, version=2
     )
     assert lab.book(alice, lab.gpus[:1], at(16), 2).end == at(18)
-    with pytest.raises(RightEnds, match="under Vision until"):
+    with pytest.raises(RightEnds, match="with Vision until"):
         lab.book(alice, lab.gpus[:1], at(20), 1)
     seen = services.preview(
         user=alice, membership=None, gpu_ids=[lab.gpus[1].pk],

@@ -122,7 +122,7 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
     assert (again.resume_from, again.reservation.start) == (job, taken.end)
     assert again.reservation.end == soon.start and row.attempt == 2
     page = signed_in(alice).get(f"/jobs/{again.pk}/").content.decode()
-    assert "as soon as somebody books its GPUs" in page and "in 2 gaps" in page
+    assert "pauses when someone books its GPUs" in page and "in 2 runs" in page
     assert f'<a href="/jobs/{job.pk}/">job {job.pk}</a>' in page
     # It never begins: what it would have gone on from is the next one's.
     services.stop(job_id=again.pk, user=alice, now=taken.end)

@@ -91,7 +91,7 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     assert new.reservation_id != old.reservation_id, "both are held for a moment"
     assert new.reservation.end == old.reservation.end
     assert [one.name for one in new.endpoint.models.all()] == ["mlp"]
-    assert b"It moves to node-b:0" in web.get(f"/serve/{old.pk}/").content
+    assert b"This endpoint is moving to node-b:0" in web.get(f"/serve/{old.pk}/").content
     again = web.post(f"/api/v1/serve/{old.pk}/move")
     assert (again.status_code, again.json()["code"]) == (409, "endpoint-stays")
     with pytest.raises(Exception, match="bring a model"):
@@ -112,7 +112,7 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     target = may_ask(alice, old.pk, "mlp")
     assert (target.job, target.node) == (new.pk, "node-b"), "the old address works"
     page = web.get(f"/serve/{old.pk}/").content
-    assert b"Calls to this address go there" in page
+    assert b"Requests to this address are forwarded there" in page
 
     after = now + timedelta(seconds=serve_moving.LEAVE_SECONDS + 1)
     assert serve_moving.tick(after)["serves_left"] == 1
