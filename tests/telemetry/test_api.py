@@ -162,7 +162,7 @@ class TestPage:
         answer = signed_in(alice).get(f"/gpus/{gpu.pk}/")
         page = answer.content.decode()
         assert answer.status_code == 200
-        for words in ("node-a:0", gpu.uuid, "80 GiB", "No sample", str(other)):
+        for words in ("node-a:0", gpu.uuid, "80 GiB", "No data", str(other)):
             assert words in page
         data = page.partition('id="gpu-data" type="application/json">')[2]
         told = json.loads(data.partition("<")[0])

@@ -91,7 +91,9 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     assert new.reservation_id != old.reservation_id, "both are held for a moment"
     assert new.reservation.end == old.reservation.end
     assert [one.name for one in new.endpoint.models.all()] == ["mlp"]
-    assert b"This endpoint is moving to node-b:0" in web.get(f"/serve/{old.pk}/").content
+    assert (
+        b"This endpoint is moving to node-b:0" in web.get(f"/serve/{old.pk}/").content
+    )
     again = web.post(f"/api/v1/serve/{old.pk}/move")
     assert (again.status_code, again.json()["code"]) == (409, "endpoint-stays")
     with pytest.raises(Exception, match="bring a model"):
