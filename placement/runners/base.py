@@ -13,8 +13,9 @@
         log            of the Job's standard output and error
         serve.sock     where a Job that serves models is asked
         models/        the files that it serves, its Unix user's to read
-        tmp/           what it sees as /tmp and /var/tmp where it runs in a unit
-        work/          the Job's own folder: the only one that it may write
+        tmp/           its temporary files: /tmp and /var/tmp where it runs in a unit,
+                       $TMPDIR elsewhere
+        work/          the Job's own folder: it may write here and in tmp only
         work/results/  what of it is brought up to the web when it has ended
 
 Everything but ``work`` belongs to the node worker. JSON files are written whole

@@ -37,7 +37,13 @@ from placement.runners.programs import SYSTEM_PATH, free_port, search_path
 CODE_DIR = Path(__file__).resolve().parents[2]
 RUN_VARIABLE = "GPUPORTAL_RUN"
 PRIVATE_TMP = "tmp"
-"""The folder beside a Job's own one that it has for /tmp in a unit."""
+"""The folder beside a Job's own one for its temporary files. In a unit the Job has it
+for /tmp and /var/tmp, elsewhere the variables of TMP_VARIABLES name it."""
+TMP_VARIABLES = ("TMPDIR", "TMP", "TEMP")
+MOST_TMP_CHARACTERS = 72
+"""A longer path is not named. The address of a Unix socket has 107 characters
+(unix(7)), and Python's multiprocessing adds 32 to the path of this folder:
+``/pymp-xxxxxxxx/listener-xxxxxxxx``."""
 BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 LISTENER = 3
 """The descriptor of the socket that served models are asked through."""
@@ -94,8 +100,13 @@ def environment(
     identity: Identity | None,
     files: Collection[str] = (),
     web_url: str = "",
+    tmp: Path | None = None,
 ) -> dict[str, str]:
-    """Return the whole environment of the Job."""
+    """Return the whole environment of the Job.
+
+    Args:
+        tmp: the folder of its temporary files; None: it has a /tmp of its own.
+    """
     home = identity.home if identity and identity.home.is_dir() else work
     name = identity.name if identity else ""
     run_name, _, run_value = run_entry(order.nonce).partition("=")
@@ -126,6 +137,8 @@ def environment(
         facts |= meetings.environment(order.meeting, web_url)
         if order.launcher == Launcher.PYTHON:
             facts |= meetings.only_rank(order.meeting)
+    if tmp is not None and len(os.fsencode(tmp)) <= MOST_TMP_CHARACTERS:
+        facts |= dict.fromkeys(TMP_VARIABLES, str(tmp))
     if name:
         facts |= {"USER": name, "LOGNAME": name}
     if order.recipe is not None:

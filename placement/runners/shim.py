@@ -66,9 +66,8 @@ class Shim:
         self.folder = folder
         self.order = order
         self.deadline = Deadline(order.deadline_at, order.issued_at)
-        self.size = FolderWatch(
-            (folder.work, folder.path / leader.PRIVATE_TMP), order.limits.disk_bytes
-        )
+        self.tmp = folder.path / leader.PRIVATE_TMP
+        self.size = FolderWatch((folder.work, self.tmp), order.limits.disk_bytes)
         self.unit: list[str] = []
         self.ending: Ending | None = None
         self.warned_seconds: int | None = None
@@ -121,6 +120,8 @@ class Shim:
         """Make the Job's own folder with all that belongs there, return argv."""
         self.unit = units.command(self.order) if units.wanted() else []
         trees.close_all(trees.make_owned(self.folder.work, identity, (RESULTS,)))
+        if not self.unit:  # in a unit it is mounted as /tmp and made there
+            trees.make_owned(self.tmp, identity)
         self.files = belongings.lay_out(
             self.order,
             self.folder.work,
@@ -190,6 +191,7 @@ class Shim:
             identity=identity,
             files=self.files,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
+            tmp=None if self.unit else self.tmp,
         )
         pid = os.fork()
         if pid == 0:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from placement.domain.errors import OrderRefused
-from placement.runners import accounts
+from placement.runners import accounts, leader
 from placement.runners.local import LocalRunner, halt_all
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, until
@@ -119,6 +119,32 @@ def test_strays_of_another_user_are_killed_too(node, serve, marker):
     folder = run(node, web, argv=(marker,))
     ended(folder)
     assert living(marker) == []
+
+
+def test_temporary_files_lie_in_the_jobs_folder_and_count(node, serve):
+    web = serve(
+        'echo "$TMPDIR"; [ "$TMP" = "$TMPDIR" ] && [ "$TEMP" = "$TMP" ] && echo same\n'
+        "stat -c '%u %a' \"$TMPDIR\"; mktemp\n"
+        "python3 -c 'import tempfile; print(tempfile.gettempdir())'\n"
+        'head -c 3000000 /dev/urandom > "$TMPDIR/large"; sleep 30\n'
+    )
+    limits = replace(nodes.make_order().limits, disk_bytes=2**21)
+    folder = run(node, web, limits=limits)
+    status = ended(folder)
+    where = str(folder.path / "tmp")
+    named, same, mode, made, python, *_ = folder.log.read_text().splitlines()
+    assert (named, same, python) == (where, "same", where)
+    assert mode == f"{UID} 700" and Path(made).parent == Path(where)
+    assert "its folder holds 2.9 MiB, and may hold 2 MiB" in status["reason"]
+
+
+def test_a_path_too_long_for_sockets_is_not_named():
+    for characters, named in ((72, True), (73, False)):
+        tmp = Path("/" + "x" * (characters - 1))
+        known = leader.environment(
+            nodes.make_order(), work=Path("/w"), identity=None, tmp=tmp
+        )
+        assert [name in known for name in leader.TMP_VARIABLES] == [named] * 3
 
 
 def test_shared_memory_goes_with_the_last_process_of_its_user(node, serve, marker):
