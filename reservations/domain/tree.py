@@ -6,7 +6,7 @@ Nothing is read or written here; ``editing`` says what an edit makes of a Tree, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -45,6 +45,38 @@ class MemberInfo:
 
 
 Row = AccountInfo | MemberInfo
+
+
+def nested(
+    rows: Iterable[tuple[int, int | None]], under: int | None = None
+) -> list[tuple[int, int]]:
+    """Return (key, depth) of what lies below an Account, each above its own children.
+
+    Siblings keep the order of ``rows``. A row whose parent is not among the rows
+    (an archived one, say) counts as one of the top.
+
+    Args:
+        rows: (key, key of the parent).
+        under: the Account whose tree is wanted, itself left out; None: all of them.
+
+    >>> nested([(1, None), (2, None), (3, 1), (4, 3)])
+    [(1, 0), (3, 1), (4, 2), (2, 0)]
+    >>> nested([(1, None), (2, None), (3, 1), (4, 3)], under=1)
+    [(3, 0), (4, 1)]
+    """
+    known = list(rows)
+    keys = {pk for pk, _parent in known}
+    children: dict[int | None, list[int]] = {}
+    for pk, parent in known:
+        top = None if parent not in keys and parent != under else parent
+        children.setdefault(top, []).append(pk)
+    found = []
+    waiting = [(pk, 0) for pk in reversed(children.get(under, []))]
+    while waiting:
+        pk, depth = waiting.pop()
+        found.append((pk, depth))
+        waiting += [(child, depth + 1) for child in reversed(children.get(pk, []))]
+    return found
 
 
 def effective_quotas(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:

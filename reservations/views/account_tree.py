@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.domain.editing import Edit
-from reservations.domain.tree import effective_quotas
+from reservations.domain.tree import effective_quotas, nested
 from reservations.forms import Asked, read
 from reservations.models import Account, Membership, User
 from reservations.snapshots.facts import site_policy
@@ -33,6 +33,8 @@ from reservations.views.tree_rows import (
 from telemetry.plain_forms import PlainForm
 
 ROWS_PER_PAGE = 50
+DEEPEST = 8
+"""Accounts that lie deeper are indented like these."""
 SHOWN = {
     table: {STORED.get(name, name) for name in names} for table, names in FIELDS.items()
 }
@@ -51,7 +53,7 @@ class TreeForm(PlainForm):
 @require_safe
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
-    """Show one Account with what is directly below it; none: those at the top."""
+    """Show one Account with the tree below it; without one the whole tree."""
     asked, account = _asked(request)
     return _page(request, asked, account)
 
@@ -139,21 +141,41 @@ def _rows(asked: Asked, account: Account | None) -> tuple[Any, Any]:
             | Q(user__display_name__icontains=q)
             | Q(user__email__iexact=q)
         )
-    else:
-        below = below.filter(parent=account)
     if account is not None or not q:
         members = members.filter(account=account)
     if not values.get("archived"):
         below = below.filter(archived_at=None)
         members = members.filter(active=True)
     return (
-        Paginator(below.order_by("name"), ROWS_PER_PAGE).get_page(
-            values.get("below") or 1
-        ),
+        _accounts(below, account, values.get("below") or 1, flat=bool(q)),
         Paginator(members.order_by("user__username", "pk"), ROWS_PER_PAGE).get_page(
             values.get("page") or 1
         ),
     )
+
+
+def _accounts(
+    rows: QuerySet[Account], account: Account | None, number: int, *, flat: bool
+) -> Any:
+    """Return a page of Accounts, each with its ``depth`` in the tree that is shown.
+
+    Args:
+        flat: what a search found, by name; else the tree below the Account.
+    """
+    keys = rows.order_by("name").values_list("pk", "parent_id")
+    order = (
+        [(pk, 0) for pk, _parent in keys]
+        if flat
+        else nested(keys, account.pk if account else None)
+    )
+    page = Paginator(order, ROWS_PER_PAGE).get_page(number)
+    found = rows.in_bulk([pk for pk, _depth in page.object_list])
+    accounts = []
+    for pk, depth in page.object_list:
+        found[pk].depth = min(depth, DEEPEST)  # type: ignore[attr-defined]
+        accounts.append(found[pk])
+    page.object_list = accounts
+    return page
 
 
 def _sponsors(account: Account | None) -> list[str]:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
 from reservations.domain.editing import Edit
 from reservations.models import Account, Membership, TreeChange, User
@@ -184,3 +185,31 @@ def test_what_is_changed_at_the_admin_desk_is_kept_and_undone_too(
     client.post(reverse("manage-undo", args=[change.pk]))
     vision.refresh_from_db()
     assert vision.shares == 1
+
+
+def test_the_whole_tree_is_one_list(client, lab, omar) -> None:
+    vision = Account.objects.get(name="vision")
+    robots = Account.objects.create(name="robots", title="Robots", parent=vision)
+    Account.objects.create(name="old", parent=vision, archived_at=timezone.now())
+    client.force_login(omar)
+
+    def rows(**query: object) -> list[tuple[str, str]]:
+        page = client.get(reverse("manage-accounts"), query).content.decode()
+        return re.findall(r'data-account="([^"]+)" data-depth="(\d+)"', page)
+
+    whole = [("institute", "0"), ("nlp", "1"), ("vision", "1"), ("robots", "2")]
+    assert rows() == whole
+    assert rows(account=vision.pk) == [("robots", "0")]
+    assert rows(q="ro") == [("robots", "0")]
+    assert rows(archived="1") == [*whole[:3], ("old", "2"), ("robots", "2")]
+    # A row of a deep Account is changed where the tree begins.
+    page = client.get(reverse("manage-accounts"))
+    key = f"account-{robots.pk}"
+    form = {
+        f"{key}-was": shown(page, key), f"{key}-title": "Robots",
+        f"{key}-parent": "vision", f"{key}-shares": "7", f"{key}-quota": "",
+        f"{key}-ends": "",
+    }  # fmt: skip
+    client.post(reverse("manage-collect"), form)
+    (edit,) = client.session["tree_draft"]
+    assert edit["fields"] == {"shares": 7}

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from reservations.models import User
 from reservations.services.auditing import audit_act
 from telemetry.models import Alert
-from tests.factories import make_user
+from tests.factories import make_account, make_user
 from tests.portal.browser.conftest import Lab
 from tests.portal.browser.test_axe import fits
 
@@ -72,3 +72,36 @@ def test_a_password_link_is_made_and_copied(
         re.compile(rf"^{live_asgi}/welcome/.+/$")
     )
     assert nora.invitations.count() == 1
+
+
+def test_the_tree_of_accounts_folds_and_stays_folded(
+    page: Page, live_asgi: str, lab: Lab, omar, sign_in, axe
+):
+    top = make_account("institute")
+    vision = make_account("vision", parent=top)
+    make_account("robots", parent=vision)
+    make_account("nlp", parent=top)
+    sign_in(omar)
+    page.goto(f"{live_asgi}/manage/accounts/")
+    robots = page.locator('tr[data-account="robots"]')
+    expect(robots).to_be_visible()
+    heights = page.locator("tr[data-account]").evaluate_all(
+        "rows => rows.map((row) => row.querySelector('th').clientHeight)"
+    )
+    assert max(heights) < 48, "each row is one line"
+    axe()
+    fold = page.get_by_role("button", name="Accounts below vision")
+    expect(fold).to_have_attribute("aria-expanded", "true")
+    fold.press("Enter")
+    expect(fold).to_have_attribute("aria-expanded", "false")
+    expect(robots).to_be_hidden()
+    expect(page.locator('tr[data-account="nlp"]')).to_be_visible()
+    page.reload()
+    expect(robots).to_be_hidden()
+    page.get_by_role("button", name="Accounts below institute").click()
+    expect(page.locator("tr[data-account]:visible")).to_have_count(1)
+    page.get_by_role("button", name="Accounts below institute").click()
+    page.get_by_role("button", name="Accounts below vision").click()
+    expect(robots).to_be_visible()
+    page.set_viewport_size({"width": 360, "height": 800})
+    fits(page)
