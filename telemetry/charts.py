@@ -4,6 +4,7 @@ Whose history it is, and who may see it, is decided by the door before this one.
 """
 
 import csv
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,11 @@ from django.utils.text import slugify
 from telemetry.domain.sheet import series_rows
 from telemetry.domain.usage import Usage
 from telemetry.history import Asked, Subject, read_history
+from telemetry.models import Gpu
 from telemetry.schemas import MOST_SECONDS, HistoryIn
+
+MOST_LINES = 16
+"""Gpus of one node that a chart draws a line each of."""
 
 
 def asked_of(wish: HistoryIn, *, now: datetime) -> Asked:
@@ -69,6 +74,7 @@ def charts_page(
     memory_total_bytes: int | None = None,
     power_limit_watts: float | None = None,
     per_gpu: bool = False,
+    gpus: Sequence[Gpu] = (),
     hole: str = "no reading",
 ) -> dict[str, Any]:
     """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
@@ -80,6 +86,7 @@ def charts_page(
         memory_total_bytes: top of the memory's axis; None: of the values.
         power_limit_watts: the same for power.
         per_gpu: the figures are means over several Gpus.
+        gpus: those that a line each can be drawn of.
         hole: what it means that nothing is shown.
     """
     page: dict[str, Any] = {
@@ -88,6 +95,10 @@ def charts_page(
         "memory_total_bytes": memory_total_bytes,
         "power_limit_watts": power_limit_watts,
         "per_gpu": per_gpu,
+        "gpus": [
+            {"path": f"/gpus/{gpu.pk}/history", "name": f"GPU {gpu.index}"}
+            for gpu in gpus[:MOST_LINES]
+        ],
         "hole": hole,
         "empty": "No reading of this time is kept. Charts begin a minute after "
         "the first sample; minutes and hours are kept as long as the operator says.",

@@ -57,6 +57,7 @@ def node_history(request: HttpRequest, name: str) -> HttpResponse:
     most = node.gpus.aggregate(
         memory=Max("memory_total_bytes"), watts=Max("power_limit_watts")
     )
+    gpus = list(node.gpus.filter(retired=False).order_by("index"))
     return render(
         request,
         "telemetry/history_show.html",
@@ -68,6 +69,7 @@ def node_history(request: HttpRequest, name: str) -> HttpResponse:
                 memory_total_bytes=most["memory"],
                 power_limit_watts=most["watts"],
                 per_gpu=True,
+                gpus=gpus if len(gpus) > 1 else (),
             ),
         },
     )

@@ -51,6 +51,15 @@ export class History {
     this.part("earlier").addEventListener("click", () => this.show(shifted(this.state, -1, now())));
     this.part("later").addEventListener("click", () => this.show(shifted(this.state, 1, now())));
     this.part("reset").addEventListener("click", () => this.show(this.page.first));
+    this.each = this.part("each");
+    if (this.each) this.each.checked = new URLSearchParams(location.search).has("each");
+    this.each?.addEventListener("change", () => {
+      const query = new URLSearchParams(location.search);
+      if (this.each.checked) query.set("each", "1");
+      else query.delete("each");
+      history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`);
+      this.load();
+    });
     this.part("table").addEventListener("toggle", () => this.fillTable());
   }
 
@@ -68,12 +77,21 @@ export class History {
     this.paintTools();
     try {
       const answer = await api("GET", `${this.page.path}?${queryOf(this.state, points)}`, undefined, { signal: fetching.signal });
+      this.lines = this.each?.checked ? await this.linesOf(answer, points, fetching.signal) : null;
       this.answer = answer;
       this.draw();
       this.fillTable();
     } catch (error) {
       if (error.name !== "AbortError") this.say(error.message);
     }
+  }
+
+  /** [{name, series}]: every GPU over the time that the node's own answer covers. */
+  linesOf({ start, end }, points, signal) {
+    return Promise.all(this.page.gpus.map(async ({ path, name }) => {
+      const { series } = await api("GET", `${path}?from=${start}&to=${end}&points=${points}`, undefined, { signal });
+      return { name, series };
+    }));
   }
 
   paintTools() {
@@ -90,8 +108,9 @@ export class History {
     const known = this.charts.filter((chart) => chart.columns(series)[0].some((value) => value !== null));
     const onZoom = (from, to) => this.show(zoomed(from, to));
     this.plots = known.map((chart) => new Plot(this.part("charts"), chart, series, {
-      most: chart.most || null, width: this.width(), span: [start, end], onZoom,
+      most: chart.most || null, width: this.width(), span: [start, end], onZoom, lines: this.lines,
     }));
+    this.part("band").hidden = Boolean(this.lines);
     const joules = series.energy_joules.filter((value) => value !== null);
     const total = joules.length ? `; energy ${energy(joules.reduce((a, b) => a + b, 0))}` : "";
     const span = `${absolute(new Date(start * 1000))} to ${absolute(new Date(end * 1000))}`;

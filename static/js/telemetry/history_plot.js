@@ -6,6 +6,8 @@ import { absolute, clock, siteZone } from "../time.js";
 
 const HEIGHT = 180;
 const DAY = 86_400;
+const COLOURS = 6;
+const DASHES = [[], [6, 3], [2, 3]];
 const DATE = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, day: "numeric", month: "short" });
 const MONTH = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, month: "short", year: "2-digit" });
 
@@ -42,6 +44,11 @@ function shadeHoles(plot, n, step, colour) {
   ctx.restore();
 }
 
+/** uPlot's columns of several lines over all of their times. */
+function joined(columns) {
+  return window.uPlot.join(columns.map(([at, values]) => [at, values]));
+}
+
 /** Points without a neighbour: a line alone would not show them. */
 function lonely(plot, index) {
   const values = plot.data[index];
@@ -50,17 +57,36 @@ function lonely(plot, index) {
 }
 
 export class Plot {
-  /** chart: {title, label, most, columns}; onZoom(from, to) in Unix seconds. */
-  constructor(host, chart, series, { most, width, span, onZoom }) {
+  /** chart: {title, label, most, columns}; onZoom(from, to) in Unix seconds;
+   *  lines: [{name, series}], one line each instead of the mean and its band. */
+  constructor(host, chart, series, { most, width, span, onZoom, lines = null }) {
     this.box = el("figure", { class: "history-chart" }, el("figcaption", { text: chart.title }));
     host.append(this.box);
     const [mean, low, high] = chart.columns(series);
     const extra = [["lowest", low], ["highest", high]].filter(([, column]) => column);
     const names = extra.map(([name]) => name);
-    const settings = this.settings(chart, names, series, { most, width, span, onZoom });
-    const data = [series.at, mean, ...extra.map(([, column]) => column)];
+    const settings = lines?.length
+      ? this.settings(chart, [], lines[0].series, { most, width, span, onZoom })
+      : this.settings(chart, names, series, { most, width, span, onZoom });
+    let data = [series.at, mean, ...extra.map(([, column]) => column)];
+    if (lines?.length) {
+      data = joined(lines.map((line) => [line.series.at, chart.columns(line.series)[0]]));
+      settings.series = [settings.series[0], ...lines.map(({ name }, at) => ({
+        label: name, stroke: this.#colour(at), dash: DASHES[Math.floor(at / COLOURS)] ?? [], width: 1.5, points: { show: true, size: 4, filter: lonely },
+      }))];
+      settings.hooks.drawClear = [];
+    }
     this.plot = new window.uPlot(settings, data, this.box);
     this.plot.root.setAttribute("aria-hidden", "true");
+  }
+
+  /** The colour of one of several lines; a canvas knows no var(). */
+  #colour(at) {
+    const probe = el("i", { class: `history-line-${at % COLOURS}` });
+    this.box.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
   }
 
   settings(chart, names, series, { most, width, span, onZoom }) {

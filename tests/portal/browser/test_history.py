@@ -74,7 +74,7 @@ def test_ranges_by_keyboard_a_table_and_a_sheet(page: Page, held):
     page.keyboard.press("Enter")
     expect(page.locator('[aria-pressed="true"]')).to_have_text("6 h")
     assert page.url.endswith("?range=6h")
-    page.locator("summary", has_text="The same as a table").click()
+    page.locator("summary", has_text="Show as table").click()
     rows = page.locator(".history-table tbody tr")
     expect(rows.first).to_be_visible()
     assert 10 < rows.count() <= 49
@@ -95,11 +95,33 @@ def test_it_is_accessible_and_fits(page: Page, held, axe, theme, size):
     held("/reservations/{reservation}/", theme)
     expect(page.locator(".history-chart canvas")).to_have_count(4)
     expect(page.get_by_role("heading", name="Usage")).to_be_visible()
-    page.locator("summary", has_text="The same as a table").click()
+    page.locator("summary", has_text="Show as table").click()
     expect(page.locator(".history-table")).to_be_visible()
     axe()
     fits(page)
     held("/free/", theme)
     expect(page.locator("td.heat")).to_have_count(168)
     axe()
+    fits(page)
+
+
+def test_a_node_is_drawn_with_one_line_per_gpu(page: Page, lab: Lab, held, axe):
+    for gpu in lab.gpus[1:]:
+        store_day(gpu.pk)
+    held("/nodes/node-a/history/")
+    legend = page.locator(".history-chart").first.locator(".u-legend")
+    expect(legend).to_contain_text("mean")
+    with page.expect_response(re.compile(rf"/gpus/{lab.gpus[1].pk}/history\?from=")):
+        page.get_by_label("One line per GPU").check()
+    for gpu in lab.gpus:
+        if gpu.node == lab.gpus[0].node:
+            expect(legend).to_contain_text(f"GPU {gpu.index}")
+    expect(legend).not_to_contain_text("mean")
+    axe()
+    page.reload()
+    expect(page.get_by_label("One line per GPU")).to_be_checked()
+    expect(legend).to_contain_text("GPU 1")
+    page.get_by_label("One line per GPU").uncheck()
+    expect(legend).to_contain_text("mean")
+    page.set_viewport_size({"width": 360, "height": 800})
     fits(page)
