@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -138,7 +139,10 @@ def test_keys_change_the_view_and_begin_a_booking(browser, live_asgi, lab):
         expect(page.locator('[name=view][value="day"]')).to_be_checked()
 
 
-def test_a_draft_survives_a_reload_and_the_end_of_the_session(browser, live_asgi, lab):
+@pytest.mark.parametrize("ended", ["in the browser", "at the portal"])
+def test_a_draft_survives_a_reload_and_the_end_of_the_session(
+    browser, live_asgi, lab, ended
+):
     alice = lab.people["alice"]
     with page_of(browser, live_asgi, alice, viewport=DESK) as page:
         open_calendar(page)
@@ -151,9 +155,13 @@ def test_a_draft_survives_a_reload_and_the_end_of_the_session(browser, live_asgi
         expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T13:00")
         expect(page.locator("#gpu-count")).to_have_text("1 GPU")
         page.fill("#purpose", "longer thought")
-        page.context.clear_cookies(name="sessionid")
+        if ended == "at the portal":
+            Session.objects.all().delete()
+        else:
+            page.context.clear_cookies()
         # The next question to the portal leads to the sign-in page.
         page.evaluate("document.querySelectorAll('#gpu-list input')[3]?.click()")
+        expect(page.locator("main")).to_contain_text("You were signed out")
         page.locator("#id_username").fill(alice.username)
         page.locator("#id_password").fill(PASSWORD)
         page.keyboard.press("Enter")
