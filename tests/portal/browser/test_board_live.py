@@ -133,6 +133,24 @@ def test_a_new_holder_appears_by_itself(
     expect(board.locator(".gpu")).to_have_count(1)
 
 
+def test_a_held_gpu_is_booked_from_when_it_comes_free(
+    board: Page, lab: Lab, bob, redis_client
+):
+    now = timezone.now()
+    end = (now + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
+    make_reservation(bob, lab.gpus[:1], now, end, state="active")
+    redis_client.publish(live.CALENDAR_CHANGED, "{}")
+    wall = timezone.localtime(end)
+    link = card(board, lab, 0).get_by_role("link", name=re.compile("^Book from"))
+    expect(link).to_have_text(f"Book from {wall:%H:%M}", timeout=10_000)
+    expect(card(board, lab, 1).get_by_role("link", name="Book node")).to_have_text(
+        "Book"
+    )
+    link.click()
+    expect(board.locator("#start")).to_have_value(f"{wall:%Y-%m-%dT%H:%M}")
+    expect(board.locator("#gpu-count")).to_have_text("1 GPU")
+
+
 def test_processes_and_their_owners_split_the_memory_bar(board, lab, redis_client):
     gpu = lab.gpus[0]
     lab.set(0, memory_used_mib=60 * 1024)
@@ -305,7 +323,7 @@ def test_who_is_signed_out_is_led_to_the_login_page(
     expect(page.locator("#live")).to_have_text(re.compile("^live"))
     Session.objects.all().delete()
     opened[0].close(code=4401)
-    page.wait_for_url("**/login/?next=%2F%3Fview%3Dtable")
+    page.wait_for_url("**/login/?next=%2F%3Fview%3Dtable&ended=1")
 
 
 def test_waits_double_stay_random_and_have_an_end(page, live_asgi, alice, sign_in):

@@ -70,6 +70,28 @@ def test_dragging_across_rows_books_several_gpus_as_one(browser, live_asgi, lab)
         assert gpu_ids(only_reservation()) == [gpu.pk for gpu in lab.gpus[:3]]
 
 
+def test_one_ghost_shows_times_and_length_while_dragging(browser, live_asgi, lab):
+    ghost = ".timeline .ec-preview, .timeline .row-frame"
+    with page_of(browser, live_asgi, lab.people["alice"]) as page:
+        open_day(page, lab)
+        rows = [row(page, gpu) for gpu in lab.gpus[:3]]
+        page.mouse.move(*point(rows[0], 12.05))
+        page.mouse.down()
+        shown = page.locator(ghost).filter(visible=True)
+        for at, words in (
+            (point(rows[0], 13.95), "12:00–14:00, 2 h"),
+            (point(rows[2], 15.95), "12:00–16:00, 4 h"),
+            (point(rows[1], 14.95), "12:00–15:00, 3 h"),
+            (point(rows[0], 14.95), "12:00–15:00, 3 h"),
+        ):
+            page.mouse.move(*at, steps=5)
+            expect(shown).to_have_count(1)
+            expect(shown).to_have_text(words)
+        page.mouse.up()
+        expect(shown).to_have_count(0)
+        expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T12:00")
+
+
 def test_dragging_ones_own_moves_it_and_undo_moves_it_back(browser, live_asgi, lab):
     own = lab.hold("alice", [0], 10, 12, purpose="mine")
     with page_of(browser, live_asgi, lab.people["alice"]) as page:
