@@ -168,7 +168,7 @@ def _accounts(
         if flat
         else nested(keys, account.pk if account else None)
     )
-    page = Paginator(order, ROWS_PER_PAGE).get_page(number)
+    page: Any = Paginator(order, ROWS_PER_PAGE).get_page(number)
     found = rows.in_bulk([pk for pk, _depth in page.object_list])
     accounts = []
     for pk, depth in page.object_list:

@@ -183,8 +183,8 @@ def replace(request: HttpRequest) -> HttpResponseBase:
             stay = len(done.carried) - went
             messages.success(
                 request,
-                f"{done.new.label} takes the place of {done.old.label}: {went} "
-                f"bookings went along, {stay} stay where they are.",
+                f"{done.new.label} replaces {done.old.label}. {went} "
+                f"{'booking' if went == 1 else 'bookings'} moved. {stay} not changed.",
             )
             return redirect("manage-gpus")
         plan = replacing.preview(**pks, now=now)

@@ -256,7 +256,7 @@ def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:
     assert "What happens to it" in text
     seen = answer.context["plan"].seen
     _, text = post(desk, "manage-replace-gpu", data | {"save": 1, "seen": seen})
-    assert "1 bookings went along, 0 stay" in text
+    assert "1 booking moved. 0 not changed." in text
     assert booked.allocations.get().gpu == new
     _, text = post(desk, "manage-replace-gpu", data, status=422)
 

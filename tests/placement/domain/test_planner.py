@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.domain import place
 from placement.domain.errors import OffersInvalid, PlanInvalid
 from placement.domain.families import parse_config
 from placement.domain.inventory import TensorInfo, spec_from_inventory
@@ -34,6 +35,15 @@ def strategies(plans):
 
 def refused(plans, strategy):
     return next(one for one in plans.refusals if one.strategy == strategy)
+
+
+def test_among_equal_gpus_those_come_first_that_nobody_computes_on():
+    used, *clean = [
+        make_offer(index, compute_processes=int(index == 0)) for index in range(3)
+    ]
+    assert place.fastest([used, *clean], 2) == tuple(clean)
+    assert place.least_utilized([used, *clean], 1) == clean[0]
+    assert place.fastest([used, *clean], 3) == (used, *clean)
 
 
 def test_a_model_that_fits_one_gpu_gets_the_least_utilized_one():
