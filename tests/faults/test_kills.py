@@ -56,7 +56,7 @@ class Round:
 
     def leader(self, number: int) -> set[int]:
         """The first process of a Job."""
-        return self.lab.pids(f"/{number}-1/work/script")
+        return self.lab.pids(f"/{self.lab.folder(number).name}/work/script")
 
     def is_right_afterwards(self) -> None:
         """What was promised holds, and nothing else runs."""

@@ -111,7 +111,7 @@ def test_the_alerts_page(
     open_settled(page, f"{live_asgi}/alerts/#alert-{found[0].pk}")
     expect(page.locator("#alerts-live")).to_have_text("live")
     expect(page.locator(".alert")).to_have_count(4)
-    expect(page.get_by_text("The readings that made it").first).to_be_visible()
+    expect(page.get_by_text("Readings that opened it").first).to_be_visible()
     axe()
     fits(page)
     if folder := os.environ.get("PICTURES"):
@@ -162,6 +162,6 @@ def test_a_student_without_alerts_is_taught(
     sign_in(carol, "dark")
     page.set_viewport_size({"width": 360, "height": 760})
     open_settled(page, f"{live_asgi}/alerts/")
-    expect(page.get_by_role("heading", name="No alert concerns you")).to_be_visible()
+    expect(page.get_by_role("heading", name="No alert for you")).to_be_visible()
     axe()
     fits(page)
