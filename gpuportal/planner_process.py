@@ -6,6 +6,7 @@ ends, so do the connections and this process.
 """
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -15,6 +16,9 @@ from typing import IO, Any
 
 import django
 
+log = logging.getLogger(__name__)
+FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
+"""Head of the answer to a request that failed outside of Django's chain."""
 NICE = 10
 """Pages come first."""
 
@@ -52,7 +56,15 @@ def _serve(sock: socket.socket, handler: Any) -> None:
         with about, body, tempfile.TemporaryFile() as answer:
             about.seek(0)
             body.seek(0)
-            _answer(handler, json.load(about), body, answer)
+            try:
+                _answer(handler, json.load(about), body, answer)
+            except Exception:
+                # This thread must go on: without it, the web ends the whole process,
+                # and with it everybody's plans.
+                log.exception("a request could not be answered")
+                answer.seek(0)
+                answer.truncate()
+                answer.write(FAILED)
             answer.flush()
             try:
                 socket.send_fds(sock, [b"!"], [answer.fileno()])

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 import tempfile
+import threading
 import time
 
 import pytest
@@ -10,7 +12,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
 from django.test import Client
 
-from gpuportal import planners
+from gpuportal import planner_process, planners
 from gpuportal.handler import OneHopHandler
 from gpuportal.planners import PlannerBusy, PlannerLost, Planners
 from reservations.services import create_token
@@ -128,6 +130,26 @@ async def test_a_child_that_ends_is_replaced(slow, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(planners, "CHILD", "tests.portal.slow_child")
     assert (await slow.answer(request(), 1)).status_code == 207
+
+
+async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
+    """The thread of the child goes on, so the child is not ended."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+
+    class Odd:
+        def create_request(self, scope, body):
+            raise MemoryError(scope["path"])
+
+    served = threading.Thread(target=planner_process._serve, args=(there, Odd()))
+    served.start()
+    for _ in range(2):
+        planners._ask(here, request())
+        assert (await asyncio.wait_for(planners._hear(here), 10)).status_code == 500
+    here.close()
+    served.join(10)
+    assert not served.is_alive()
+    assert "could not be answered" in caplog.text
 
 
 # --- the real child -----------------------------------------------------------------
