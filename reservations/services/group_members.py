@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F
 
-from reservations.domain.editing import Edit, Edited
+from reservations.domain.editing import Edit, Edited, TreeStale
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import (
     Account,
@@ -28,6 +28,8 @@ from reservations.snapshots.calendar import headed_accounts
 
 LINK_DAYS = (1, 7, 14, 30)
 MOST_JOINS = 200
+JOIN_TRIES = 3
+"""Of one join, where somebody else changed the group in the same moment."""
 LINKS_AT_ONCE = 10
 """Working links of one group: more are forgotten rather than used."""
 
@@ -246,11 +248,19 @@ def join(*, text: str, user: User, now: datetime) -> Account:
             link=link.pk,
         )
 
-    accounts.save(
-        edits=[*_quota_kept(account), _joins(account, user)],
-        actor=user,
-        reason=f"joined by a link of {link.made_by}",
-        now=now,
-        check=claim,
-    )
+    for left in reversed(range(JOIN_TRIES)):
+        # A class joins all at once, and the first who joins changes the group's quota.
+        account.refresh_from_db()
+        try:
+            accounts.save(
+                edits=[*_quota_kept(account), _joins(account, user)],
+                actor=user,
+                reason=f"joined by a link of {link.made_by}",
+                now=now,
+                check=claim,
+            )
+            break
+        except TreeStale:
+            if not left:
+                raise
     return account

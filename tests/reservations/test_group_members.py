@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from reservations.domain.errors import NotFound
 from reservations.domain.lifecycle import State
 from reservations.models import (
     Account,
@@ -181,6 +182,48 @@ def test_a_link_ends_by_revoking_by_time_and_with_its_maker(head, nora) -> None:
     assert hers.post(orphan).status_code == 404
     assert hers.get("/join/" + "x" * 500 + "/").status_code == 404
     assert not nora.memberships.exists()
+
+
+def test_two_who_join_at_once_by_the_last_place_are_one_member(
+    head, nora, monkeypatch
+) -> None:
+    """The second read the link before the first had joined by it."""
+    token = make_link(browser(head), most_joins="1").split("/")[2]
+    read = group_members.link_of(token, now=timezone.now())
+    second = make_user("second")
+    group_members.join(text=token, user=nora, now=timezone.now())
+    monkeypatch.setattr(group_members, "link_of", lambda _text, now: read)
+    with pytest.raises(NotFound):
+        group_members.join(text=token, user=second, now=timezone.now())
+    assert not second.memberships.exists()
+    assert GroupLink.objects.get().joins == 1
+    assert AuditEntry.objects.filter(verb="group.joined").count() == 1
+    # Nor by one that was revoked in between.
+    GroupLink.objects.update(most_joins=5, revoked_at=timezone.now())
+    with pytest.raises(NotFound):
+        group_members.join(text=token, user=second, now=timezone.now())
+    assert not second.memberships.exists()
+
+
+def test_a_class_that_joins_at_once_is_not_asked_to_look_again(
+    head, nora, monkeypatch
+) -> None:
+    """The first who joins fixes the group's quota while the second is joining."""
+    link = make_link(browser(head))
+    kept, calls = group_members._quota_kept, []
+
+    def beside(account: Account):
+        edits = kept(account)
+        if not calls:
+            Account.objects.filter(pk=account.pk).update(version=account.version + 1)
+        calls.append(account.version)
+        return edits
+
+    monkeypatch.setattr(group_members, "_quota_kept", beside)
+    assert browser(nora).post(link).status_code == 302
+    assert nora.memberships.get().active
+    assert len(calls) == 2
+    assert GroupLink.objects.get().joins == 1
 
 
 def test_a_link_does_not_bring_back_who_was_removed(head, nora) -> None:
