@@ -19,6 +19,8 @@ LARGEST_KEY = 2**62
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 
 
+_CONTROLS = frozenset({"Cc", "Zl", "Zp"})
+"""Categories of control characters and of separators of lines and paragraphs."""
 _TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Bidirectional controls: they reorder the text around them."""
 
@@ -37,7 +39,7 @@ def in_utc(at: datetime) -> datetime:
 
 
 def _printable(text: str) -> str:
-    if any(unicodedata.category(char) == "Cc" or char in _TURNS for char in text):
+    if any(unicodedata.category(char) in _CONTROLS or char in _TURNS for char in text):
         raise ValueError("control characters are not allowed")
     return text.strip()
 

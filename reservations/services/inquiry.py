@@ -1,5 +1,6 @@
 """A question from one User to the holder of a Reservation, as a Notice."""
 
+import unicodedata
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -57,7 +58,8 @@ def _check(row: Reservation, user: User, message: str, now: datetime) -> None:
     sent = Notice.objects.filter(kind=Notice.Kind.ASKED, detail__person=user.pk)
     recent = sent.filter(told_at__gt=now - timedelta(seconds=AGAIN_SECONDS))
     why = ""
-    if not message.strip():
+    if not any(unicodedata.category(char)[0] in "LNPS" for char in message):
+        # Letters, numbers, punctuation, symbols: spaces of no width are no message.
         why = "write a message first"
     elif row.user_id == user.pk:
         why = "the booking is yours"

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 
 from reservations.domain import errors
 from reservations.domain.sharing import CannotAsk
@@ -46,11 +47,27 @@ def test_ten_messages_a_day(lab, alice, bob) -> None:
     assert Notice.objects.filter(kind="asked").count() == MOST_A_DAY
 
 
-@pytest.mark.parametrize("message", ["", "   "])
+@pytest.mark.parametrize("message", ["", "   ", "\ufeff", "\u200b \u2060", "\u061c"])
 def test_an_empty_message_is_not_sent(lab, alice, bob, message) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
     with pytest.raises(CannotAsk, match="write a message"):
         ask(made, alice, message)
+    assert not Notice.objects.filter(kind="asked").exists()
+
+
+@pytest.mark.parametrize("odd", ["\n", "\0", "\u2028", "\u2029", "\u202e", "\u2066"])
+def test_a_message_is_one_line_that_nothing_turns_round(lab, alice, bob, odd) -> None:
+    made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
+    client = Client()
+    client.force_login(alice)
+    answer = client.post(
+        f"/api/v1/reservations/{made.pk}/ask",
+        {"message": f"Please{odd}free it"},
+        content_type="application/json",
+    )
+    assert answer.status_code == 422
+    assert "message" in answer.json()["detail"]
+    assert not Notice.objects.filter(kind="asked").exists()
 
 
 def test_ones_own_booking_and_what_is_over_have_nobody_to_ask(lab, alice, bob) -> None:
