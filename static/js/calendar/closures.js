@@ -2,19 +2,21 @@
 // Each has a pattern, a sign and a word of its own: none is told by colour alone.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
-import { clockOf } from "./words.js";
+import { clockOf, dateClock } from "./words.js";
 import { toWall } from "./zone.js";
 
 const WORDS = { maintenance: "Maintenance", blackout: "Closed", teaching: "Course" };
 const SIGNS = { maintenance: "maintenance", blackout: "lock", teaching: "users" };
 
-/** "Maintenance 14:00–18:00: new fans", "Course ml-101 ..." */
+/** "Maintenance 14:00–18:00: new fans", "Course ml-101 ...", with days where they differ. */
 export function closureWords(closure, zone) {
-  const [from, until] = [closure.start, closure.end].map((at) => clockOf(toWall(at, zone)));
+  const [start, end] = [closure.start, closure.end].map((at) => toWall(at, zone));
+  const times = start.slice(0, 10) === end.slice(0, 10)
+    ? `${clockOf(start)}–${clockOf(end)}` : `${dateClock(start)} – ${dateClock(end)}`;
   const kind = WORDS[closure.kind] ?? "Closed";
   const whose = closure.kind === "teaching" && closure.account ? ` ${closure.account}` : "";
   const open = closure.open ? ", open to you" : "";
-  return `${kind}${whose} ${from}–${until}${open}${closure.reason ? `: ${closure.reason}` : ""}`;
+  return `${kind}${whose} ${times}${open}${closure.reason ? `: ${closure.reason}` : ""}`;
 }
 
 /** The timeline's background events; rows that are not drawn are left out. */

@@ -42,6 +42,9 @@ export function dayOf(wall, now) {
 /** "today 14:00" */
 export const moment = (wall, now) => `${dayOf(wall, now)} ${clockOf(wall)}`;
 
+/** "Thu 26 Nov 14:00" */
+export const dateClock = (wall) => `${weekdayDate.format(wallMillis(wall)).replace(",", "")} ${clockOf(wall)}`;
+
 /** "today 14:00 – 18:00", or with both days where they differ. Midnight ends a day. */
 export function span(start, end, now) {
   const lastMinute = addWall(end, -60);

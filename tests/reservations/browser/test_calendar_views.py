@@ -383,7 +383,9 @@ def test_a_row_says_why_its_gpu_is_not_available_and_until_when(
         word = page.locator(f'.row-memory[data-gpu="{closed.pk}"]')
         expect(word).to_contain_text("closed until")
         expect(word).to_contain_text(f"{end:%H:%M}")
-        expect(word).to_have_attribute("title", re.compile("Maintenance .*: new fans"))
+        until = f"{end:%a} {end.day} {end:%b} {end:%H:%M}"
+        why = re.compile(f"^Maintenance \\w.* – {until}: new fans$")
+        expect(word).to_have_attribute("title", why)
         assert axe_findings(page) == []
         node = drained.node
         drain_node(
