@@ -252,7 +252,7 @@ def test_the_operator_ends_what_is_held_then_types_the_login(
     for kind in ("guest", "head", "new", "nowhere", "off"):
         page = client.get("/manage/people/", {"kind": kind, "sort": "newest"})
         assert (b"zeb@uni" in page.content) == (kind == "head")
-    assert b"End all of it" in client.get(url).content
+    assert b"End all of them" in client.get(url).content
     assert client.post(url, {"typed": "zebulon"}).status_code == 409
     assert client.post(url, {"act": "end"}).status_code == 302
     wrong = client.post(url, {"typed": "zebulo"})

@@ -130,7 +130,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     client.post(f"{reverse('manage-collect')}?account={vision.pk}", form)
     text = client.get(reverse("manage-draft")).content.decode()
     assert "vision was changed meanwhile" in text
-    assert "Save all of it" not in text
+    assert "Apply all" not in text
 
 
 @pytest.mark.parametrize("name", ["manage-collect", "manage-add", "manage-save"])
@@ -163,7 +163,7 @@ def test_the_tree_of_a_large_site_costs_the_same_queries(
     session.save()
     with django_assert_max_num_queries(28):
         preview = client.get(reverse("manage-draft"))
-    assert b"Save all of it" in preview.content
+    assert b"Apply all" in preview.content
     with django_assert_max_num_queries(20):
         assert client.get(reverse("manage-changes")).status_code == 200
 

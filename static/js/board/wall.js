@@ -95,7 +95,7 @@ export class WallView {
     setVars(this.grid, { "--columns": columns, "--rows": Math.ceil(slots / columns), "--tile-size": `${size}px` });
     place(this.grid, this.shown.map((cell) => this.tile(cell).root));
     this.pageButton.hidden = pages === 1;
-    setText(this.pageButton, `${this.page + 1} of ${pages}${this.held ? ", held" : ""}`);
+    setText(this.pageButton, `${this.page + 1} of ${pages}${this.held ? ", paused" : ""}`);
     setAttr(this.pageButton, "aria-pressed", this.held);
     this.paint();
   }

@@ -87,7 +87,7 @@ def drain(page: Page) -> None:
     page.goto("/manage/gpus/")
     page.get_by_label("All on this page").check()
     page.get_by_label("Choose node-a:3").uncheck()
-    page.get_by_label("With the chosen ones").select_option(label="Drain")
+    page.get_by_label("With the chosen GPUs").select_option(label="Drain")
     checked(page)
     page.get_by_role("button", name="Preview").click()
     page.get_by_label("Why", exact=True).fill("moving house")
