@@ -152,7 +152,7 @@ class AlertActForm(PlainForm):
     )
     hours = forms.ChoiceField(required=False, choices=list(SNOOZES.items()))
     until = forms.DateTimeField(
-        required=False, error_messages={"invalid": "That is no date and time."}
+        required=False, error_messages={"invalid": "Enter a date and a time."}
     )
     back = forms.CharField(required=False, max_length=500)
 

@@ -155,7 +155,7 @@ def _holder(booking: Reservation | None, viewer: Viewer) -> str:
     if booking.user_id == viewer.user_pk:
         return "you"
     account = str(booking.membership.account)
-    return f"{booking.user} ({account})" if viewer.named else f"somebody of {account}"
+    return f"{booking.user} ({account})" if viewer.named else f"a member of {account}"
 
 
 def _may_know(login: str | None, viewer: Viewer) -> bool:

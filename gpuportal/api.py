@@ -250,6 +250,6 @@ def _other(request: HttpRequest, error: Exception) -> HttpResponse:
             HTTPStatus.INTERNAL_SERVER_ERROR,
             code="crash",
             title="Something broke",
-            detail="The portal made a mistake; it is in the log.",
+            detail="This is a fault of the portal, not yours. It has been logged.",
         )
     )

@@ -43,7 +43,7 @@ SENTENCES = {
     "reservation.moved-on": "replaced {what} by one that starts now",
     "reservation.overran": "charged the overrun of {what}",
     "reservation.end-moved": "moved the end of {what}",
-    "reservation.overstay-asked": "let {what} go on past its end",
+    "reservation.overstay-asked": "let {what} stay on past its end",
     "reservation.overstay-dropped": "ended the overstay of {what}",
     "reservation.gap-taken": "filled a gap in the calendar with {what}",
     "reservation.late-return-charged": "charged the late return of {what}",

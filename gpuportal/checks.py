@@ -34,14 +34,14 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
         found.append(
             Error(
                 "ALLOWED_HOSTS=* lets others choose the site's name",
-                hint="name the addresses people type, with commas between",
+                hint="list the host names of the site, separated by commas",
                 id="gpuportal.E002",
             )
         )
     if settings.ALLOW_UNISOLATED_SCRIPTS:
         found.append(
             Error(
-                "ALLOW_UNISOLATED_SCRIPTS is for a machine of one person",
+                "ALLOW_UNISOLATED_SCRIPTS is only for a machine with one user",
                 hint="unset it; run node workers as root and set each Unix user",
                 id="gpuportal.E003",
             )
@@ -87,16 +87,16 @@ def nodes_are_fit_for_production(
         found.append(
             Error(
                 f"simulated nodes are enrolled: {', '.join(simulated)}",
-                hint="delete them, or set ALLOW_SIMULATED_GPUS=1 for a show",
+                hint="delete them, or set ALLOW_SIMULATED_GPUS=1 for a demonstration",
                 id="gpuportal.E004",
             )
         )
     if open_ones:
         found.append(
             Error(
-                f"nodes do not keep jobs apart: {', '.join(open_ones)}",
+                f"nodes without job isolation: {', '.join(open_ones)}",
                 hint="run their workers as root (deploy/systemd), so that each job "
-                "is its student's own Unix user",
+                "runs as the Unix user of its student",
                 id="gpuportal.E005",
             )
         )

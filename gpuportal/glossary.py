@@ -28,7 +28,7 @@ class Term:
 _TERMS = (
     Term(
         "alert",
-        "Something is wrong with a GPU: somebody else computes on it, it is booked but "
+        "Something is wrong with a GPU: another person uses it, it is booked but "
         "idle, or the card fails. The bell shows the alerts that concern you.",
     ),
     Term(
@@ -100,7 +100,7 @@ _TERMS = (
     ),
     Term(
         "intruder",
-        "Somebody’s process on a GPU that another person has booked.",
+        "A process of one person on a GPU that another person has booked.",
     ),
     Term(
         "isolation",
@@ -158,7 +158,7 @@ _TERMS = (
     Term(
         "series",
         "A booking that repeats, for example every Monday. Each day is booked "
-        "automatically when it is near enough.",
+        "automatically as soon as it is within the booking horizon.",
     ),
     Term(
         "share",
@@ -167,7 +167,7 @@ _TERMS = (
     ),
     Term(
         "unclean",
-        "At the start of a booking somebody else’s process was still on the GPU. You "
+        "At the start of a booking another person’s process was still on the GPU. You "
         "get your credits back.",
     ),
     Term(

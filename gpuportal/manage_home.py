@@ -285,7 +285,8 @@ def _deliveries(now: datetime) -> Iterator[Need]:
         yield Need(
             "link",
             f"{_count(off, 'webhook')} switched off after failures",
-            "The owners were told; they switch them on again in their settings.",
+            "The owners have been notified. They can switch them on again in their "
+            "settings.",
             f"{reverse('manage-audit')}?q=webhook",
             "See the log",
         )

@@ -9,8 +9,8 @@ ALWAYS = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read, or has a value that the "
     "database cannot hold.",
     HTTPStatus.UNAUTHORIZED: "Neither a session nor a valid token was sent.",
-    HTTPStatus.FORBIDDEN: "The token lacks a scope, or the User may not do this.",
-    HTTPStatus.NOT_FOUND: "There is no such thing, or none that the User may see.",
+    HTTPStatus.FORBIDDEN: "The token lacks a scope, or the user may not do this.",
+    HTTPStatus.NOT_FOUND: "It does not exist, or the user may not see it.",
     HTTPStatus.METHOD_NOT_ALLOWED: "The address has no such method; see `Allow`.",
     HTTPStatus.CONFLICT: "A rule of the calendar or of the Jobs refuses it.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "Some values are wrong; `fields` says which.",
@@ -39,7 +39,7 @@ PROBLEM: dict[str, Any] = {
             "additionalProperties": {"type": "string"},
         },
         "numbers": {
-            "description": "The numbers that the sentence is made of.",
+            "description": "The numbers that the sentence contains.",
             "type": "object",
         },
         "next_slot": {

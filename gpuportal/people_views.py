@@ -282,7 +282,7 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
             Membership.objects.filter(user=person),
             at=now,
             policy=site_policy(),
-            reason="ended by the operator",
+            reason="ended by the lab admin",
         )
         messages.success(
             request, "Bookings, requests and vouchers of this person have ended."

@@ -27,7 +27,7 @@ def mail(*, user_id: int, actor: User, now: datetime) -> None:
             subject="A new password for the GPU Portal",
             text=(
                 f"The lab admin sends you a link for the user name {user.username}.\n\n"
-                f"Choose your password here, once:\n"
+                f"Choose your password here. The link works once:\n"
                 f"{inviting.link_of(text, settings.PORTAL_URL)}\n\n"
                 "Anyone who has this link can choose the password. Keep it private.\n"
             ),

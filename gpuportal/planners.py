@@ -121,8 +121,8 @@ class Planners:
         own = self._waiting.get(user_pk, ())
         if len(own) + self._running[user_pk] >= MOST_PER_USER:
             raise PlannerBusy(
-                f"{MOST_PER_USER} requests of yours are being worked out already. "
-                "Wait for them, then try again.",
+                f"{MOST_PER_USER} of your plans are being computed already. Wait "
+                f"until they are done, then try again.",
                 self._retry_seconds(len(own) + 1),
             )
         count = sum(map(len, self._waiting.values()))
@@ -143,7 +143,8 @@ class Planners:
     def _busy(self, waiting: int) -> PlannerBusy:
         seconds = self._retry_seconds(waiting)
         return PlannerBusy(
-            f"Many plans are being worked out. Try again in {seconds} seconds.", seconds
+            f"The planner is busy with other plans. Try again in {seconds} seconds.",
+            seconds,
         )
 
     def _retry_seconds(self, waiting: int) -> int:
@@ -332,7 +333,7 @@ def busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
 
 def lost_response(request: HttpRequest) -> HttpResponse:
     """Return 503: the child ended."""
-    detail = "The planner had to start again. Nothing was kept. Please try again."
+    detail = "The planner had to restart. Nothing was saved. Please try again."
     response: HttpResponse
     if problems.wants_problem(request):
         response = problems.respond(

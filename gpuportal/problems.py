@@ -83,14 +83,14 @@ def problem_of(error: Exception) -> dict[str, object]:
             status,
             code="unavailable",
             title="The portal cannot reach its database just now",
-            detail="Nothing was changed. It tries again by itself; so can you.",
+            detail="Nothing was changed. Try again in a moment.",
         )
     if disk_is_full(error):
         return problem(
             status,
             code="storage-full",
             title="The portal's disk is full",
-            detail="Nothing was kept. Please tell the operator.",
+            detail="Nothing was saved. Please tell the lab admin.",
         )
     members: dict[str, object] = {}
     if isinstance(error, placement.BadInput):

@@ -155,7 +155,7 @@ class Desk:
             self._reader = asyncio.create_task(self._read())
         if not await self.redis.exists(TUNNEL + node):
             raise CallFailed(
-                503, "no-tunnel", f"{node} is not connected just now; it comes back."
+                503, "no-tunnel", f"{node} is not connected now. Try again in a moment."
             )
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.rpush(CALLS + node, frame)
@@ -193,7 +193,7 @@ class Desk:
             future = self._waiting.get(call)
             if future is not None and not future.done():
                 future.set_exception(
-                    CallFailed(502, "no-answer", "The model's answer is none.")
+                    CallFailed(502, "no-answer", "The model's answer is not valid.")
                 )
 
 
@@ -206,17 +206,21 @@ def _call_of(data: bytes) -> str:
 
 def _away(error: BaseException) -> CallFailed:
     logger.warning("served models cannot be reached: %s", error)
-    return CallFailed(503, "unavailable", "The portal's broker is away just now.")
+    return CallFailed(
+        503, "unavailable", "The portal cannot reach its broker. Try again in a moment."
+    )
 
 
 def _full(word: str) -> CallFailed:
     if word == "user":
-        detail = f"You have {MOST_OF_USER} requests on the way; wait for one of them."
+        detail = f"You have {MOST_OF_USER} open requests. Wait until one is answered."
         return CallFailed(429, "too-many", detail)
     if word == "job":
-        detail = f"{MOST_OF_JOB} requests to this endpoint are on the way."
+        detail = f"{MOST_OF_JOB} requests to this endpoint are open already."
         return CallFailed(503, "full", detail)
-    return CallFailed(503, "full", "The portal carries as much as it can just now.")
+    return CallFailed(
+        503, "full", "The portal carries too many requests now. Try again in a moment."
+    )
 
 
 async def give(client: Any, reply: str, head: dict[str, Any], body: bytes) -> None:

@@ -82,7 +82,7 @@ def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
     form = form_class(query)
     form.full_clean()
     notices = [
-        f"The address's “{name}” was not understood and is left out: {error}"
+        f"“{name}” in the page's address was not understood and is ignored: {error}"
         for name, errors in form.errors.items()
         for error in errors
     ]
@@ -119,7 +119,9 @@ def read_draft(query: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[st
         notices.append(f"There is no GPU number {', '.join(gone)}.")
     start, end = values.get("start"), values.get("end")
     if start and end and end <= start:
-        notices.append("The address's end is not after its start: the end is left out.")
+        notices.append(
+            "The end in the page's address is not after the start and is ignored."
+        )
         end = None
     draft = {
         "gpu_ids": [pk for pk in wanted if pk in known],

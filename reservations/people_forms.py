@@ -31,7 +31,9 @@ class OfferForm(PlainForm):
         """Ask for one of both."""
         data = super().clean() or {}
         if not data.get("to") and not data.get("wanted") and not self.errors:
-            self.add_error("to", "Say who gets it, or which booking you want for it.")
+            self.add_error(
+                "to", "Enter who gets it, or choose the booking that you want for it."
+            )
         return data
 
 
@@ -65,7 +67,9 @@ class GiveBackForm(PlainForm):
         """Ask for something to give back."""
         data = super().clean() or {}
         if not data.get("gpus") and not data.get("hours") and not self.errors:
-            self.add_error("hours", "Say how many hours, or which GPUs you return.")
+            self.add_error(
+                "hours", "Enter how many hours, or choose which GPUs you return."
+            )
         return data
 
 

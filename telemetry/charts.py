@@ -100,8 +100,9 @@ def charts_page(
             for gpu in gpus[:MOST_LINES]
         ],
         "hole": hole,
-        "empty": "No reading of this time is kept. Charts begin a minute after "
-        "the first sample; minutes and hours are kept as long as the operator says.",
+        "empty": "There are no readings of this time. Charts begin a minute after "
+        "the first reading. Old readings are deleted after the time that the lab "
+        "admin has set.",
     }
     if whole is not None:
         start, end = (int(at.timestamp()) for at in whole)

@@ -50,7 +50,7 @@ def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
     if where == "none" and not launch.get("offload_optimizer"):
         return ""
     if strategy == PIPELINE:
-        return "deepspeed offloads nothing of a pipeline; torch does"
+        return "deepspeed cannot offload in a pipeline; torch can"
     if strategy != "fsdp" and where == "nvme":
         return "deepspeed offloads to NVMe with ZeRO-3 only; torch with any strategy"
     if strategy != "fsdp" and launch.get("offload_parameters"):
@@ -77,7 +77,7 @@ def backend_problem(
     lacking = sorted(name for name, has in extras.items() if DEEPSPEED not in has)
     if lacking:
         return (
-            f"deepspeed is not installed on {', '.join(lacking)}: choose torch, or ask "
-            "the operator for it"
+            f"deepspeed is not installed on {', '.join(lacking)}: choose torch, or "
+            f"ask the lab admin to install it"
         )
     return why_not_deepspeed(plan)

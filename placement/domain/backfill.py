@@ -74,7 +74,7 @@ class TooManyBackfills(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"You have {self.live} jobs that run in gaps, and {self.most} is the most. "
+            f"You have {self.live} jobs that run in gaps. The limit is {self.most}. "
             "Stop one, or wait until one has ended."
         )
 

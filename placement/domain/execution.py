@@ -229,8 +229,8 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     """
     if plan.strategy not in KEEPS_WHOLE:
         raise NotRunnable(
-            "a model of your own is copied or shared out, not cut into stages or parts "
-            "of layers: that needs a script of yours"
+            "the recipe cannot cut your own model into stages or parts of layers; "
+            "this needs your own script"
         )
     if plan.launch["checkpointing"] != "none":
         raise NotRunnable("checkpointing is for the code of your model to do")

@@ -46,9 +46,9 @@ class Restart(StrEnum):
     def label(self) -> str:
         """Words of the Job's form."""
         return {
-            "": "no: it runs where it is",
+            "": "no: it stays where it is",
             "fresh": "yes, from its beginning",
-            "resumes": "yes, it resumes from a checkpoint of its own",
+            "resumes": "yes, it resumes from its own checkpoint",
         }[self.value]
 
 
@@ -78,8 +78,8 @@ class Trouble:
     def words(self) -> str:
         """For people."""
         if self.breaks:
-            return f"GPU {self.gpu_label} cannot be counted on ({self.rule})"
-        return f"Somebody else runs on {self.gpu_label}"
+            return f"GPU {self.gpu_label} is not reliable ({self.rule})"
+        return f"Someone else uses {self.gpu_label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
         pace, move = f"{pace}, and the reservation ends before that", False
     act = _allowed(look.rules.when_faster, look) if move else Act.NEVER
     if act is Act.NEVER:
-        why = " The site's policy is never to move for speed." if move else ""
+        why = " By the site's policy, jobs are not moved for speed." if move else ""
         reason = f"Stays, though there is {pace}.{why}"
     else:
         reason = f"Moves to {pace}.{_why_not_done(look.rules.when_faster, look)}"
@@ -192,7 +192,7 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
         return Verdict(
-            act=Act.NEVER, reason=f"{words}; there is nowhere to go: {look.no_plan}."
+            act=Act.NEVER, reason=f"{words}; no other GPUs fit: {look.no_plan}."
         )
     if look.window_seconds <= look.cost_seconds:
         return Verdict(
@@ -211,9 +211,9 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     act = _allowed(policy, look)
     if act is Act.DO and not must:
         act = Act.PROPOSE
-    where = f"{look.places} would do, at {look.step_seconds_new:.3g} s a step"
+    where = f"it can move to {look.places}, at {look.step_seconds_new:.3g} s a step"
     tail = {
-        Act.NEVER: " The site's policy is to leave it.",
+        Act.NEVER: " By the site's policy it stays.",
         Act.PROPOSE: _why_not_done(policy, look),
         Act.DO: "",
     }[act]
@@ -238,13 +238,13 @@ def _why_not_done(policy: Act, look: Look) -> str:
     """Why what the policy would do is only proposed, and what a move would cost."""
     if look.companions:
         jobs = plural(look.companions, "other job")
-        return f" Not done by itself: {jobs} of the same reservation would end with it."
+        return f" Not done automatically: it would end {jobs} of the reservation."
     if policy is not Act.DO:
         return ""
     if look.restart is Restart.NOT:
-        return " Not done by itself: the job has not said how it may be started again."
+        return " Not done automatically: choose first how the job may be restarted."
     if look.dearer:
-        return " Not done by itself: those GPUs cost more quota."
+        return " Not done automatically: those GPUs cost more credits."
     if look.trouble is not None and look.trouble.unheard:
-        return " Not done by itself: its node is silent, and it may still run there."
+        return " Not done automatically: the node is silent, the job may still run."
     return ""

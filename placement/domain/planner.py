@@ -99,7 +99,7 @@ def plan(
     plans, refusals = _everywhere(base, usable)
     if not usable:
         refusals.append(
-            refusal("single", "No GPU is free to be used: see why each is left out.")
+            refusal("single", "No GPU is free. See why each one is left out.")
         )
     plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:

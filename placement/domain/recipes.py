@@ -86,7 +86,7 @@ _SIMULATED = (
         8.0,
         least=0.5,
         most=2048,
-        help="what it occupies on each simulated GPU; real ones are measured",
+        help="memory used on each simulated GPU (real GPUs are measured)",
     ),
     Setting(
         "simulated_util_pct",
@@ -102,7 +102,8 @@ _BACKEND = Setting(
     str,
     TORCH,
     choices=BACKENDS,
-    help="what shares the training out by its plan; deepspeed where it is installed",
+    help="library that distributes the training; deepspeed must be installed on the "
+    "node",
 )
 _OF_ANY_TRAINING = (
     "batch",
@@ -119,8 +120,8 @@ TINY_TRANSFORMER = Recipe(
     name="tiny-transformer",
     title="Tiny transformer",
     about=(
-        "A real training of a small language model with torch, through torchrun, one "
-        "process per GPU; on the CPU where there is no CUDA."
+        "Trains a small language model with PyTorch and torchrun, one process per "
+        "GPU. Without CUDA it runs on the CPU."
     ),
     settings=(
         Setting("layers", int, 2, least=1, most=24, help="transformer layers"),
@@ -133,19 +134,28 @@ TINY_TRANSFORMER = Recipe(
             8,
             least=1,
             most=1024,
-            help="sequences per process; by a plan, per microbatch",
+            help="sequences per process (with a plan: per microbatch)",
         ),
         Setting("steps", int, 200, least=1, most=10_000_000, help="optimizer steps"),
-        Setting("learning_rate", float, 3e-3, least=1e-7, most=1, help="of AdamW"),
+        Setting(
+            "learning_rate",
+            float,
+            3e-3,
+            least=1e-7,
+            most=1,
+            help="learning rate of AdamW",
+        ),
         Setting("dropout", float, 0.0, least=0, most=0.9, help="while training"),
-        Setting("seed", int, 0, least=0, most=2**31 - 1, help="of data and weights"),
+        Setting(
+            "seed", int, 0, least=0, most=2**31 - 1, help="seed for data and weights"
+        ),
         Setting(
             "seconds_per_step",
             float,
             0.0,
             least=0,
             most=60,
-            help="slow down to this, to watch",
+            help="slow each step down to this time, for demonstrations",
         ),
         Setting(
             "checkpoint_seconds",
@@ -153,14 +163,14 @@ TINY_TRANSFORMER = Recipe(
             600.0,
             least=0,
             most=86_400,
-            help="between checkpoints; 0: only at the end and when asked to stop",
+            help="time between checkpoints; 0: only at the end and before a stop",
         ),
         Setting(
             "strategy",
             str,
             "auto",
             choices=("auto", *RUNNABLE_STRATEGIES),
-            help="auto: ddp where there are several GPUs; others need a plan",
+            help="auto: ddp on several GPUs; the others need a plan",
         ),
         _BACKEND,
         *_SIMULATED,
@@ -174,16 +184,21 @@ BURN_IN = Recipe(
     settings=(
         Setting("seconds", float, 60.0, least=0, most=7 * 86_400, help="how long"),
         Setting(
-            "lines_per_second", float, 1.0, least=0.01, most=1000, help="of progress"
+            "lines_per_second",
+            float,
+            1.0,
+            least=0.01,
+            most=1000,
+            help="lines of progress per second",
         ),
-        Setting("exit_code", int, 0, least=0, most=255, help="to end with"),
+        Setting("exit_code", int, 0, least=0, most=255, help="exit code of the job"),
         *_SIMULATED,
     ),
     needs_torch=False,
 )
 OWN_MODEL = Recipe(
     name="own-model",
-    title="A model of your own",
+    title="Your own model",
     about=(
         "Trains your own PyTorch module and data set, unchanged, on one or more GPUs."
     ),
@@ -203,14 +218,14 @@ OWN_MODEL = Recipe(
             str,
             "torch.nn.functional:cross_entropy",
             reads="entry",
-            help="of (output, target)",
+            help="function of (output, target)",
         ),
         Setting(
             "folder",
             str,
             "",
             reads="folder",
-            help="of your code on the node; empty: your home folder",
+            help="folder of your code on the node; empty: your home folder",
         ),
         *(s for s in TINY_TRANSFORMER.settings if s.name in _OF_ANY_TRAINING),
         *_SIMULATED,

@@ -180,7 +180,7 @@ def _bring(job: Job, now: datetime) -> None:
     if waits is None or job.state != JobState.QUEUED:
         return
     if waits.state != PLACED or waits.reservation_id is None:
-        _end(job, "its waiting request ended without time", now)
+        _end(job, "its waiting request ended without a booking", now)
         return
     try:
         with transaction.atomic():
@@ -227,7 +227,7 @@ def _tell(
     refusal: Exception,
     now: datetime,
 ) -> None:
-    text = f"Job “{name}” waited for time and could not be queued: {refusal}"
+    text = f"Job “{name}” could not be queued: {refusal}"
     detail = {"text": text, "url": "/jobs/"}
     notices.tell(
         user=user, kind="job_failed", reservation=reservation, detail=detail, now=now

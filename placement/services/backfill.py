@@ -127,7 +127,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
             f"must be the shortest stretch or more, and {MOST_HOURS} at most"
         )
     if launch["may_move"] or launch["restart"]:
-        wrong["may_move"] = "what runs in gaps goes from gap to gap by itself"
+        wrong["may_move"] = "a job in gaps moves automatically"
     if not 0 <= row.min_memory_bytes <= 2**50:
         wrong["min_memory_gib"] = "must be 0 or more"
     if not 1 <= row.gpu_count <= policy.gpus_at_once:
@@ -326,7 +326,7 @@ def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
         detail={
             "job": stretch.pk,
             "url": f"/jobs/{stretch.pk}/",
-            "text": f"“{row.name}” runs in no further gap: {why}.",
+            "text": f"“{row.name}” is not started again: {why}.",
         },
         now=now,
         key=f"backfill:{row.pk}:over",

@@ -205,9 +205,9 @@ def tell_next(alert: Alert, row: Allocation, now: datetime) -> bool:
         reservation=row.reservation,
         detail={
             "url": f"/reservations/{row.reservation_id}/",
-            "text": f"{row.gpu} is not free yet: what ran there before still holds "
-            "it. The operator was told; where somebody's process stays past your "
-            "start, you get an equal GPU or everything back.",
+            "text": f"{row.gpu} is not free yet: the previous job still uses its "
+            f"memory. The lab admin has been notified. If it is still in use at "
+            f"your start, you get an equal GPU or a full refund.",
         },
         now=now,
         key=f"not-clean:{row.reservation_id}:{row.gpu_id}",

@@ -58,7 +58,7 @@ class _Places:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait for a place, and hold it. Raises SpecInvalid."""
-        detail = "other people's files are being read just now; try again soon"
+        detail = "other people's files are being read now; try again in a moment"
         if not self._waiting.acquire(blocking=False):
             raise SpecInvalid({"upload": detail})
         try:
@@ -218,7 +218,7 @@ def _one_at_a_time(user: User) -> Iterator[None]:
             lambda: user.pk not in _reading, timeout=OWN_WAIT_SECONDS
         )
         if not free:
-            detail = "another file of yours is being read just now; wait for it"
+            detail = "another file of yours is being read now; wait until it is done"
             raise SpecInvalid({"upload": detail})
         _reading.add(user.pk)
     try:
@@ -369,8 +369,8 @@ def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSp
         entry = EntryPoint.read(well_known)
         raise SpecInvalid(
             {
-                "model": f"{entry} runs code, which the portal never does by itself: "
-                f"run `python -m placement.runtime.entry {entry}` as a Job"
+                "model": f"{entry} runs code, which the portal never does: run "
+                f"`python -m placement.runtime.entry {entry}` as a Job"
             }
         )
     return well_known_spec(well_known)

@@ -324,7 +324,7 @@ def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
         offer = offers.get(shard.gpu_uuid)
         if offer is None or offer.free_bytes < shard.low_bytes:
             why = offer.reason if offer else "it is gone"
-            why = why or "its memory is used by somebody else now"
+            why = why or "another process uses its memory now"
             raise MoveGone(move=job.pk, state=f"{shard.gpu_label}: {why}")
 
 

@@ -39,7 +39,9 @@ def tell_move(job: Job, new: JobState, *, now: datetime) -> None:
     elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
         # Its owner knows; whose models are there besides does not.
         why = f": {job.reason}" if job.reason else "."
-        _tell_guests(job, f"“{job.name}” serves no more{why}", now, owner=False)
+        _tell_guests(
+            job, f"“{job.name}” no longer serves models{why}", now, owner=False
+        )
 
 
 def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:

@@ -60,7 +60,7 @@ _WORDS = {
     State.ENDED: "the reservation's end",
     State.RELEASED: "the reservation was released",
     State.CANCELLED: "the reservation was cancelled",
-    State.DISPLACED: "the reservation went to somebody else",
+    State.DISPLACED: "the reservation went to another person",
     State.REFUNDED: "the reservation was refunded: its GPUs were not usable",
 }
 
@@ -358,6 +358,6 @@ def _give_up(job: Job, now: datetime) -> bool:
             JobState.LOST,
             now=now,
             actor=PORTAL,
-            reason=f"{names} is silent{since}; how the job ended is not known",
+            reason=f"{names} does not report{since}; how the job ended is not known",
             fields={"ended_at": now},
         )

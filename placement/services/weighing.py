@@ -271,7 +271,7 @@ def _elsewhere(
         if again and again[0].step_seconds <= best.step_seconds * (1 + 1e-9):
             best = again[0]
     if set(best.gpu_uuids) == set(current.gpu_uuids):
-        return None, "its own GPUs are the best there are"
+        return None, "no other GPUs are better"
     return renamed(best, current, open_to), ""
 
 

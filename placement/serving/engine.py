@@ -181,7 +181,7 @@ class Engine:
             if free and most_batch > 1:
                 model.batches, model.note = self._rows_apart(model)
             elif most_batch > 1:
-                model.note = "its batch size is fixed, so every request runs by itself"
+                model.note = "its batch size is fixed, so each request runs alone"
             size, profile = 1, {}
             while size <= (most_batch if model.batches else 1):
                 profile[size] = self._runs(model, made_up(model, size), clock)

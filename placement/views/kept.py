@@ -44,7 +44,9 @@ def _seen(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
     try:
         return row, Plan.from_json(row.plan), ModelSpec.from_json(row.spec)
     except (PlanInvalid, BadInput) as error:
-        raise Http404("This plan was kept in a form that is no longer read.") from error
+        raise Http404(
+            "This plan was saved in an old format that the portal no longer reads."
+        ) from error
 
 
 @require_safe
@@ -253,7 +255,9 @@ def kept_compare(request: HttpRequest) -> HttpResponse:
             plans = [Plan.from_json(row.plan) for row in sides]
             specs = [ModelSpec.from_json(row.spec) for row in sides]
         except (PlanInvalid, BadInput) as error:
-            raise Http404("Kept in a form that is no longer read.") from error
+            raise Http404(
+                "Saved in an old format that the portal no longer reads."
+            ) from error
         units = [pictures.units_of_spec(spec) for spec in specs]
         context["compare"] = comparing.compare(
             *plans,

@@ -360,5 +360,5 @@ def _not_held(
         return ""
     return (
         f"The plan is for {', '.join(gone)}, which this reservation does not hold. "
-        "Choose the one that was booked for it, or go on without the plan."
+        "Choose the one that was booked for it, or continue without the plan."
     )

@@ -94,12 +94,12 @@ def _source(outcome: PlanOutcome) -> str:
     """Return where the pace comes from."""
     if not outcome.step_seconds:
         return (
-            "No pace yet: lines such as step=120 step_seconds=0.41 tell it, or steps "
-            "that come in over some time."
+            "No step time yet. It is read from lines such as step=120 "
+            "step_seconds=0.41, or from the time between steps."
         )
     how = {
         "log": "as the job printed them",
-        "clock": "timed by when they stood in the log",
+        "clock": "timed by their lines in the log",
     }[outcome.step_source]
     return f"Median of {outcome.steps_seen:,} steps after the warm-up, {how}."
 

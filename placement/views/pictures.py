@@ -133,7 +133,7 @@ def _against(plan: Plan, found: PlanSet) -> str:
     """Return why a Plan that fits stands where it stands."""
     first = found.plans[0]
     wish = WISH_WORDS[found.wish]
-    tight = "Tight: only the least possible need fits. " if plan.fit == "tight" else ""
+    tight = "Tight: only the minimum fits. " if plan.fit == "tight" else ""
     if plan is first:
         return f"{tight}First choice: {wish}."
     said = []
@@ -155,7 +155,9 @@ def _against(plan: Plan, found: PlanSet) -> str:
     if plan.disturbance > first.disturbance:
         said.append("beside processes of others")
     beside = (
-        f"Beside the first: {', '.join(said)}." if said else "As good as the first."
+        f"Compared with the first: {', '.join(said)}."
+        if said
+        else "As good as the first."
     )
     return tight + beside
 
@@ -192,13 +194,12 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
     said = [] if now is None else [_why_later(now)]
     if best.fit == "tight":
         said.append(
-            f"May run out of memory on {_where(best)}{time}: only the least possible "
-            "need is free."
+            f"May run out of memory on {_where(best)}{time}: only the minimum is free."
         )
     elif not is_recommendable(best, found.workload):
         said.append(
             f"Does not fit in GPU memory. Runs on {_where(best)}{time}, with a part "
-            "of its state outside of the GPU, which is slow."
+            f"of its state outside the GPU, which is slow."
         )
     else:
         begins = f" from {start}" if start else ""
@@ -230,7 +231,7 @@ def short_remedies(plan: Plan) -> list[str]:
 def _why_none(found: PlanSet) -> str:
     short = [lost for lost in found.refusals if lost.missing_bytes]
     if not short:
-        return "No GPU is free to be used then. Below is why, GPU by GPU."
+        return "No GPU is free then. The reasons are listed below."
     nearest = min(short, key=lambda lost: lost.missing_bytes)
     said = (
         f"It does not fit. Nearest: {nearest.title}, where {nearest.gpu_label} lacks "

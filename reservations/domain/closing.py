@@ -36,7 +36,7 @@ class PreviewStale(BookingError):
     title: ClassVar[str] = "Changed meanwhile"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "Bookings changed since this was shown. Look at the list again."
+        return "Bookings changed since this was shown. Check the list again."
 
 
 def check_times(
@@ -50,11 +50,11 @@ def check_times(
     if end <= start:
         return {"end": "The end is not after the start."}
     if end <= now:
-        return {"end": "The end is over already."}
+        return {"end": "The end is in the past."}
     if end - start > LONGEST:
         return {"end": "More than a year: take the GPUs out of service instead."}
     if start < now - SLACK and not running:
-        return {"start": "The start is over already."}
+        return {"start": "The start is in the past."}
     return {}
 
 

@@ -112,9 +112,9 @@ class _Matcher:
         if not row["user"] and not row["mail"]:
             yield RowError(row.number, "mail", "a login or a mail is needed")
         if row["user"] and not LOGIN.fullmatch(row["user"]):
-            yield RowError(row.number, "user", "is no login name")
+            yield RowError(row.number, "user", "is not a valid login")
         if row["mail"] and not mail_valid(row["mail"]):
-            yield RowError(row.number, "mail", "is no mail address")
+            yield RowError(row.number, "mail", "is not a valid mail address")
         if len(row["name"]) > 80:
             yield RowError(row.number, "name", "is longer than 80 characters")
 
@@ -126,7 +126,9 @@ class _Matcher:
                 known.mail.casefold(),
             )
             if other:
-                self._bad(row, "user", "is the login of somebody with another mail")
+                self._bad(
+                    row, "user", "is the login of a person with another mail address"
+                )
                 return None
             return _known(known, row)
         if row["mail"]:

@@ -33,26 +33,26 @@ class ActInfo:
 ACTS: dict[Act, ActInfo] = {
     Act.DRAIN: ActInfo(
         "Drain",
-        "No new bookings from now on; what is booked and what runs stays.",
+        "No new bookings from now on. Existing bookings and running jobs stay.",
         {"draining": True},
     ),
     Act.DRAIN_ENDED: ActInfo(
-        "End the drain", "New bookings are taken again.", {"draining": False}
+        "End the drain", "New bookings are possible again.", {"draining": False}
     ),
     Act.OUT: ActInfo(
         "Not bookable",
-        "Out of service at once and until it is ended; what runs goes on.",
+        "Out of service from now on. Running jobs continue.",
         {"maintenance": True},
     ),
     Act.BACK: ActInfo(
         "Bookable again",
-        "Back in service, or new and looked at.",
+        "Back in service. This also approves a new GPU.",
         {"maintenance": False, "draining": False, "new": False},
     ),
     Act.POOL: ActInfo(
         "Move to a pool",
-        "New bookings cost that pool's weight, and its rules hold. "
-        "What is booked keeps its price.",
+        "New bookings cost the weight of that pool and follow its rules. "
+        "Existing bookings keep their price.",
     ),
 }
 

@@ -103,7 +103,7 @@ class TreeStale(Refusal):
     what: str = ""
 
     def text(self, zone: Any = None) -> str:
-        return f"{self.what} was changed meanwhile. Look again, then decide."
+        return f"{self.what} was changed in the meantime. Check the new values first."
 
 
 @dataclass
@@ -158,7 +158,7 @@ class _Editor:
         if name in self.users:
             return
         if not LOGIN.fullmatch(name):
-            self.bad(edit, "user", f"“{name}” is no login name")
+            self.bad(edit, "user", f"“{name}” is not a valid login")
             return
         pk = self.key()
         self.users[name] = pk
@@ -171,7 +171,9 @@ class _Editor:
             name = str(values.get("name", ""))
             if not SLUG.fullmatch(name):
                 self.bad(
-                    edit, "account", f"“{name}” is no name: letters, digits, - and _"
+                    edit,
+                    "account",
+                    f"“{name}” is not a valid name. Use letters, digits, - and _",
                 )
                 return
             if name in self.by_name:
@@ -253,7 +255,7 @@ class _Editor:
     def _fresh_enough(self, edit: Edit, stored: int, what: str) -> bool:
         if edit.version is None or edit.version == stored:
             return True
-        self.bad(edit, "version", f"{what} was changed meanwhile: look again")
+        self.bad(edit, "version", f"{what} was changed in the meantime")
         return False
 
     def _account(self, edit: Edit, field: str, name: str | None) -> int | None:
@@ -275,7 +277,7 @@ class _Editor:
             self.bad(edit, "shares", f"not between 0 and {MOST_SHARES}")
         quota = row.quota_gpu_seconds
         if quota is not None and not 0 <= quota <= MOST_QUOTA_GPU_SECONDS:
-            self.bad(edit, "quota", "not between 0 and 1,000,000,000 h")
+            self.bad(edit, "quota", "not between 0 and 1,000,000,000 credits")
 
 
 def edited(
@@ -330,11 +332,11 @@ def _account_wrong(row: AccountInfo, tree: Tree) -> Iterable[tuple[str, str]]:
     above = row.parent_pk
     while above is not None:
         if above in seen:
-            yield "parent", f"“{row.name}” would stand above itself"
+            yield "parent", f"“{row.name}” would be its own parent"
             return
         seen.add(above)
         if len(seen) > MOST_LEVELS:
-            yield "parent", f"more than {MOST_LEVELS} accounts stand above one another"
+            yield "parent", f"more than {MOST_LEVELS} levels of accounts"
             return
         above = tree.accounts[above].parent_pk
     if row.parent_pk is not None and tree.accounts[row.parent_pk].archived_at:
@@ -353,9 +355,9 @@ def _member_wrong(
     if row.expires_at is None:
         yield "expires", "a guest needs a last day"
     if row.is_head:
-        yield "head", "a guest leads no account"
+        yield "head", "a guest cannot head an account"
     if row.sponsor_pk == row.user_pk:
-        yield "sponsor", "nobody answers for themselves"
+        yield "sponsor", "a guest needs another member as sponsor"
     elif (row.sponsor_pk, row.account_pk) not in answering:
         yield "sponsor", "is no member of this account"
 
@@ -373,5 +375,7 @@ def _sponsors_left(done: Edited) -> list[Problem]:
     for guest in done.after.members.values():
         key = (guest.sponsor_pk or 0, guest.account_pk)
         if guest.active and key in leaving:
-            found[key] = Problem(leaving[key], "sponsor", "answers for a guest here")
+            found[key] = Problem(
+                leaving[key], "sponsor", "is the sponsor of a guest here"
+            )
     return list(found.values())

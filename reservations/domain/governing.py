@@ -158,4 +158,7 @@ class PolicyChanged(BookingError):
     title: ClassVar[str] = "Changed meanwhile"
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "Another person changed the policy meanwhile. Preview your change again."
+        return (
+            "Another person has changed the policy in the meantime. "
+            "Preview your change again."
+        )

@@ -61,7 +61,7 @@ def read_shares(text: str) -> int:
     if not text:
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 7:
-        raise CellWrong("is no whole number of shares")
+        raise CellWrong("is not a whole number of shares")
     return int(text)
 
 
@@ -72,9 +72,9 @@ def read_hours(text: str) -> int | None:
     try:
         found = float(text.replace(",", "."))
     except ValueError as error:
-        raise CellWrong("is no number of hours") from error
+        raise CellWrong("is not a number of credits") from error
     if not 0 <= found <= 10**9:
-        raise CellWrong("is not between 0 and 1,000,000,000 h")
+        raise CellWrong("is not between 0 and 1,000,000,000 credits")
     return round(found * HOUR)
 
 
@@ -89,7 +89,7 @@ def read_end(text: str, zone: tzinfo) -> datetime | None:
         else:
             at = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise CellWrong("is no day like 2026-12-31") from error
+        raise CellWrong("is not a day like 2026-12-31") from error
     if at.tzinfo is None:
         raise CellWrong("has no zone: write a day like 2026-12-31")
     if not 2000 <= at.year <= 2200:
@@ -198,7 +198,7 @@ class _Reader:
     def member(self, row: SheetRow) -> list[Edit]:
         """Return what a row makes of its member, with the login where it is new."""
         if not LOGIN.fullmatch(row["user"]):
-            self.wrong(row, "user", f"“{row['user'][:40]}” is no login name")
+            self.wrong(row, "user", f"“{row['user'][:40]}” is not a valid login")
             return []
         values = self.cells(
             row,
@@ -238,11 +238,13 @@ class _Reader:
             return
         if not (row["name"] or row["mail"]):
             self.wrong(
-                row, "user", "there is no such login; with a name or mail it is made"
+                row,
+                "user",
+                "there is no such login (a row with a name or mail address creates it)",
             )
             return
         if row["mail"] and not mail_valid(row["mail"]):
-            self.wrong(row, "mail", "is no mail address")
+            self.wrong(row, "mail", "is not a valid mail address")
         self.fresh.add(name)
         login = {"username": name, "display_name": row["name"], "email": row["mail"]}
         yield Edit("user", None, None, login, row.number)

@@ -32,7 +32,8 @@ class OverBeforeFree(InThePast):
 
     def text(self, zone: tzinfo = UTC) -> str:
         return (
-            f"Whoever uses these GPUs now has {format_duration(self.leave_seconds)} to "
+            f"The person who uses these GPUs now has "
+            f"{format_duration(self.leave_seconds)} to "
             f"leave. A booking that ends {time_text(self.end, zone)} would be over "
             f"before it begins. Choose an end at {time_text(self.works_from, zone)} "
             f"or later."

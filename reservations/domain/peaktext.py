@@ -75,7 +75,7 @@ def _span(day: int, text: str) -> int:
     if first > 23 or last > 24:
         raise PeakTextInvalid(f"“{text.strip()}”: hours go from 0 to 24.")
     if first == last:
-        raise PeakTextInvalid(f"“{text.strip()}” is no time at all; all day is 0-24.")
+        raise PeakTextInvalid(f"“{text.strip()}” is an empty span. All day is 0-24.")
     count = (last - first) % 24 or 24
     hours = (day * 24 + first + more for more in range(count))
     return sum(1 << hour % WEEK_HOURS for hour in hours)

@@ -64,8 +64,8 @@ class SeriesConflict(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         return (
             f"{len(self.days)} of {self.of} days are refused, the first one "
-            f"{self.days[0]}: {self.first_why} Nothing was booked; say that refused "
-            "days are left out, or change the time."
+            f"{self.days[0]}: {self.first_why} Nothing was booked. Skip the refused "
+            f"days, or change the time."
         )
 
 
@@ -121,7 +121,7 @@ class Rule:
         if self.duration_seconds < 1:
             raise SeriesInvalid(field="end", why="is not after the start")
         if next(self.days(), None) is None:
-            raise SeriesInvalid(field="until", why="leaves no day at all")
+            raise SeriesInvalid(field="until", why="has no day left")
 
     def days(self) -> Iterator[date]:
         """Yield its local days in order; never more than a year of them."""
@@ -170,7 +170,7 @@ def rule_from(
     try:
         how = Repeat(repeat)
     except ValueError as error:
-        raise SeriesInvalid(field="repeat", why="is none of the known ones") from error
+        raise SeriesInvalid(field="repeat", why="is not a known value") from error
     rule = Rule(
         repeat=how,
         first_day=local.date(),

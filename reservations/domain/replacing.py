@@ -32,8 +32,8 @@ class Carry(StrEnum):
 
 
 WORDS = {
-    Carry.CARRIED: "goes along",
-    Carry.RUNS: "runs: it stays until it is over",
+    Carry.CARRIED: "moves to the new GPU",
+    Carry.RUNS: "running: it stays until it ends",
     Carry.TAKEN: "conflict: the new GPU is booked then",
     Carry.CLOSED: "conflict: the new GPU is closed then",
     Carry.BOTH: "conflict: it holds both GPUs",

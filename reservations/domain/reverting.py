@@ -30,7 +30,7 @@ def reverted(tree: Tree, rows: Iterable[Kept], *, now: datetime) -> Edited:
         row = kept[table].get(pk)
         if row is None or row.version != version:
             what = row.name if isinstance(row, AccountInfo) else "a member"
-            text = f"{what} was changed meanwhile: look again"
+            text = f"{what} was changed in the meantime"
             problems.append(Problem(edit, "version", text))
             continue
         touched[table, pk] = edit

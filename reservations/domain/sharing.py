@@ -70,8 +70,8 @@ class OfferOver(Refusal):
     def text(self, zone: tzinfo = UTC) -> str:
         if self.changed:
             return (
-                "A reservation of this offer was changed or ended since it was "
-                "made. Nothing was exchanged; a new offer can be made."
+                "A reservation of this offer has changed or ended since the offer "
+                "was made. Nothing was exchanged. You can make a new offer."
             )
         return f"This offer is {self.state}. Nothing was exchanged."
 

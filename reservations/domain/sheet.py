@@ -114,7 +114,7 @@ def decoded(data: bytes) -> str:
                 ) from error
             break
     if "\0" in text:
-        raise SheetInvalid(why="it is no text")
+        raise SheetInvalid(why="it is not a text file")
     return text.removeprefix("\ufeff")
 
 
@@ -145,7 +145,7 @@ def read_sheet(
                 raise SheetInvalid(why=f"it has more than {MOST_ROWS} rows")
             if len(cells) > len(head) and any(c.strip() for c in cells[len(head) :]):
                 raise SheetInvalid(
-                    why=f"row {reader.line_num} has more cells than the head"
+                    why=f"row {reader.line_num} has more cells than the header"
                 )
             values = [unwrapped(cell.strip(" \u00a0")) for cell in cells]
             rows.append(
@@ -170,7 +170,7 @@ def _head(
             why=f"there is no column “{unknown[0][:40]}”; known are {', '.join(known)}"
         )
     if len(set(head)) != len(head):
-        raise SheetInvalid(why="a column is there twice")
+        raise SheetInvalid(why="a column appears twice")
     missing = [name for name in needed if name not in head]
     if missing:
         raise SheetInvalid(why=f"the column “{missing[0]}” is missing")

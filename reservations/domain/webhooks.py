@@ -66,7 +66,9 @@ def parse(url: str, *, loopback_http: bool = False) -> Target:
     if len(url) > LONGEST:
         raise WebhookRefused(f"It is longer than {LONGEST} characters.")
     if not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
-        raise WebhookRefused("It holds spaces or letters that no address has.")
+        raise WebhookRefused(
+            "It contains spaces or characters that an address cannot have."
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -75,7 +77,7 @@ def parse(url: str, *, loopback_http: bool = False) -> Target:
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise WebhookRefused("It does not begin with https:// and a host.")
     if parts.username is not None or parts.password is not None:
-        raise WebhookRefused("It holds a name or password: leave them out.")
+        raise WebhookRefused("It contains a user name or password. Leave them out.")
     local = loopback_http and parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme == "http" and not local:
         raise WebhookRefused("It must begin with https://: notices name people.")

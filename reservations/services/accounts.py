@@ -96,7 +96,7 @@ def refuse(done: Edited) -> None:
     for problem in done.problems:
         if problem.field == "version":
             raise TreeStale(
-                what=problem.text.removesuffix(" was changed meanwhile: look again")
+                what=problem.text.removesuffix(" was changed in the meantime")
             )
     if done.problems:
         raise EditsRefused(problems=tuple(words_of(done)))

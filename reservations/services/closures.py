@@ -230,19 +230,19 @@ def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
     """
     wrong = check_times(draft.start, draft.end, now=now, running=running)
     if not draft.reason.strip():
-        wrong["reason"] = "Say why: who is touched reads it."
+        wrong["reason"] = "Give a reason. The affected users see it."
     if draft.kind not in Closure.Kind.values:
-        wrong["kind"] = "There is no such kind."
+        wrong["kind"] = "Choose a kind from the list."
     if draft.scope not in Closure.Scope.values:
-        wrong["scope"] = "There is no such place."
+        wrong["scope"] = "Choose a place from the list."
     elif (field := _place_missing(draft)) is not None:
         wrong[field] = "Choose what it closes."
     teaching = draft.kind == TEACHING
     known = Account.objects.filter(pk=draft.account_id or 0).exists()
     if teaching and not known:
-        wrong["account"] = "A teaching slot is kept for an account: choose it."
+        wrong["account"] = "Choose the account for which the teaching slot is kept."
     if not teaching and draft.account_id is not None:
-        wrong["account"] = "Only a teaching slot is kept for an account."
+        wrong["account"] = "Only a teaching slot can be kept for an account."
     if wrong:
         raise ClosureInvalid(wrong)
 
@@ -265,7 +265,7 @@ def _runs(pk: int | None, now: datetime) -> bool:
 def _locked(pk: int, version: int | None, now: datetime) -> Closure:
     row = Closure.objects.select_for_update().filter(pk=pk).first()
     if row is None or row.cancelled_at is not None or row.end <= now:
-        raise NotFound(what="closure that still stands under this number")
+        raise NotFound(what="open closure with this number")
     if version is not None and row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
     return row

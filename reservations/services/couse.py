@@ -48,7 +48,9 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
     if before is not None:
         return before
     if sharing.count() >= MOST_CO_USERS:
-        raise CannotShare(why=f"{MOST_CO_USERS} people share it, which is the most")
+        raise CannotShare(
+            why=f"{MOST_CO_USERS} people share it already, which is the limit"
+        )
     check_co_users(
         row,
         row.allocations.count(),
@@ -143,7 +145,7 @@ def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reserv
     """
     before = locking.load_reservation(pk)
     if user.pk not in (before.user_id, besides):
-        raise NotAllowed(act=f"{act} somebody else's reservation")
+        raise NotAllowed(act=f"{act} someone else's reservation")
     if connection.features.has_select_for_update:
         owner = User.objects.filter(pk=before.user_id)
         list(owner.select_for_update(no_key=True).values_list("pk"))

@@ -103,10 +103,10 @@ def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
         StillHolds: live reservations, or a guest to answer for.
     """
     if user.erased_at is not None:
-        raise NotErasable(why="This person was erased before")
+        raise NotErasable(why="This person has been erased already")
     if user.is_superuser or user.is_staff or (actor and actor.pk == user.pk):
         raise NotErasable(
-            why="Who runs the site is not erased: take that right away first"
+            why="An admin cannot be erased. Take the admin rights away first"
         )
     if typed != user.username:
         raise NotErasable(why=f"Type “{user.username}” to confirm")
@@ -114,10 +114,10 @@ def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
     if held:
         raise StillHolds(what=f"holds {held} reservation{'s' * (held > 1)}")
     if WaitingRequest.objects.waiting().filter(user=user).exists():
-        raise StillHolds(what="waits for GPUs")
+        raise StillHolds(what="has waiting requests")
     guest = Membership.objects.filter(sponsor=user, active=True).first()
     if guest is not None:
-        raise StillHolds(what=f"answers for a guest in {guest.account}")
+        raise StillHolds(what=f"is the sponsor of a guest in {guest.account}")
 
 
 def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> Names:

@@ -33,7 +33,8 @@ from reservations.snapshots.facts import account_path
 from telemetry.models import Gpu
 
 TAKEN_FROM = (
-    "it displaced somebody's flex, so it is handed on only to who would hold it firm"
+    "it took over someone's flex booking, so it can go only to a person for whom it "
+    "is firm"
 )
 
 
@@ -254,7 +255,7 @@ def _end(
         row.pk, old=State.CONFIRMED, new=State.CANCELLED, ended_at=at
     )
     Allocation.objects.filter(reservation=row).update(live=False)
-    books.release_hold(row, now=at, reason="given to somebody else")
+    books.release_hold(row, now=at, reason="given to another person")
     row.refresh_from_db(fields=["state", "version", "ended_at"])
     gpu_ids = [allocation.gpu_id for allocation in allocations]
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy, gone=True)

@@ -43,12 +43,14 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
                 raise mailing.MailFailed("there is no mail address", final=True)
             mailing.send(
                 to=user.email,
-                subject="Your login at the GPU Portal",
+                subject="Your account at the GPU Portal",
                 text=(
-                    f"You were given a login at the GPU Portal: {user.username}\n\n"
-                    f"Choose your password here, once, until {until}:\n"
+                    f"You have a new account at the GPU Portal. Your user name is "
+                    f"{user.username}.\n\n"
+                    f"Choose your password here. The link works once, until {until}:\n"
                     f"{link_of(text, settings.PORTAL_URL)}\n\n"
-                    "Whoever has this link can choose it: keep it to yourself.\n"
+                    "Anyone who has this link can choose the password. Keep it "
+                    "private.\n"
                 ),
                 message_id=f"invitation-{row.pk}",
             )

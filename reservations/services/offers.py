@@ -91,7 +91,7 @@ def offer(
     except IntegrityError as error:
         if "reservation" not in str(error):
             raise
-        raise CannotOffer(why="it is offered to somebody already") from error
+        raise CannotOffer(why="it is already offered to someone") from error
     return made
 
 
@@ -119,7 +119,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
     policy = site_policy()
     found = _load(offer_id, user)
     if found.taker.user_id != user.pk:
-        raise NotAllowed(act="accept somebody else's offer")
+        raise NotAllowed(act="accept someone else's offer")
     try:
         with transaction.atomic(durable=True):
             exchanging.exchange(found, actor=user, kind=kind, policy=policy, at=at)
@@ -191,7 +191,7 @@ def _expire(row: Offer, at: datetime) -> bool:
 def _own(pk: int, user: User) -> Reservation:
     row = locking.load_reservation(pk)
     if row.user_id != user.pk:
-        raise NotAllowed(act="offer somebody else's reservation")
+        raise NotAllowed(act="offer someone else's reservation")
     return row
 
 

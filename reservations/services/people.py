@@ -54,7 +54,7 @@ def change(
         if not changes:
             return {}
         if user.pk == actor.pk and {"is_active", "is_superuser"} & set(changes):
-            raise NotAllowed(act="take your own rights away")
+            raise NotAllowed(act="remove your own rights")
         for name, (_before, after) in changes.items():
             setattr(user, name, after)
         if "is_superuser" in changes:

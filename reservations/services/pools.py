@@ -259,16 +259,16 @@ def _fields(
         DeskInvalid: by field.
     """
     if act not in ACTS:
-        raise DeskInvalid({"act": "There is no such act."})
+        raise DeskInvalid({"act": "Choose an action from the list."})
     if not gpu_ids:
         raise DeskInvalid({"gpus": "Choose at least one GPU."})
     known = Gpu.objects.filter(pk__in=gpu_ids, retired=False)
     if known.count() != len(set(gpu_ids)):
-        raise DeskInvalid({"gpus": "One of them is no GPU in service."})
+        raise DeskInvalid({"gpus": "One of these GPUs is not in service."})
     if act != Act.POOL:
         return ACTS[Act(act)].fields
     if pool_id is None or not Pool.objects.filter(pk=pool_id).exists():
-        raise DeskInvalid({"pool": "Choose the pool they go to."})
+        raise DeskInvalid({"pool": "Choose a pool."})
     return {"pool_id": pool_id}
 
 
@@ -293,12 +293,15 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
         raise DeskInvalid({"peak_hours": str(invalid)}) from invalid
     if edit.peak_factor == 1 and mask:
         raise DeskInvalid(
-            {"peak_factor": "At 1 these hours cost what others do: choose 2 or more."}
+            {
+                "peak_factor": "With 1, these hours cost the same as others. Choose 2 "
+                "or more."
+            }
         )
     if edit.peak_factor == 1:
         return None
     if not mask:
-        raise DeskInvalid({"peak_hours": "Say which hours, as in “Mon-Fri 9-18”."})
+        raise DeskInvalid({"peak_hours": "Enter the hours, as in “Mon-Fri 9-18”."})
     return PeakHours(edit.peak_factor, mask, settings.TIME_ZONE)
 
 

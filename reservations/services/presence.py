@@ -48,7 +48,7 @@ def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Rese
     """
     row = locking.load_reservation(reservation_id)
     if row.user_id != user.pk:
-        raise NotAllowed(act="check in to somebody else's reservation")
+        raise NotAllowed(act="check in to someone else's reservation")
     if row.state != State.ACTIVE:
         raise NotChangeable(state=row.state, act="checked in to")
     check_in(reservation_id=reservation_id, now=now, by="click")

@@ -63,7 +63,9 @@ def replace(
     at = whole_second(now)
     policy = site_policy()
     if not reason.strip():
-        raise CannotReplace(field="reason", why="Say why: who is moved reads it.")
+        raise CannotReplace(
+            field="reason", why="Give a reason. The people whose bookings move see it."
+        )
     try:
         with transaction.atomic(durable=True):
             plan = _plan(old_id, new_id, now=at, lock=True)
@@ -103,7 +105,7 @@ def _retire(pks: list[int], *, now: datetime) -> int:
     for pk in free:
         audit_act(
             verb="gpu.retired", subject=f"gpu:{pk}", actor=None, now=now,
-            reason="replaced, and nothing stands on it",
+            reason="replaced, and no booking is left on it",
         )  # fmt: skip
     return telemetry.retire(gpu_ids=free)
 
@@ -153,11 +155,11 @@ def _check(old_id: int, new_id: int) -> None:
     if old_id == new_id:
         raise CannotReplace(field="new", why="A GPU cannot replace itself.")
     if rows[old_id].replaced_by_id is not None:
-        raise CannotReplace(field="old", why="It was replaced before.")
+        raise CannotReplace(field="old", why="This GPU has been replaced already.")
     if Gpu.objects.filter(replaced_by_id=new_id).exists():
-        raise CannotReplace(field="new", why="It replaces another GPU already.")
+        raise CannotReplace(field="new", why="This GPU replaces another GPU already.")
     if rows[new_id].replaced_by_id is not None:
-        raise CannotReplace(field="new", why="It was replaced itself.")
+        raise CannotReplace(field="new", why="This GPU has been replaced itself.")
 
 
 def _carry(

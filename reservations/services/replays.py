@@ -96,7 +96,9 @@ def ask_replay(
             PolicyReplay.objects.filter(state__in=PolicyReplay.OPEN).count()
             >= MOST_OPEN
         ):
-            raise TooManyReplays(f"{MOST_OPEN} replays still run: wait, or cancel one")
+            raise TooManyReplays(
+                f"{MOST_OPEN} replays are still running. Wait, or cancel one"
+            )
         row = PolicyReplay.objects.create(
             asked_by=user,
             asked_at=now,
@@ -123,7 +125,11 @@ def fail_stale(*, now: datetime) -> int:
     """Fail open replays whose worker, or whose message, is gone; how many."""
     return PolicyReplay.objects.filter(
         state__in=PolicyReplay.OPEN, asked_at__lt=now - STALE
-    ).update(state=State.FAILED, ended_at=now, problem="no worker answered: ask again")
+    ).update(
+        state=State.FAILED,
+        ended_at=now,
+        problem="no worker answered. Start the replay again",
+    )
 
 
 def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
@@ -178,7 +184,7 @@ def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[n
     watch = _Watch(running)
     found: dict[str, Outcome] = {}
     for number, (name, doing) in enumerate(
-        (("present", "the present rules"), ("edited", "the edited rules"))
+        (("present", "the current rules"), ("edited", "the edited rules"))
     ):
         rules = getattr(row, name)
         edits = {
@@ -218,7 +224,10 @@ class _Watch:
 
         def tell(ratio: float) -> None:
             if time.process_time() - self.begun > LIMIT_SECONDS:
-                raise _Stopped(f"it took more than {LIMIT_SECONDS:.0f} s: ask for less")
+                raise _Stopped(
+                    f"it took more than {LIMIT_SECONDS:.0f} s. Choose "
+                    f"fewer days or one class"
+                )
             if time.monotonic() - self.told < TELL_SECONDS:
                 return
             self.told = time.monotonic()

@@ -26,7 +26,7 @@ def check_may_change(
         ReasonNeeded: it is somebody else's, and no reason was given.
     """
     if not may_change(user, reservation):
-        raise NotAllowed(act=f"{act} somebody else's reservation")
+        raise NotAllowed(act=f"{act} someone else's reservation")
     if is_gap(reservation.start, reservation.booked_end) and act != "release":
         raise NotChangeable(state="held for a job that runs in gaps", act=act)
     if reservation.user_id != user.pk and not reason.strip():

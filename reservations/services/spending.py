@@ -52,7 +52,7 @@ def _token(user: User, token_id: int, *, lock: bool = False) -> Token:
         rows = rows.select_for_update(no_key=True, of=("self",))
     found = rows.filter(pk=token_id, membership__user=user).first()
     if found is None:
-        raise NotFound(what=f"token #{token_id} of yours")
+        raise NotFound(what=f"voucher #{token_id} of yours")
     return found
 
 

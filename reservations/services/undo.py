@@ -35,7 +35,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     with transaction.atomic(durable=True):
         row = locking.load_reservation(reservation_id, lock=True)
         if row.user_id != user.pk:
-            raise NotAllowed(act="undo somebody else's booking")
+            raise NotAllowed(act="undo someone else's booking")
         _check(row, now=at)
         allocations = list(row.allocations.order_by("gpu_id"))
         for gate in GATES:

@@ -9,7 +9,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.domain.window import on_grid
 from reservations.models import Membership, Reservation
 
-KEPT = "they stay as they are"
+KEPT = "they do not change"
 
 
 def effects(changes: Changes, now: datetime) -> list[str]:
@@ -24,7 +24,9 @@ def effects(changes: Changes, now: datetime) -> list[str]:
             off = sum(
                 not on_grid(end, new) for end in live.values_list("end", flat=True)
             )
-            found.append(f"{off} bookings end off the new grid: {KEPT}.")
+            found.append(
+                f"{off} bookings do not end on a step of the new grid: {KEPT}."
+            )
         elif name == "longest_seconds" and isinstance(new, int):
             long = live.filter(end__gt=F("start") + timedelta(seconds=new)).count()
             found.append(f"{long} bookings are longer than that: {KEPT}.")
@@ -46,11 +48,11 @@ def effects(changes: Changes, now: datetime) -> list[str]:
         elif name == "quota_gpu_seconds":
             count = Membership.objects.filter(active=True, quota_gpu_seconds=None)
             found.append(
-                f"It is the quota of {count.count()} memberships without one of their "
-                "own. Who holds more keeps it; nothing more is given."
+                f"It applies to {count.count()} memberships without their own "
+                f"quota. People who hold more keep their bookings but cannot book more."
             )
         elif name == "half_life_seconds":
-            found.append("Ranks are other ones at once. Replay shows what it does.")
+            found.append("Ranks change at once. Use Replay to see the effect.")
         elif name == "names_visible":
-            found.append("Open pages follow within a minute.")
+            found.append("Open pages change within a minute.")
     return found

@@ -18,11 +18,11 @@ OUT_FIELDS = (
     "draining", "node__draining",
 )  # fmt: skip
 _OUT_WORDS = (
-    "it was taken out for good",
+    "it is retired",
     "its driver does not answer",
     "another system manages it",
     "it is split into instances",
-    "it is new: no lab admin has looked at it yet",
+    "it is new and the lab admin has not approved it yet",
     "it is under maintenance",
     "its node is under maintenance",
     "it is draining: no new bookings",

@@ -221,7 +221,8 @@ def collect(request: HttpRequest) -> HttpResponseBase:
     if len(kept) > draft.MOST_EDITS:
         messages.error(
             request,
-            f"More than {draft.MOST_EDITS} changes: save these first or import.",
+            f"More than {draft.MOST_EDITS} changes. Apply these first, or import a "
+            f"file.",
         )
         return redirect(_back(request))
     draft.keep(request, kept)
@@ -262,7 +263,7 @@ def add(request: HttpRequest) -> HttpResponseBase:
     if len(collected) + len(new) <= draft.MOST_EDITS:
         draft.keep(request, draft.merged(collected, new, {"account": set()}))
     else:
-        messages.error(request, "Too many changes are collected: save these first.")
+        messages.error(request, "The draft is full. Apply its changes first.")
     return redirect("manage-draft" if act == "archive" else _back(request))
 
 

@@ -172,15 +172,15 @@ class PoolForm(PlainForm):
         required=False,
         min_value=1,
         max_value=MOST_FACTOR,
-        help_text="How many times a second of them counts: 2 to 10; 1: no more than "
-        "others. What is booked keeps its price.",
+        help_text="Price factor in these hours, 2 to 10. 1 means no extra price. "
+        "Existing bookings keep their price.",
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     accounts = KeysField(
         queryset=Account.objects.filter(archived_at=None),
         required=False,
         label="Who may book",
-        help_text="These accounts and what is below them; none: everybody.",
+        help_text="These accounts and those below them. None: everybody.",
         widget=forms.CheckboxSelectMultiple,
     )
     reason = forms.CharField(

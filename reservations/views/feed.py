@@ -73,5 +73,5 @@ def feed_make(request: HttpRequest) -> HttpResponse:
 def feed_revoke(request: HttpRequest) -> HttpResponse:
     """Take the address back: programs that use it get nothing any more."""
     if feeds.revoke_feed(user=reader(request), now=timezone.now()):
-        messages.success(request, "The calendar's address is good no longer.")
+        messages.success(request, "The calendar link no longer works.")
     return redirect("me")

@@ -24,7 +24,7 @@ def account_history(request: HttpRequest, pk: int) -> HttpResponse:
         "telemetry/history_show.html",
         {
             "name": str(account),
-            "lead": "What the GPUs did while this group held them.",
+            "lead": "GPU readings while this group held the GPUs.",
             "history": charts_page(
                 f"/accounts/{account.pk}/history",
                 memory_total_bytes=most["memory"],

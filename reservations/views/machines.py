@@ -113,12 +113,12 @@ def act(request: HttpRequest) -> HttpResponseBase:
         chosen = urlencode([("gpus", pk) for pk in pks])
         return redirect(f"{reverse('manage-closure-new')}?{chosen}")
     if values["act"] == Act.POOL and values["pool"] is None:
-        form.add_error("pool", "Choose the pool they go to.")
+        form.add_error("pool", "Choose a pool.")
         return _list(request, form, status=422)
     if "sure" not in request.POST:
         return _sure(request, form, pks)
     if not values["reason"].strip():
-        form.add_error("reason", "Say why: it is kept in the audit log.")
+        form.add_error("reason", "Give a reason. It is kept in the audit log.")
         return _sure(request, form, pks, status=422)
     try:
         done = pools.act_on_gpus(
@@ -242,5 +242,5 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     except BookingError as error:
         messages.error(request, error.text(timezone.get_current_timezone()))
         return redirect("manage-pools")
-    messages.success(request, "Saved." if changed else "Nothing was different.")
+    messages.success(request, "Saved." if changed else "Nothing was changed.")
     return redirect("manage-pools")

@@ -92,7 +92,7 @@ def notice_choose(request: HttpRequest) -> HttpResponse:
         quiet_until=form.cleaned_data["quiet_until"],
         now=timezone.now(),
     )
-    messages.success(request, "Kept: that is how you are told from now on.")
+    messages.success(request, "Saved.")
     return redirect("notice-settings")
 
 

@@ -206,7 +206,7 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
     kind = request.POST.get("kind", "")[:8]
     done = offers.accept(offer_id=pk, user=user, kind=kind, now=now)
     assert done.given is not None
-    messages.success(request, f"It is yours now, as {done.given.kind}.")
+    messages.success(request, f"The booking is yours now, as {done.given.kind}.")
     return redirect("reservation", done.given.pk)
 
 

@@ -341,5 +341,5 @@ def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
     except ValidationError as error:
         messages.error(request, f"Not undone: {' '.join(error.messages)}")
     else:
-        messages.success(request, f"Undone: {len(changes)} put back.")
+        messages.success(request, f"Undone: {len(changes)} restored.")
     return redirect("manage-policy-one", which)

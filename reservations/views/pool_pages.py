@@ -133,8 +133,8 @@ def one(request: HttpRequest, pk: int) -> HttpResponseBase:
         except DeskInvalid as invalid:
             _put(form, invalid)
         else:
-            said = "Saved." if changed else "Nothing was different."
-            messages.success(request, f"{said} What is booked keeps its price.")
+            said = "Saved." if changed else "Nothing was changed."
+            messages.success(request, f"{said} Existing bookings keep their price.")
             return redirect("manage-pool", pk)
     return _page(request, pool, form=form, status=422)
 
@@ -161,7 +161,7 @@ def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
         except DeskInvalid as invalid:
             _put(form, invalid)
         else:
-            messages.success(request, "Saved." if changed else "Nothing was different.")
+            messages.success(request, "Saved." if changed else "Nothing was changed.")
             return redirect("manage-pool", pk)
     return _page(
         request,

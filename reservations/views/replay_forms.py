@@ -24,12 +24,21 @@ MOST_ACCOUNTS = 40
 TITLES = {
     "quota_gpu_seconds": (
         "Quota",
-        "credits in any 7 days of a member without a quota of their own",
+        "credits in any 7 days, for a member without their own quota",
     ),
     "half_life_seconds": ("Half-life", "hours after which past use counts half"),
-    "freeze_seconds": ("Freeze", "hours before its start that nobody can take flex"),
-    "firm_horizon_seconds": ("Firm horizon", "hours ahead that firm may begin"),
-    "flex_horizon_seconds": ("Flex horizon", "hours ahead that flex may begin"),
+    "freeze_seconds": (
+        "Freeze",
+        "hours before its start in which nobody can take a flex booking",
+    ),
+    "firm_horizon_seconds": (
+        "Firm horizon",
+        "hours ahead at which a firm booking may begin",
+    ),
+    "flex_horizon_seconds": (
+        "Flex horizon",
+        "hours ahead at which a flex booking may begin",
+    ),
 }
 
 
@@ -41,8 +50,8 @@ class SpanForm(PlainForm):
     )
     counted_from = forms.ChoiceField(
         choices=[
-            ("asked", "from when it was asked for"),
-            ("start", "from when it was to start"),
+            ("asked", "from the request"),
+            ("start", "from the planned start"),
         ]
     )
     pool = forms.ModelChoiceField(

@@ -98,7 +98,7 @@ COLUMNS = (
         "refused",
         "Refused",
         lambda row: row.refused_gpu_seconds / HOUR_SECONDS,
-        tip="GPU-hours of bookings that were refused; asked twice counts twice",
+        tip="GPU-hours of refused bookings, once for each attempt",
     ),
     Column("bookings", "Bookings", lambda row: row.sums.bookings, "count"),
     Column("noshows", "No-shows", lambda row: row.sums.no_shows, "count"),
@@ -107,7 +107,7 @@ COLUMNS = (
         "cost",
         "Charged",
         _hours("cost_gpu_seconds"),
-        tip="Weighted GPU-hours in the ledger",
+        tip="Credits charged in the ledger",
     ),
 )
 ON_GPUS = {

@@ -153,18 +153,22 @@ def _act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
         now = counted_now(user, writes=True)
         if act == "end":
             series_ending.end(series_id=pk, user=user, now=now)
-            messages.success(request, "No further day is booked; what is booked stays.")
+            messages.success(
+                request, "The series has stopped. Days that are booked already stay."
+            )
             return redirect("series-one", pk)
         day = _posted_day(request)
         if day is None:
             messages.error(request, "Day: enter a date, as 2026-03-05.")
         elif act == "skip":
             series_ending.skip_day(series_id=pk, user=user, day=day, now=now)
-            messages.success(request, f"{day:%a %-d %b} is left out.")
+            messages.success(request, f"{day:%a %-d %b} is skipped.")
         else:
             gone = series_ending.cancel_from(series_id=pk, user=user, day=day, now=now)
             words = f"{gone} booking{'s' if gone != 1 else ''} cancelled"
-            messages.success(request, f"{words}; nothing follows {day:%a %-d %b}.")
+            messages.success(
+                request, f"{words}. The series ends before {day:%a %-d %b}."
+            )
     except NotFound as error:
         raise Http404(str(error)) from error
     except BookingError as error:

@@ -99,7 +99,7 @@ def _waiting(
         if later == place
         else f"{who} would be {ordinal(later)} instead of {ordinal(place)}"
     )
-    return f"{fades}. With no new bookings of anybody, {moves} of {of} in 7 days."
+    return f"{fades}. With no new bookings, {moves} of {of} in 7 days."
 
 
 def _rival_words(

@@ -145,12 +145,12 @@ def save(request: HttpRequest) -> HttpResponseBase:
     form = ReasonForm(request.POST)
     edits = draft.drafted(request)
     if not edits:
-        messages.info(request, "Nothing is collected.")
+        messages.info(request, "The draft is empty.")
         return redirect("manage-accounts")
     if not form.is_valid():
         return _page(request, form, status=422)
     if form.cleaned_data["digest"] != draft.digest(edits):
-        form.add_error(None, "The changes are other ones by now. Look again.")
+        form.add_error(None, "The draft has changed in the meantime. Check it again.")
         return _page(request, form, status=409)
     try:
         change = accounts.save(

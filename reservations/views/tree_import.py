@@ -116,7 +116,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
     if run.errors or not asked.get("digest"):
         return _page(request, status=422 if run.errors else 200, run=run, text=text)
     if not asked.get("reason"):
-        why = ["Say why: it is kept in the history and the audit log."]
+        why = ["Give a reason. It is kept in the history and the audit log."]
         return _page(request, status=422, run=run, text=text, errors=why)
     try:
         if asked["digest"] != run.digest:

@@ -365,7 +365,7 @@ def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
     row.save()
     operator = signed_in(omar)
     html = text_of(operator, "/jobs/measured/?gpus=simulated")
-    assert "+20 %" in html and "−10 %" in html and "nothing is learned" in html
+    assert "+20 %" in html and "−10 %" in html and "do not correct predictions" in html
     assert f'href="/jobs/{job.pk}/#plan"' in html
     sheet = operator.get("/jobs/measured/?gpus=simulated&format=csv").content.decode()
     assert sheet.splitlines()[1].startswith(f"{job.pk},single,")

@@ -46,7 +46,7 @@ def proposal(job):
     now = timezone.now()
     return MoveDecision.objects.create(
         job=job, at=now, seen_at=now, cause="intruder", state=M.PROPOSED,
-        reason="Somebody else runs on node-a:0; node-a:1 would do.", plan=job.plan,
+        reason="Someone else uses node-a:0; it can move to node-a:1.", plan=job.plan,
         from_gpus=["node-a:0"], to_gpus=["node-a:1"], gain_seconds=600.0,
         cost_seconds=90.0, step_seconds_now=2.0, step_seconds_new=1.0,
     )  # fmt: skip
@@ -58,7 +58,7 @@ def page(user, job):
 
 def test_the_page_shows_the_proposal_and_what_a_yes_means(alice, job, proposal):
     text = page(alice, job)
-    assert "node-a:1 would do" in text and 'id="move-accept"' in text
+    assert "can move to node-a:1" in text and 'id="move-accept"' in text
     assert "starts again from the beginning" in text
     assert "10 min for 1 min" in text
 
@@ -72,7 +72,7 @@ def test_without_a_proposal_the_box_is_hidden_and_the_log_teaches(alice, job):
 def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):
     bob.memberships.update(is_head=True)
     text = page(bob, job)
-    assert "node-a:1 would do" in text
+    assert "can move to node-a:1" in text
     assert "move-accept" not in text and "move-allow" not in text
 
 

@@ -100,7 +100,7 @@ def test_what_is_not_there_is_named(tmp_path):
 
 
 def test_stages_and_checkpointing_of_unknown_code_are_refused_in_words():
-    with pytest.raises(NotRunnable, match="not cut into stages"):
+    with pytest.raises(NotRunnable, match="cannot cut your own model"):
         execution_of_own(Plan.from_json(plan_for("pipeline", 2)))
     plan = Plan.from_json(plan_for("zero1", 2))
     assert execution_of_own(plan).zero_stage == 1

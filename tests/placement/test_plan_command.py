@@ -55,7 +55,7 @@ class TestAFile:
 
         assert "local:0" in text
         assert "no  " in text
-        assert "Bound by" in text
+        assert "Limited by" in text
 
     def test_a_config_is_a_source_too(self, gpus_file, tmp_path):
         config = tmp_path / "config.json"

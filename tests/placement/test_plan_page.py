@@ -217,7 +217,7 @@ def test_without_fresh_readings_nothing_is_offered_as_it_is_now(student, redis_c
     redis_client.flushdb()
     html = student.get("/plan/").content.decode()
     assert "no fresh reading" in html
-    assert "No GPU is free to be used then" in html
+    assert "No GPU is free then" in html
 
 
 def test_old_readings_are_not_taken_for_fresh(alice, gpus, redis_client):

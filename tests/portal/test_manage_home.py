@@ -211,7 +211,7 @@ def test_operators_cannot_shut_themselves_out(client, omar) -> None:
     form = {"act": "save", "display_name": "Omar", "email": "", "unix_user": ""}
     answer = client.post(own, form)
     assert answer.status_code == 409
-    assert b"take your own rights away" in answer.content
+    assert b"remove your own rights" in answer.content
     omar.refresh_from_db()
     assert omar.is_operator
 

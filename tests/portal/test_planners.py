@@ -85,7 +85,7 @@ async def test_turns_go_to_those_served_longest_ago(slow, monkeypatch):
 async def test_too_many_of_one_student_are_refused_in_words(slow):
     tasks = [asyncio.ensure_future(slow.answer(request(400), 1)) for _ in range(4)]
     await asyncio.sleep(0.01)
-    with pytest.raises(PlannerBusy, match="4 requests of yours") as busy:
+    with pytest.raises(PlannerBusy, match="4 of your plans") as busy:
         await slow.answer(request(), 1)
     assert 2 <= busy.value.retry_seconds <= 60
     assert (await slow.answer(request(), 2)).status_code == 207
@@ -237,7 +237,9 @@ def test_too_many_plans_are_refused_in_words_on_the_page_and_over_the_api(
     portal, alice, monkeypatch
 ):
     async def none(*_args) -> None:
-        raise PlannerBusy("Many plans are being worked out. Try again in 7 seconds.", 7)
+        raise PlannerBusy(
+            "The planner is busy with other plans. Try again in 7 seconds.", 7
+        )
 
     monkeypatch.setattr(portal.planners, "answer", none)
     client = signed_in(alice)

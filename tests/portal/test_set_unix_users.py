@@ -53,7 +53,7 @@ def test_a_table_with_a_mistake_changes_nothing(table, alice, bob, omar, text, s
 
 
 def test_only_an_operator_sets_them_and_a_file_must_be_there(table, alice, omar):
-    with pytest.raises(CommandError, match="alice is no operator"):
+    with pytest.raises(CommandError, match="alice is not an operator"):
         call_command("set_unix_users", table("user,unix_user\n"), "--as", "alice")
     with pytest.raises(CommandError, match="No such file"):
         call_command("set_unix_users", "/nowhere.csv", "--as", "omar")

@@ -36,7 +36,7 @@ def test_a_list_of_300_students_is_a_course_and_each_chooses_a_password_once(
     )
     assert looked.status_code == 200
     page = looked.content.decode()
-    assert "300 students, 299 of them get a login" in page
+    assert "300 students, 299 of them get a new account" in page
     assert not Account.objects.filter(name="cs-101").exists()
     more = {"text": text, "digest": looked.context["digest"]}
     with django_assert_max_num_queries(75):

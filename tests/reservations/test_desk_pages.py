@@ -118,7 +118,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     _, text = post(
         desk, "manage-closure-new", data | {"save": 1, "seen": "x"}, status=409
     )
-    assert "Look at the list again" in text
+    assert "Check the list again" in text
     _, text = post(desk, "manage-closure-new", data | {"save": 1, "seen": seen})
     assert (
         "Maintenance saved. Bookings: 1 refunded. The affected users are notified."
@@ -133,11 +133,11 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     sure = changed | {"save": 1, "seen": answer.context["plan"].seen}
     post(desk, "manage-closure", sure, row.pk, status=200)
     _, text = post(desk, "manage-closure", sure, row.pk, status=409)
-    assert "changed meanwhile" in text
+    assert "changed in the meantime" in text
     wrong = data | {"kind": "teaching", "end": wall(1)}
     _, text = post(desk, "manage-closure-new", wrong, status=422)
     assert "The end is not after the start." in text
-    assert "choose it" in text
+    assert "Choose the account" in text
     _, text = post(desk, "manage-closure-end", {"version": 2}, row.pk)
     assert "Bookings that it moved or refunded are not changed back." in text
     row.refresh_from_db()
@@ -223,7 +223,7 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     assert "Drain: 2 GPUs changed. 1 bookings moved, 0 stay." in text
     assert booked.allocations.get().gpu == gpus[2]
     _, text = post(desk, "manage-gpus-act", {"act": "pool", "gpus": pks}, status=422)
-    assert "Choose the pool" in text
+    assert "Choose a pool" in text
     data = {"act": "pool", "gpus": pks, "pool": other.pk, "sure": 1, "reason": "r"}
     post(desk, "manage-gpus-act", data, status=200)
     assert list(other.gpus.values_list("pk", flat=True)) == pks
@@ -290,7 +290,7 @@ def test_the_booking_policy_is_looked_at_saved_and_undone(desk) -> None:
     _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
     assert SitePolicy.current().freeze_seconds == 12 * 3600
     _, text = post(desk, "manage-policy-undo", {}, "booking", entry.pk)
-    assert "Another person changed the policy meanwhile" in text
+    assert "Another person has changed the policy" in text
     # Between fields, and by field.
     bad = data | {"flex_horizon_seconds": 20 * 86_400}
     _, text = post(desk, "manage-policy-one", bad, "booking", status=422)

@@ -195,7 +195,7 @@ def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
     made = offers.offer(reservation_id=taken.pk, user=carol, to="alice", now=NOW)
     seen = offers.outlook(offer_id=made.pk, user=alice, now=NOW).taker
     assert isinstance(seen.refusal, CannotOffer)
-    with pytest.raises(CannotOffer, match="displaced somebody's flex"):
+    with pytest.raises(CannotOffer, match="took over someone's flex"):
         offers.accept(offer_id=made.pk, user=alice, now=NOW)
     # Nor by a swap: what she would give for it changes nothing.
     own = lab.book(alice, lab.gpus[1:2], start, 2)

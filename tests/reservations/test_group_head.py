@@ -30,7 +30,7 @@ def test_a_head_previews_and_saves_shares_of_own_members(client, head, bob) -> N
     form = {f"was-{own.pk}": "1:1", f"shares-{own.pk}": "x", "act": "save"}
     bad = client.post("/group/", form)
     assert bad.status_code == 422
-    assert b"a whole number is needed" in bad.content
+    assert b"enter a whole number" in bad.content
     form[f"shares-{own.pk}"] = "7"
     seen = client.post("/group/", form | {"act": "preview"})
     assert b"A preview:" in seen.content
@@ -47,7 +47,7 @@ def test_a_head_previews_and_saves_shares_of_own_members(client, head, bob) -> N
     assert client.post("/group/", crooked).status_code == 409
     stale = client.post("/group/", form)
     assert stale.status_code == 409
-    assert b"changed meanwhile" in stale.content
+    assert b"changed in the meantime" in stale.content
 
 
 def test_a_hostile_head_reaches_no_other_group_no_quota_and_no_rights(

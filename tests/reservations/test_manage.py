@@ -73,7 +73,7 @@ def test_edits_of_two_pages_are_collected_previewed_saved_and_undone(
     url = f"{reverse('manage-collect')}?account={vision.pk}"
     bad = client.post(url, form)
     assert bad.status_code == 422
-    assert b"a whole number is needed" in bad.content
+    assert b"enter a whole number" in bad.content
     assert b'value="x"' in bad.content
     form[f"{account}-shares"] = "3"
     assert client.post(url, form | {"next": "stay"}).status_code == 302
@@ -129,7 +129,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     accounts.save(edits=[edit], actor=omar, reason="other", now=NOW)
     client.post(f"{reverse('manage-collect')}?account={vision.pk}", form)
     text = client.get(reverse("manage-draft")).content.decode()
-    assert "vision was changed meanwhile" in text
+    assert "vision was changed in the meantime" in text
     assert "Apply all" not in text
 
 

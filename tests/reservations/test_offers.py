@@ -183,7 +183,7 @@ def test_offers_end_by_answer_by_time_and_when_what_they_offer_changes(
 ) -> None:
     row = lab.book(alice, lab.gpus[:1], at(13), 3)
     made = offers.offer(reservation_id=row.pk, user=alice, to="bob", now=NOW)
-    with pytest.raises(CannotOffer, match="offered to somebody already"):
+    with pytest.raises(CannotOffer, match="already offered to someone"):
         offers.offer(reservation_id=row.pk, user=alice, to="carol", now=NOW)
     assert offers.decline(offer_id=made.pk, user=bob, now=NOW).state == "declined"
     with pytest.raises(NotFound):

@@ -238,8 +238,8 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
     client.force_login(omar)
     form = {"weight": WEIGHT, "reason": "busy days"}
     for factor, hours, said in (
-        ("2", "", "Say which hours"), ("1", "Mon 9-18", "choose 2 or more"),
-        ("", "Mon 9-18", "choose 2 or more"), ("3", "Monday 9-18", "is not understood"),
+        ("2", "", "Enter the hours"), ("1", "Mon 9-18", "Choose 2 or more"),
+        ("", "Mon 9-18", "Choose 2 or more"), ("3", "Monday 9-18", "is not understood"),
         ("11", "Mon 9-18", "Enter a whole number from 1 to 10"),
         ("2.5", "Mon 9-18", "Enter a whole number"),
     ):  # fmt: skip

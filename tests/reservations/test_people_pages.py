@@ -62,9 +62,9 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     assert "Shared with you" in shown and "Return some GPUs" not in shown
     assert "You may not share" in text(post(mate, "share/", user="bob"))
 
-    assert "Say who gets it" in text(post(own, "offer/"))
+    assert "Enter who gets it" in text(post(own, "offer/"))
     assert "Offered to Bob" in said(post(own, "offer/", to="bob"))
-    assert "offered to somebody already" in text(post(own, "offer/", to="bob"))
+    assert "already offered to someone" in text(post(own, "offer/", to="bob"))
     row.refresh_from_db()
     part = {"gpus": [gpus[1].pk], "hours": "", "version": row.version}
     assert "Given back" in said(post(own, "give-back/", **part))
@@ -134,7 +134,7 @@ def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> 
     answer = page(carol).post(
         f"/offers/{made.body['id']}/accept/", {"kind": "firm"}, follow=True
     )
-    assert "It is yours now, as firm" in said(answer)
+    assert "The booking is yours now, as firm" in said(answer)
     given = Offer.objects.get().given
     assert answer.redirect_chain[-1][0] == f"/reservations/{given.pk}/"
     over = call("POST", f"/offers/{made.body['id']}/decline")

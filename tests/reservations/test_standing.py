@@ -209,9 +209,9 @@ def test_the_page_says_what_would_raise_one_and_what_one_is_owed(
     assert f"reservation {big.pk}) would improve the rank to 2nd" in page, (
         "without it only Carol, who has nothing, is ahead"
     )
-    assert (
-        "With no new bookings of anybody, you would be 2nd instead of 3rd of" in page
-    ), "Alice's is over and fades by then, Bob's still counts whole"
+    assert "With no new bookings, you would be 2nd instead of 3rd of" in page, (
+        "Alice's is over and fades by then, Bob's still counts whole"
+    )
     assert "No no-shows in the last 30 days." in page and "No vouchers." in page
     own = alice.memberships.get()
     Token.objects.create(membership=own, given_for=big, reason="a GPU was lost")

@@ -87,12 +87,12 @@ def test_every_wrong_row_is_named_and_nothing_is_written(
     assert answer.status_code == 422
     page = answer.content.decode()
     for error in (
-        "Row 5, shares: is no whole number",
+        "Row 5, shares: is not a whole number",
         "Row 5, ends: is no day like",
         "Row 6, head: is neither yes nor no",
         "Row 6, quota_hours: is not between 0",
         "Row 7, user: there is no such login",
-        "Row 8, mail: is no mail address",
+        "Row 8, mail: is not a valid mail address",
         "Row 9, row: is neither account nor member",
     ):
         assert error in page
@@ -110,10 +110,10 @@ def test_every_wrong_row_is_named_and_nothing_is_written(
         ("row,account\nmember,ä".encode("latin-1"), "not UTF-8"),
         (b"row,account,colour\n", "there is no column “colour”"),
         (b"row,title\n", "the column “account” is missing"),
-        (b"row,account,row\n", "a column is there twice"),
+        (b"row,account,row\n", "a column appears twice"),
         (b"row,account\naccount,a,b,c\n", "row 2 has more cells"),
         (b'row,account\naccount,"a\n', "line"),
-        (b"row,account\n\x00", "it is no text"),
+        (b"row,account\n\x00", "it is not a text file"),
         (b"x" * (2 * 2**20 + 1), "larger than 2 MiB"),
     ],
 )

@@ -13,13 +13,16 @@ from reservations.models import User
 class Command(BaseCommand):
     """``manage.py erase_person LOGIN --confirm LOGIN``."""
 
-    help = "Take everything away that says who somebody was. It cannot be undone."
+    help = "Erase everything that identifies a person. This cannot be undone."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take the login twice: a typing error erases nobody."""
         parser.add_argument("login")
         parser.add_argument(
-            "--confirm", required=True, metavar="LOGIN", help="the login again"
+            "--confirm",
+            required=True,
+            metavar="LOGIN",
+            help="the login again",
         )
 
     def handle(

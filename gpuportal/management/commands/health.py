@@ -10,7 +10,7 @@ from gpuportal import health
 class Command(BaseCommand):
     """One line for each part; exit status 1 where something is wrong."""
 
-    help = "Say whether database, broker, periodic tasks, disk and migrations are well."
+    help = "Check database, broker, periodic tasks, disk and migrations."
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Look once."""

@@ -34,7 +34,7 @@ def connect() -> Redis:
 class Command(BaseCommand):
     """Runs until SIGTERM or Ctrl-C."""
 
-    help = "Turn what nodes tell into live frames, minutes, Alerts and Job states."
+    help = "Receive node messages; write frames, minutes, alerts and job states."
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Wire, start, wait."""

@@ -43,17 +43,18 @@ class Command(BaseCommand):
         parser.add_argument(
             "--nodes",
             default="auto",
-            help="auto, none, or names of the nodes this machine plays",
+            help="auto, none, or names of the nodes to run on this machine",
         )
         parser.add_argument(
             "--no-demo",
             action="store_true",
-            help="leave an empty portal empty (production always does)",
+            help="do not load the demo lab into an empty portal (always so in "
+            "production)",
         )
         parser.add_argument(
             "--with-starter",
             action="store_true",
-            help="end with the shell this was started from (make run says so)",
+            help="end when the shell that started this ends (make run sets this)",
         )
 
     def handle(self, *args: object, **options: object) -> None:
@@ -77,7 +78,7 @@ class Command(BaseCommand):
             while not supervisor.stopping:
                 supervisor.turn()
                 if starter is not None and starter.gone():
-                    self.say("whoever started this is gone;")
+                    self.say("the process that started this has ended;")
                     break
         finally:
             if supervisor.children:
@@ -178,7 +179,7 @@ class Command(BaseCommand):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.parent.stat().st_uid != os.getuid():
             # It may be under /tmp, where anybody could have been first.
-            raise CommandError(f"{path.parent} belongs to somebody else")
+            raise CommandError(f"{path.parent} belongs to another user")
         path.parent.chmod(0o700)
         path.unlink(missing_ok=True)
         supervisor.start(process_table.valkey(path))

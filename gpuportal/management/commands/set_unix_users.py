@@ -32,7 +32,7 @@ class Command(BaseCommand):
         """Read, check every row, then set."""
         actor = User.objects.filter(username=options["actor"]).first()
         if actor is None or not actor.is_operator:
-            raise CommandError(f"{options['actor']} is no operator", returncode=2)
+            raise CommandError(f"{options['actor']} is not an operator", returncode=2)
         wanted = self._read(options["file"])
         changed = 0
         for user, unix_user in wanted:

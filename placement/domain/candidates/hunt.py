@@ -353,7 +353,7 @@ class Search:
             **asdict(time),
             # Tensors without a matrix product (a bare embedding) take no known time.
             units_per_second=self.units(setting.workload) / total if total else 0.0,
-            why=(*why, f"Bound by {bound}."),
+            why=(*why, f"Limited by {bound}."),
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
                 *learned_notes(learned, shards),

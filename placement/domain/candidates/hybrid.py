@@ -75,7 +75,7 @@ def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
     offers = few_classes(hunt.offers)
     shapes = list(_degrees(hunt, offers))
     if not shapes:
-        return refusal("hybrid", "There are too few GPUs for two ways at once.")
+        return refusal("hybrid", "There are too few GPUs to combine two strategies.")
     cuts: list[Cut] = []
     for stage in stages(hunt.asked, hunt.freedom()):
         if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:

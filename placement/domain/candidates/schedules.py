@@ -90,7 +90,9 @@ def interleaved(
     if unfit is not None:
         return unfit
     if not hunt.asked.trains:
-        return refusal(strategy, "Inference has no backward to fill the pipeline with.")
+        return refusal(
+            strategy, "Inference has no backward pass to fill the pipeline with."
+        )
     if len(hunt.spec.layers) < 4:
         return refusal(strategy, "It needs at least two layers for each of two GPUs.")
     if isinstance(rival, Plan):

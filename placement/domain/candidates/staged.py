@@ -193,7 +193,9 @@ def _why(cut: Cut, strategy: str) -> list[str]:
         "work at once; between stages only activations are sent.",
     ]
     if strategy == "gpipe":
-        why.append("Every stage keeps all pieces in memory till backward begins.")
+        why.append(
+            "Every stage keeps all pieces in memory until the backward pass begins."
+        )
     else:
         why.append(
             "The first stage keeps the most pieces in memory, the last keeps one: GPUs "

@@ -17,10 +17,10 @@ from placement.domain.words import gib, plural
 WORDS = {
     "parameters": "weights",
     "optimizer": "optimizer state",
-    "kv_cache": "keys and values",
-    "transients": "what is alive for a moment",
+    "kv_cache": "the KV cache",
+    "transients": "temporary buffers",
     "buckets": "communication buckets",
-    "between_stages": "what passes between stages",
+    "between_stages": "buffers between stages",
     "context": "the CUDA context",
 }
 """Components in a sentence; the others are called what they are."""
@@ -174,8 +174,9 @@ def too_small(
     else:
         need = gpu.free_bytes + missing_bytes
         reason = (
-            f"{gpu.label} has {gib(gpu.free_bytes)} free, but {gib(need)} are needed "
-            f"even with every remedy: {gib(missing_bytes)} are missing."
+            f"{gpu.label} has {gib(gpu.free_bytes)} free, but {gib(need)} are "
+            f"needed even with every way to save memory: {gib(missing_bytes)} are "
+            f"missing."
         )
     return refusal(
         strategy,

@@ -29,7 +29,10 @@ def tensor(hunt: Search) -> list[Plan] | Refusal:
         return refusal("tensor", "It needs at least two GPUs of one node.")
     shape = hunt.spec.shape
     if shape is None:
-        return refusal("tensor", "How the layers compute is unknown, so no cut is.")
+        return refusal(
+            "tensor",
+            "The portal does not know how these layers compute, so it cannot cut them.",
+        )
     groups = hunt.fast()
     widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
     if widest < 2:

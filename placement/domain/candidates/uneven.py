@@ -131,8 +131,8 @@ def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
         for offer, share in zip(chosen, shares, strict=True)
     )
     why = [
-        "Each GPU holds weights and gradients; the optimizer state is shared out by "
-        "how much room each has.",
+        "Each GPU holds weights and gradients; the optimizer state is split by free "
+        "memory.",
         f"Shares: {parts}.",
         "Equal shares would not fit.",
     ]

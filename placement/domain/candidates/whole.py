@@ -86,7 +86,9 @@ def single(hunt: Search) -> list[Plan] | Unfit:
     partly = [o for o in hunt.offers if o.memory_total_bytes >= need > o.free_bytes]
     if partly:
         names = ", ".join(one.label for one in partly)
-        why.append(f"{names} would do if empty, but only free memory counts.")
+        why.append(
+            f"{names} would be large enough if empty, but only free memory counts."
+        )
     launch = {"microbatch": setting.workload.microbatch()}
     seat = Seat(offer, sharding, busy_seconds=time.compute_seconds)
     return [hunt.plan("single", setting, [seat], time, why=why, launch=launch)]
@@ -321,7 +323,7 @@ def _data_plan(
     if strategy == "zero2":
         costs = hunt.costs(one.setting, one.sharding)
         launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
-        why.append("It needs DeepSpeed in your environment.")
+        why.append("This plan needs DeepSpeed in your environment.")
     busy = one.time.compute_seconds
     seats = [
         Seat(offer, one.sharding, replica=replica, busy_seconds=busy)

@@ -71,7 +71,7 @@ def config(plan: Plan, spec: ModelSpec) -> Made:
             f"{values['train_batch_size']} instead of {launch['batch']}."
         )
     if launch["optimizer"] in OPTIMIZERS:
-        notes.append("The learning rate in deepspeed.json is a place to write yours.")
+        notes.append("Set your own learning rate in deepspeed.json.")
     else:
         notes.append(
             f"Give deepspeed.initialize your own {launch['optimizer']} optimizer."

@@ -47,7 +47,7 @@ class OneLine(argparse.ArgumentParser):
 class Command(BaseCommand):
     """One line and exit status 2 for what cannot be done."""
 
-    help = "Submit, list, read and stop jobs; each word has its own --help."
+    help = "Submit, list, read and stop jobs. Each subcommand has its own --help."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the four words and their options."""
@@ -56,21 +56,31 @@ class Command(BaseCommand):
         words = parser.add_subparsers(
             dest="word", required=True, prog=parser.prog, parser_class=OneLine
         )
-        _add_submit(words.add_parser("submit", help="launch into a reservation"))
-        listed = words.add_parser("list", help="newest first")
+        _add_submit(words.add_parser("submit", help="start a job in a reservation"))
+        listed = words.add_parser("list", help="list jobs, newest first")
         listed.add_argument("--state", choices=[state.value for state in JobState])
         listed.add_argument("--user", help="a login name")
         listed.add_argument("--limit", type=int, default=ROWS)
         listed.add_argument("--json", action="store_true")
-        log = words.add_parser("log", help="what a job printed")
+        log = words.add_parser("log", help="print the log of a job")
         log.add_argument("job", type=int)
-        log.add_argument("--follow", action="store_true", help="until it has ended")
-        stop = words.add_parser("stop", help="TERM, the grace, KILL")
+        log.add_argument(
+            "--follow",
+            action="store_true",
+            help="follow the log until the job has ended",
+        )
+        stop = words.add_parser(
+            "stop", help="send SIGTERM, then SIGKILL after the grace time"
+        )
         stop.add_argument("job", type=int)
         stop.add_argument("--as", dest="user", required=True, help="an operator")
         stop.add_argument("--reason", default="")
-        stop.add_argument("--gaps", action="store_true", help="JOB is one of job gaps")
-        waits = words.add_parser("gaps", help="what runs in gaps or waits for one")
+        stop.add_argument(
+            "--gaps", action="store_true", help="JOB is the number of a job in gaps"
+        )
+        waits = words.add_parser(
+            "gaps", help="list the jobs in gaps and those that wait for one"
+        )
         waits.add_argument("--json", action="store_true")
 
     def handle(self, *args: object, **options: Any) -> None:
@@ -225,7 +235,7 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", required=True, help="a login name")
     parser.add_argument("--reservation", type=int)
     parser.add_argument("--backfill", action="store_true", help="run in gaps instead")
-    parser.add_argument("--account", default="", help="who pays for the gaps")
+    parser.add_argument("--account", default="", help="account that pays for the gaps")
     parser.add_argument("--memory", type=float, default=0, metavar="GIB")
     parser.add_argument("--gpu-class", default="")
     parser.add_argument("--shortest", type=float, default=30, metavar="MINUTES")
@@ -235,9 +245,15 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--recipe", choices=sorted(RECIPES))
     what.add_argument("--script", metavar="FILE")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="of the recipe"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the recipe",
     )
-    parser.add_argument("--argument", action="append", default=[], help="of the script")
+    parser.add_argument(
+        "--argument", action="append", default=[], help="argument of the script"
+    )
     parser.add_argument(
         "--launcher",
         choices=[way.value for way in Launcher if way],
@@ -245,7 +261,10 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
         help="of the script",
     )
     parser.add_argument(
-        "--environment-folder", default="", metavar="DIR", help="first on its PATH"
+        "--environment-folder",
+        default="",
+        metavar="DIR",
+        help="folder that comes first on the PATH of the job",
     )
     parser.add_argument("--node", default="")
     parser.add_argument("--gpus", type=int)

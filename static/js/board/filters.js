@@ -21,7 +21,7 @@ export class Filters {
   /** Writes some of them ("" removes) into the address and tells the board. */
   set(values) {
     for (const [name, value] of Object.entries(values)) {
-      if (!NAMES.includes(name)) throw new Error(`${name} is no filter of the board`);
+      if (!NAMES.includes(name)) throw new Error(`The board has no filter named ${name}`);
       if (value) this.params.set(name, value);
       else this.params.delete(name);
     }

@@ -96,7 +96,7 @@ export function hardwareWords({ info, detail }) {
 
 /** Why a figure is a dash. */
 export function missingWords(cell) {
-  if (cell.state.key === "mig") return "a split GPU has no figure of its own; see its parts";
+  if (cell.state.key === "mig") return "see the parts of this split GPU";
   if (isSilent(cell.state)) return noteWords(cell) || "no reading";
   return "this GPU does not report it";
 }

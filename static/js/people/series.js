@@ -23,7 +23,7 @@ function say(error) {
 function wish() {
   const data = new FormData(form);
   const [start, end] = [data.get("start"), data.get("end")];
-  if (!start || !end) throw new Error("Say when the first one starts and ends.");
+  if (!start || !end) throw new Error("Enter when the first one starts and ends.");
   return {
     gpu_ids: data.getAll("gpu").map(Number),
     start: fromWall(start, zone).toISOString(), end: fromWall(end, zone).toISOString(),

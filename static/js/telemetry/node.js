@@ -14,7 +14,7 @@ const $ = (id) => document.getElementById(id);
 const board = new Board();
 const view = new CardsView($("gpus"), board);
 const TROUBLES = {
-  hung: "The driver of this node hangs; its readings wait.",
+  hung: "The driver of this node hangs. Its readings are delayed.",
   wedged: "The driver of this node hangs and cannot be ended. The machine needs a restart.",
   no_driver: "This node has no working driver.",
   no_gpu: "This node has a driver and no GPU.",

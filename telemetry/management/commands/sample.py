@@ -29,7 +29,7 @@ CLEAR = "\x1b[H\x1b[2J"
 class Command(BaseCommand):
     """One reading; with --watch one a second until Ctrl-C."""
 
-    help = "Read the Gpus of this machine once. Exit 2 where there is no driver."
+    help = "Read the GPUs of this machine once. The exit status is 2 without a driver."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -9,7 +9,7 @@ from placement.models import Job, MoveDecision, StoredPlan
 from tests.placement.browser.conftest import elsewhere
 from tests.portal.browser.test_axe import fits
 
-REASON = "Somebody else runs on node-a:0; node-a:1 would do, at 0.5 s a step."
+REASON = "Someone else uses node-a:0; it can move to node-a:1, at 0.5 s a step."
 
 
 @pytest.fixture

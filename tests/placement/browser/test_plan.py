@@ -172,7 +172,7 @@ def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
 ):
     """The planner refuses the first question; the page shows why, and asks again."""
     settings.PLANNER_PROCESS = True
-    words = "Many plans are being worked out. Try again in 2 seconds."
+    words = "The planner is busy with other plans. Try again in 2 seconds."
     refusals = []
     wanted = {"refuse": False}
 
@@ -192,7 +192,7 @@ def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
     page.get_by_label("Batch", exact=True).fill("64")
     expect(page.locator("#plan-result [role=alert]")).to_contain_text(words)
     expect(page.locator("#plan-result")).to_contain_text("Waiting for a turn")
-    expect(page.locator("#announcer")).to_contain_text("Many plans")
+    expect(page.locator("#announcer")).to_contain_text("The planner is busy")
     expect(page.locator("#verdict")).to_contain_text("Fits on", timeout=15_000)
     assert refusals == ["/plan/"]
     # The browser itself notes the 429.

@@ -119,7 +119,7 @@ def test_fsdp_runs_what_was_planned_for_deepspeed_and_offloads():
     [("ddp", {}, "the strategy ddp runs with torch"),
      ("interleaved", {}, "or runs stages by 1F1B"),
      ("zero2", {"precision": "bf16"}, "fp32 and autocast_bf16, not bf16"),
-     ("pipeline", {"offload": "cpu"}, "offloads nothing of a pipeline"),
+     ("pipeline", {"offload": "cpu"}, "cannot offload in a pipeline"),
      ("zero2", {"offload": "nvme"}, "with ZeRO-3 only"),
      ("zero2", {"offload": "cpu", "offload_parameters": True}, "offloads weights")],
 )  # fmt: skip

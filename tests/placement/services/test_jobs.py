@@ -356,7 +356,7 @@ def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, setti
     job = launch(alice, reservation, recipe="own-model", plan_id=plan.pk)
     assert job.recipe_settings["strategy"] == "zero1"
     cut = real_plan(alice, reservation, "pipeline")
-    with pytest.raises(StrategyNotRunnable, match="not cut into stages"):
+    with pytest.raises(StrategyNotRunnable, match="cannot cut your own model"):
         launch(alice, reservation, recipe="own-model", plan_id=cut.pk)
 
 

@@ -32,7 +32,7 @@ def test_nothing_moves_when_nothing_changed(watched, cards, redis_client, alice)
         look(seconds)
     (row,) = moves(watched)
     assert (row.state, row.looks, row.cause) == (M.STAYS, 3, "look")
-    assert "its own GPUs are the best there are" in row.reason
+    assert "no other GPUs are better" in row.reason
     assert Reservation.objects.filter(user=alice).count() == 1
 
 
@@ -137,7 +137,7 @@ def test_policy_never_says_so_and_does_nothing(slow, rules):
     rules.save()
     look()
     (row,) = moves(slow)
-    assert row.state == M.STAYS and "policy is never" in row.reason
+    assert row.state == M.STAYS and "not moved for speed" in row.reason
 
 
 def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
@@ -146,7 +146,7 @@ def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
     Job.objects.filter(pk=slow.pk).update(restart=Restart.NOT)
     look()
     (row,) = moves(slow)
-    assert row.state == M.PROPOSED and "has not said how" in row.reason
+    assert row.state == M.PROPOSED and "choose first how" in row.reason
     with pytest.raises(RestartNotAllowed):
         agree(slow)
 
@@ -156,4 +156,4 @@ def test_dearer_gpus_are_never_taken_without_asking(slow, rules):
     rules.save()
     look()
     (row,) = moves(slow)
-    assert row.state == M.PROPOSED and "cost more quota" in row.reason
+    assert row.state == M.PROPOSED and "cost more credits" in row.reason

@@ -179,7 +179,7 @@ def test_memory_that_a_stranger_took_meanwhile_stops_the_move(
     send_frame(redis_client, {0: 80 * 1024})
     services.look_again(after(5))
     assert moves(slow)[0].state == M.FAILED
-    assert "used by somebody else" in moves(slow)[0].reason
+    assert "another process uses its memory" in moves(slow)[0].reason
 
 
 def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
@@ -203,7 +203,7 @@ def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     services.look_again(after(5))
     row = moves(watched)[0]
     assert (row.state, row.automatic, row.cause) == (M.ACCEPTED, True, LOST)
-    assert "GPU node-a:0 cannot be counted on" in row.reason
+    assert "GPU node-a:0 is not reliable" in row.reason
     services.look_again(after(10))
     row.refresh_from_db()
     assert (row.state, row.to_gpus) == (M.MOVING, ["node-a:1"])

@@ -180,7 +180,7 @@ def test_what_cannot_move_or_does_not_answer_is_told_once(
         serve_moving.tick(now)
     told = [text for kind, text in notices(alice) if "cannot move" in text]
     assert len(told) == 1
-    assert "Somebody else runs on node-a:0" in told[0]
+    assert "Someone else uses node-a:0" in told[0]
     assert "node-b:0 is booked by" in told[0]
     late = timezone.now() + serve_states.SILENT + timedelta(seconds=5)
     assert [serve_moving.tick(late)["serves_silent"] for _ in range(2)] == [1, 0]

@@ -85,7 +85,7 @@ def test_ranges_by_keyboard_a_table_and_a_sheet(page: Page, held):
 
 def test_a_time_without_a_reading_says_so(page: Page, held):
     held("/gpus/{gpu}/?from=1000000000&to=1000003600")
-    expect(page.locator('[data-history="empty"]')).to_contain_text("No reading")
+    expect(page.locator('[data-history="empty"]')).to_contain_text("no readings")
     expect(page.locator(".history-chart")).to_have_count(0)
 
 

@@ -68,7 +68,9 @@ def test_a_series_a_part_and_an_offer_by_hand(browser, live_asgi, lab):
         expect(page.locator("[data-outlook]")).to_contain_text("would be firm")
         fits(page, "offers")
         page.click('button:has-text("Accept")')
-        expect(page.locator("main")).to_contain_text("It is yours now, as firm")
+        expect(page.locator("main")).to_contain_text(
+            "The booking is yours now, as firm"
+        )
         page.evaluate(
             "document.querySelectorAll('details').forEach(d => d.open = true)"
         )
