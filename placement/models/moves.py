@@ -16,63 +16,71 @@ class PlacementPolicy(models.Model):
 
     look_again_seconds = models.PositiveIntegerField(
         default=60,
-        help_text="Between two looks at a running job that asks for it; 0: never.",
+        help_text="Time between two checks of a running job for faster GPUs. In "
+        "seconds; 0: never.",
     )
     when_faster = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
         default=Act.PROPOSE,
-        help_text="When a job would pay for a move by running faster elsewhere.",
+        help_text="What to do when a job would save more time on other GPUs than a "
+        "move costs.",
     )
     when_in_trouble = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
         default=Act.PROPOSE,
-        help_text="When a stranger runs on a job's GPU, or the GPU breaks.",
+        help_text="What to do when someone else uses a job's GPU, or the GPU fails.",
     )
     margin_ratio = models.FloatField(
         default=MARGIN_RATIO,
-        help_text="A move must save more than its cost by this part.",
+        help_text="How much more than its cost a move must save. A ratio; 0.1 is 10 %.",
     )
     hold_down_factor = models.FloatField(
         default=HOLD_DOWN_FACTOR,
-        help_text="No second move before so many costs of the last one have passed.",
+        help_text="Pause before the next move, as a multiple of the cost of the "
+        "last one.",
     )
     pause_seconds = models.PositiveIntegerField(
-        default=30, help_text="What stopping and starting a job again takes."
+        default=30,
+        help_text="Time that it takes to stop and restart a job. In seconds.",
     )
 
     network_bytes_per_second = models.PositiveBigIntegerField(
         default=0,
-        help_text="Between nodes, one direction (10 Gbit/s: 1250000000); 0: not "
-        "known, so no plan spans nodes.",
+        help_text="Network speed between nodes, in bytes per second and one "
+        "direction (10 Gbit/s: 1250000000). 0: unknown, so no plan uses several nodes.",
     )
     offload_memory_bytes = models.PositiveBigIntegerField(
         null=True,
         blank=True,
-        help_text="What a plan may keep in a node's memory instead of its GPUs'; "
-        "empty: not known, taken as enough.",
+        help_text="Memory of a node that a plan may use for offloading, in bytes. "
+        "Empty: no limit.",
     )
     learns = models.BooleanField(
         default=True,
-        help_text="Whether predictions are corrected by what jobs here measured.",
+        help_text="Whether the results of jobs correct later predictions.",
     )
     results_most_files = models.PositiveIntegerField(
-        default=200, help_text="Of one job's results, brought up to the portal."
+        default=200, help_text="Most result files of one job that the portal keeps."
     )
     results_most_bytes = models.PositiveBigIntegerField(
-        default=2 * 2**30, help_text="The same, all its files together."
+        default=2 * 2**30,
+        help_text="Most bytes of all result files of one job together.",
     )
     results_keep_days = models.PositiveIntegerField(
-        default=30, help_text="Results are deleted so long after their job's end."
+        default=30,
+        help_text="Results are deleted this many days after the end of their job.",
     )
     results_person_bytes = models.PositiveBigIntegerField(
         default=50 * 2**30,
-        help_text="Results of one person's jobs that are kept at a time; 0: no limit.",
+        help_text="Most bytes of results that the portal keeps for one person. 0: "
+        "no limit.",
     )
     logs_keep_days = models.PositiveIntegerField(
         default=90,
-        help_text="Logs are deleted so long after their job's end; 0: never.",
+        help_text="Logs are deleted this many days after the end of their job. 0: "
+        "never.",
     )
     logs_person_bytes = models.PositiveBigIntegerField(
         default=20 * 2**30,
@@ -82,8 +90,8 @@ class PlacementPolicy(models.Model):
 
     checkpoint_bytes = models.PositiveBigIntegerField(
         default=8 * 2**30,
-        help_text="The largest checkpoint that travels from node to node through "
-        "the portal's storage; 0: none does.",
+        help_text="Largest checkpoint that may be copied between nodes through the "
+        "portal, in bytes. 0: none.",
     )
 
     history = HistoricalRecords()

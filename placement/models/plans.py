@@ -53,7 +53,8 @@ class StoredPlan(models.Model):
     link_key = models.CharField(
         max_length=64,
         blank=True,
-        help_text="Whoever is signed in and has it may look; empty: nobody by link.",
+        help_text="Anyone who is signed in and has the link can see the plan. "
+        "Empty: no link.",
     )
     created_at = models.DateTimeField(default=timezone.now)
 

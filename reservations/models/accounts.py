@@ -39,7 +39,7 @@ class User(AbstractUser):
         null=True, blank=True, editable=False, help_text="When the tour was closed."
     )
     erased_at = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Whoever it was is gone."
+        null=True, blank=True, editable=False, help_text="When the person was erased."
     )
 
     class Meta(AbstractUser.Meta):
@@ -110,7 +110,7 @@ class Membership(models.Model):
         Account, on_delete=models.PROTECT, related_name="memberships"
     )
     shares = models.PositiveIntegerField(default=1)
-    is_head = models.BooleanField(default=False, help_text="Steers this Account.")
+    is_head = models.BooleanField(default=False, help_text="Head of this group.")
     active = models.BooleanField(default=True)
     quota_gpu_seconds = models.BigIntegerField(
         null=True,
@@ -118,7 +118,9 @@ class Membership(models.Model):
         help_text="Weighted GPU-seconds in any rolling 7 days; empty: the site's.",
     )
     expires_at = models.DateTimeField(
-        null=True, blank=True, help_text="A guest's last instant; empty: none."
+        null=True,
+        blank=True,
+        help_text="When the membership of a guest ends. Empty: never.",
     )
     sponsor = models.ForeignKey(
         User,
@@ -126,7 +128,7 @@ class Membership(models.Model):
         blank=True,
         on_delete=models.PROTECT,
         related_name="guests",
-        help_text="Who answers for a guest: a member of the same account.",
+        help_text="Sponsor of a guest: a member of the same account.",
     )
     version = models.PositiveIntegerField(default=1, editable=False)
 

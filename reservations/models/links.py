@@ -20,7 +20,7 @@ class GroupLink(models.Model):
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
     most_joins = models.PositiveSmallIntegerField(
-        default=30, help_text="How many people may join by it."
+        default=30, help_text="How many people may join with it."
     )
     joins = models.PositiveSmallIntegerField(default=0)
 

@@ -46,7 +46,7 @@ class SitePolicy(models.Model):
     grid_seconds = _seconds(
         "grid_seconds",
         HOUR,
-        "Reservations begin and end on multiples of it; it divides a day.",
+        "Reservations begin and end on multiples of this time. It must divide a day.",
         "1 h",
     )
     firm_horizon_seconds = _seconds(
@@ -70,52 +70,56 @@ class SitePolicy(models.Model):
     longest_seconds = _seconds(
         "longest_seconds",
         DAY,
-        "Longest reservation; back-to-back ones of a person on a GPU count as one.",
+        "Longest reservation. Reservations of one person that follow each other on a "
+        "GPU count as one.",
         "24 h",
     )
     gpus_at_once = _number(
-        "gpus_at_once", 4, "GPUs that one person may hold at any instant."
+        "gpus_at_once", 4, "GPUs that one person may hold at the same time."
     )
     live_reservations = _number(
-        "live_reservations", 6, "Reservations of one person, booked and running."
+        "live_reservations",
+        6,
+        "Reservations that one person may have, booked and running together.",
     )
     future_flex = _number(
-        "future_flex", 2, "Flex reservations of one person that have not begun."
+        "future_flex", 2, "Flex reservations that one person may have ahead."
     )
     quota_gpu_seconds = models.BigIntegerField(
         default=40 * HOUR * 10,
         validators=_limits("quota_gpu_seconds"),
-        help_text="Firm time per Membership in any rolling 7 days. In weighted "
-        "GPU-seconds; default 1440000 (40 h of a GPU of weight 10).",
+        help_text="Firm time of one member in any 7 days, unless the membership has "
+        "its own quota. In weighted GPU-seconds; default 1440000 (40 h of a GPU of "
+        "weight 10).",
     )
     person_quota_gpu_seconds = models.BigIntegerField(
         default=80 * HOUR * 10,
         validators=_limits("person_quota_gpu_seconds"),
-        help_text="Firm time of one person over all Memberships in any rolling 7 "
-        "days. In weighted GPU-seconds; default 2880000 (80 h of weight 10).",
+        help_text="Firm time of one person in any 7 days, over all groups together. "
+        "In weighted GPU-seconds; default 2880000 (80 h of weight 10).",
     )
     half_life_seconds = _seconds(
         "half_life_seconds",
         14 * DAY,
-        "After this time past use counts half in fair share.",
+        "After this time, past use counts half in fair share.",
         "14 days",
     )
     late_return_ratio = models.FloatField(
         default=0.5,
         validators=[MinValueValidator(0), MaxValueValidator(1)],
-        help_text="Part of the price of an hour that is given back less than a day "
-        "ahead and that nobody else then held. A ratio, 0 to 1; default 0.5.",
+        help_text="Part of the price that is charged for hours returned less than a "
+        "day ahead, unless someone else then holds them. A ratio, 0 to 1; default 0.5.",
     )
     free_return_ratio = models.FloatField(
         default=0.5,
         validators=[MinValueValidator(0), MaxValueValidator(100)],
-        help_text="Part of the quota that a person may book and give back before it "
-        "begins in 14 days, beyond what they used. A ratio; default 0.5.",
+        help_text="Part of the quota that a person may return before the start in "
+        "14 days, in addition to what they used. A ratio; default 0.5.",
     )
     returned_horizon_seconds = _seconds(
         "returned_horizon_seconds",
         DAY,
-        "How far ahead a person may book who gave back more than that.",
+        "How far ahead a person may book after returning more than that.",
         "24 h",
     )
     displacement_pause_seconds = _seconds(
@@ -128,19 +132,21 @@ class SitePolicy(models.Model):
     no_show_seconds = _seconds(
         "no_show_seconds",
         15 * 60,
-        "Watched time without a sign of the holder after which GPUs are freed.",
+        "Time without use or check-in after which a booking is released. Only time "
+        "with readings counts.",
         "15 min",
     )
     idle_seconds = _seconds(
         "idle_seconds",
         30 * 60,
-        "Watched time under the idle threshold after which the holder is warned.",
+        "Time below the idle threshold after which the holder is warned. Only time "
+        "with readings counts.",
         "30 min",
     )
     idle_grace_seconds = _seconds(
         "idle_grace_seconds",
         10 * 60,
-        "Watched time from the warning to the release.",
+        "Time from the warning to the release. Only time with readings counts.",
         "10 min",
     )
     idle_util_pct = models.FloatField(
@@ -150,10 +156,12 @@ class SitePolicy(models.Model):
         "0 to 100; default 3.",
     )
     release_no_shows = models.BooleanField(
-        default=True, help_text="Free GPUs that nobody came for; default yes."
+        default=True,
+        help_text="Release bookings that nobody uses (no-shows); default yes.",
     )
     release_idle = models.BooleanField(
-        default=False, help_text="Free GPUs that stay idle after a warning; default no."
+        default=False,
+        help_text="Release bookings that stay idle after a warning; default no.",
     )
     strike_no_shows = _number(
         "strike_no_shows", 3, "No-shows of one person that shorten the horizon."
@@ -161,71 +169,71 @@ class SitePolicy(models.Model):
     strike_window_seconds = _seconds(
         "strike_window_seconds",
         30 * DAY,
-        "Time within which those no-shows lie.",
+        "Only no-shows within this time count.",
         "30 days",
     )
     strike_horizon_seconds = _seconds(
         "strike_horizon_seconds",
         48 * HOUR,
-        "How far ahead a reservation may begin after them, firm or flex.",
+        "How far ahead a person may book after these no-shows, firm or flex.",
         "48 h",
     )
     strike_seconds = _seconds(
         "strike_seconds",
         14 * DAY,
-        "How long the shorter horizon lasts, from the last of them.",
+        "How long the shorter horizon lasts after the last no-show.",
         "14 days",
     )
     overstay_seconds = _seconds(
         "overstay_seconds",
         12 * HOUR,
-        "How long past its end a reservation may stay on while nobody claims its "
-        "GPUs; 0: not at all.",
+        "How long a reservation may stay on after its end while nobody books its "
+        "GPUs. 0: not at all.",
         "12 h",
     )
     overstay_notice_seconds = _seconds(
         "overstay_notice_seconds",
         10 * 60,
-        "Time that who stayed on has to leave once somebody claims a GPU.",
+        "Time to leave after someone books a GPU on which a reservation stayed on.",
         "10 min",
     )
     token_seconds = _seconds(
         "token_seconds",
         90 * DAY,
-        "How long a token is good: its booking begins within this time.",
+        "How long a voucher is valid. The booking must begin within this time.",
         "90 days",
     )
     planned_requests = _number(
         "planned_requests",
         5,
-        "Waiting requests, from the first, that hold a planned start.",
+        "Number of waiting requests, from the first in line, that get a planned start.",
     )
     waiting_requests = _number(
-        "waiting_requests", 5, "Requests of one person that may wait at a time."
+        "waiting_requests", 5, "Waiting requests that one person may have at a time."
     )
     look_again_seconds = _seconds(
         "look_again_seconds",
         60,
-        "How often waiting requests are looked at when nothing has changed.",
+        "How often waiting requests are checked when nothing has changed.",
         "1 min",
     )
     lost_seconds = _seconds(
         "lost_seconds",
         10 * 60,
-        "A GPU that is lost for longer refunds its reservation.",
+        "If a GPU is lost for longer than this, its reservation is refunded.",
         "10 min",
     )
     stop_grace_seconds = models.PositiveIntegerField(
         default=30,
         validators=[MinValueValidator(0), MaxValueValidator(HOUR)],
-        help_text="Time that a Job has from the signal to stop until it is killed. "
+        help_text="Time between SIGTERM and SIGKILL when a job is stopped. "
         "In seconds; default 30.",
     )
     job_folder_bytes = models.PositiveBigIntegerField(
         default=100 * 2**30,
         validators=[MaxValueValidator(2**50)],
-        help_text="Most that a Job's own folder on its node may hold; a Job that "
-        "fills more is stopped. In bytes; 0: no limit; default 107374182400 "
+        help_text="Largest size of a job's folder on its node. A job that exceeds "
+        "it is stopped. In bytes; 0: no limit; default 107374182400 "
         "(100 GiB).",
     )
     person_folders_bytes = models.PositiveBigIntegerField(
@@ -237,7 +245,8 @@ class SitePolicy(models.Model):
     )
     names_visible = models.BooleanField(
         default=True,
-        help_text="Students see who holds a GPU; off: groups only; default yes.",
+        help_text="Students see who holds a GPU. Off: they see only the group. "
+        "Default yes.",
     )
     heads_add_members = models.BooleanField(
         default=True,

@@ -29,7 +29,7 @@ class PoolRule(models.Model):
         Account,
         blank=True,
         related_name="pool_rules",
-        help_text="Who may book, with everything below them; none: everybody.",
+        help_text="Accounts that may book, with those below them. None: everybody.",
     )
     peak = models.CharField(
         max_length=PEAK_LENGTH,

@@ -32,10 +32,12 @@ class Token(models.Model):
     expires_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Its booking begins before then; empty: a year after it was given.",
+        help_text="The booking must begin before then. Empty: after a year.",
     )
     revoked_at = models.DateTimeField(
-        null=True, blank=True, help_text="Taken back: the course or account ended."
+        null=True,
+        blank=True,
+        help_text="When it was withdrawn because the course or account ended.",
     )
 
     class Meta:

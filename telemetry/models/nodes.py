@@ -38,16 +38,17 @@ class Node(models.Model):
     token_hash = models.CharField(max_length=64, editable=False)
     simulated = models.BooleanField(default=False)
     maintenance = models.BooleanField(
-        default=False, help_text="Nobody can book; what runs goes on."
+        default=False, help_text="Nobody can book. Running jobs continue."
     )
     draining = models.BooleanField(
         default=False,
-        help_text="No new bookings on its GPUs; what is booked and what runs stays.",
+        help_text="No new bookings on its GPUs. Existing bookings and running jobs "
+        "stay.",
     )
     retired = models.BooleanField(
         default=False,
-        help_text="Taken out for good: not shown, not booked, its token is void. Its "
-        "history stays.",
+        help_text="Retired: not shown, not bookable, and its token is invalid. Its "
+        "history is kept.",
     )
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
@@ -136,9 +137,9 @@ class Pool(models.Model):
 
     class Response(models.TextChoices):
         OBSERVE = "observe", "observe: an alert, nothing else"
-        NOTIFY = "notify", "notify: tell holder and intruder in the page"
-        WARN = "warn", "warn: and on the intruder's terminal"
-        STOP = "stop", "stop: and end the process"
+        NOTIFY = "notify", "notify: tell both people in the portal"
+        WARN = "warn", "warn: also on the terminal of the process"
+        STOP = "stop", "stop: also end the process"
 
     gpu_class = models.CharField(max_length=80, unique=True)
     weight = models.PositiveIntegerField(
@@ -151,12 +152,12 @@ class Pool(models.Model):
         max_length=10,
         choices=Response,
         default=Response.OBSERVE,
-        help_text="How far the portal goes against an intruder.",
+        help_text="What the portal does about someone else's process on a booked GPU.",
     )
     response_dry_run = models.BooleanField(
         "dry run",
         default=True,
-        help_text="Steps are written into the audit log and not done.",
+        help_text="Steps are only written to the audit log.",
     )
 
     class Meta:
@@ -197,7 +198,7 @@ class Gpu(models.Model):
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="gpus")
     index = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=80)
-    memory_total_bytes = models.BigIntegerField(help_text="0: the card cannot say.")
+    memory_total_bytes = models.BigIntegerField(help_text="0: unknown.")
     power_limit_watts = models.FloatField(null=True, blank=True)
     slowdown_celsius = models.FloatField(null=True, blank=True)
     sm_clock_max_mhz = models.PositiveIntegerField(null=True, blank=True)
@@ -218,7 +219,7 @@ class Gpu(models.Model):
     )
     new = models.BooleanField(
         default=False,
-        help_text="Its node told of it, and nobody has looked at it yet: not booked.",
+        help_text="Reported by its node but not yet approved, so not bookable.",
     )
     present = models.BooleanField(
         default=True, help_text="In the node's last roster; off: missing."
@@ -227,19 +228,19 @@ class Gpu(models.Model):
         default=False, help_text="The driver does not answer for it."
     )
     maintenance = models.BooleanField(
-        default=False, help_text="Nobody can book it; what runs goes on."
+        default=False, help_text="Nobody can book it. Running jobs continue."
     )
     foreign = models.BooleanField(
         default=False,
-        help_text="Another system (Slurm) manages it: shown busy, not booked here, "
-        "and nobody on it is an intruder.",
+        help_text="Another system (Slurm) manages it. It is shown as busy, cannot "
+        "be booked, and opens no alerts about processes.",
     )
     retired = models.BooleanField(
-        default=False, help_text="Taken out for good: not shown, not booked."
+        default=False, help_text="Retired: not shown and not bookable."
     )
     draining = models.BooleanField(
         default=False,
-        help_text="No new bookings; what is booked and what runs stays.",
+        help_text="No new bookings. Existing bookings and running jobs stay.",
     )
     replaced_by = models.OneToOneField(
         "self",
@@ -247,7 +248,7 @@ class Gpu(models.Model):
         blank=True,
         on_delete=models.PROTECT,
         related_name="replaces",
-        help_text="The GPU that took its place; its history stays with this one.",
+        help_text="The GPU that replaced it. Its own history stays here.",
     )
 
     objects = GpuQuerySet.as_manager()

@@ -58,28 +58,29 @@ class TelemetryPolicy(models.Model):
     )
     intruder_after_seconds = _seconds(
         "intruder_after_seconds",
-        "How long a stranger's process must stand on a booked GPU.",
+        "How long another person's process must run on a booked GPU.",
     )
     squatter_after_seconds = _seconds(
         "squatter_after_seconds",
-        "How long a process must stand on a GPU that nobody booked.",
+        "How long a process must run on a GPU that nobody has booked.",
     )
     overrun_after_seconds = _seconds(
         "overrun_after_seconds",
-        "How long the last holder's process must stand after the end and its grace.",
+        "How long the last holder's process must still run after the end and the "
+        "grace time.",
     )
     zombie_after_seconds = _seconds(
         "zombie_after_seconds",
         "How long memory must be used without a visible process.",
     )
     zombie_memory_mib = _mib(
-        "zombie_memory_mib", "From how much memory without a process on."
+        "zombie_memory_mib", "Memory in use without a process that is worth an alert."
     )
     lost_after_seconds = _seconds(
-        "lost_after_seconds", "How long the driver must not answer for a GPU."
+        "lost_after_seconds", "How long the driver must fail to answer for a GPU."
     )
     silent_after_seconds = _seconds(
-        "silent_after_seconds", "How long no sample must come from a node."
+        "silent_after_seconds", "How long a node must send no readings."
     )
     thermal_after_seconds = _seconds(
         "thermal_after_seconds",
@@ -90,14 +91,15 @@ class TelemetryPolicy(models.Model):
     )
     counter_after_seconds = _seconds(
         "counter_after_seconds",
-        "How long an ECC or row-remap counter must say so; read every 10 s.",
+        "How long an ECC or row-remap counter must show an error. Counters are read "
+        "every 10 s.",
     )
     closes_after_seconds = _seconds(
         "closes_after_seconds", "How long a cause must be gone to close its alert."
     )
     hardware_closes_after_seconds = _seconds(
         "hardware_closes_after_seconds",
-        "How long a cause of the hardware must be gone to close its alert.",
+        "How long a hardware cause must be gone to close its alert.",
     )
     reopens_within_seconds = _seconds(
         "reopens_within_seconds",
@@ -105,33 +107,36 @@ class TelemetryPolicy(models.Model):
     )
     xid_critical = _codes("xid_critical", "Open a critical alert.")
     xid_warning = _codes("xid_warning", "Open a warning.")
-    xid_never = _codes("xid_never", "Counted, and never an alert.")
+    xid_never = _codes("xid_never", "Count only. Never open an alert.")
     xid_stands_seconds = _seconds(
         "xid_stands_seconds",
-        "How long after the last XID its alert stands, unless it is cleared.",
+        "How long an alert stays open after the last XID, unless it is cleared.",
     )
     whitelist = models.TextField(
         blank=True,
         default="\n".join(DEFAULTS.whitelist),
-        help_text="Programs that nobody is accused of, one name a line; "
-        "* and ? as in file names.",
+        help_text="Programs that never open an alert, one name per line. * and ? "
+        "match as in file names.",
     )
     whitelist_memory_mib = _mib(
         "whitelist_memory_mib",
-        "A program of that list that holds more is judged like any other.",
+        "A listed program that uses more memory than this opens alerts like any other.",
     )
     warn_after_seconds = _seconds(
         "warn_after_seconds",
-        "From an intruder's alert to the warning on the terminal.",
+        "Time from the alert about someone else's process to the warning on its "
+        "terminal.",
     )
     stop_after_seconds = _seconds(
-        "stop_after_seconds", "From an intruder's alert to the stop of the process."
+        "stop_after_seconds",
+        "Time from the alert about someone else's process to the end of that process.",
     )
     new_gpus_wait = models.BooleanField(
         "new GPUs wait",
         default=True,
-        help_text="A GPU that a node tells of later than a day after it was enrolled "
-        "is not booked until an operator has looked at it. Off: it is booked at once.",
+        help_text="A GPU that a node first reports more than a day after its "
+        "enrolment cannot be booked until the lab admin approves it. Off: it can be "
+        "booked at once.",
     )
     keep_raw_seconds = models.PositiveIntegerField(
         default=KEPT.raw_seconds,
@@ -156,7 +161,7 @@ class TelemetryPolicy(models.Model):
             MaxValueValidator(keeping.HOUR_MOST_DAYS),
         ],
         help_text="How long a row per GPU and hour is kept, at least as long as "
-        "minutes. Days. Summaries of reservations and jobs are kept for ever.",
+        "minutes. Days. Summaries of reservations and jobs are kept forever.",
     )
 
     class Meta:

@@ -74,7 +74,7 @@ def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
     client.force_login(omar)
     url = reverse("admin:telemetry_telemetrypolicy_change", args=[policy.pk])
     page = client.get(url).content.decode()
-    assert "How long no sample must come from a node. Seconds. Default: 600." in page
+    assert "How long a node must send no readings. Seconds. Default: 600." in page
     form = client.get(url).context["adminform"].form
     posted = {name: value for name, value in form.initial.items() if value is not None}
     posted |= {"silent_after_seconds": 120, "reason": "nodes are slow here"}
