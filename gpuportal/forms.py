@@ -84,7 +84,6 @@ class ZoneForm(PlainForm):
         name = self.cleaned_data["time_zone"].strip()
         if name and name not in zone_names():
             raise forms.ValidationError(
-                "There is no such time zone. Choose one of the list, for example "
-                "Europe/Berlin."
+                "Choose a time zone from the list, for example Europe/Berlin."
             )
         return name

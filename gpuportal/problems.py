@@ -82,7 +82,7 @@ def problem_of(error: Exception) -> dict[str, object]:
         return problem(
             status,
             code="unavailable",
-            title="The portal cannot reach its database just now",
+            title="The portal cannot reach its database",
             detail="Nothing was changed. Try again in a moment.",
         )
     if disk_is_full(error):

@@ -254,7 +254,7 @@ def _headers(scope: Scope) -> dict[str, str]:
     """Return the headers that matter, each at most once.
 
     Raises:
-        Refused: 400 where one that matters is there twice.
+        Refused: 400 where one that matters appears twice.
     """
     wanted = ("content-type", "content-length", LENGTH_HEADER, "x-deadline-ms")
     found: dict[str, str] = {}
@@ -262,7 +262,7 @@ def _headers(scope: Scope) -> dict[str, str]:
         name = raw.decode("latin-1").lower()
         if name in wanted:
             if name in found:
-                raise Refused(400, "header", f"{name} is there twice.")
+                raise Refused(400, "header", f"{name} appears twice.")
             found[name] = value.decode("latin-1").strip()
     return found
 
@@ -281,7 +281,9 @@ def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
     if length is not None:
         if not re.fullmatch(r"[0-9]{1,9}", length):
             name = "Inference-Header-Content-Length"
-            raise Refused(400, "header", f"{name} is no length.", {name: "no length"})
+            raise Refused(
+                400, "header", f"{name} is not a valid length.", {name: "no length"}
+            )
         headers[LENGTH_HEADER] = length
     deadline = said.get("x-deadline-ms")
     if deadline is not None:
@@ -300,7 +302,7 @@ def _declared_bytes(said: Mapping[str, str], method: str) -> int:
     if length is None:
         return MOST_REQUEST_BYTES if method == "POST" else 0
     if not re.fullmatch(r"[0-9]{1,18}", length):
-        raise Refused(400, "header", "Content-Length is no length.")
+        raise Refused(400, "header", "Content-Length is not a valid length.")
     if int(length) > MOST_REQUEST_BYTES:
         raise _too_large()
     return int(length)

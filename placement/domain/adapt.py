@@ -75,7 +75,7 @@ def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpe
     constants are quantized too (QLoRA). Raises SpecInvalid where none are known."""
     schemes = {"int8": INT8, "nf4": NF4}
     if weights not in schemes:
-        raise SpecInvalid({"weights": f"'{weights!s:.20}' is neither int8 nor nf4"})
+        raise SpecInvalid({"weights": f"'{weights!s:.20}' must be int8 or nf4"})
     return quantized(spec, schemes[weights])
 
 

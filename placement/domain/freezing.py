@@ -34,7 +34,7 @@ def with_frozen(spec: ModelSpec, names: Sequence[str]) -> ModelSpec:
         component = _component(name)
         if chooses is None and component is None:
             raise SpecInvalid(
-                {"freeze": f"'{name[:60]}' is no layer or component known here"}
+                {"freeze": f"'{name[:60]}' is not a known layer or component"}
             )
         layers = tuple(
             _frozen(layer, component)

@@ -88,7 +88,9 @@ def checked_shape(field: str, shape: Any) -> tuple[int, ...]:
     total = 1
     for size in shape:
         if type(size) is not int or size < 0:
-            raise SpecInvalid({field: "shape has a size that is no whole number >= 0"})
+            raise SpecInvalid(
+                {field: "shape has a size that is not a whole number of 0 or more"}
+            )
         total *= size
         if total > MAX_PARAMETERS:
             raise SpecInvalid({field: "shape has more elements than any model"})
@@ -167,7 +169,7 @@ def _grouped(
         elif homes.get(owners[tensor.name]) != key:
             shared[key] = shared.get(key, 0) + tensor.elements
     if not dtypes:
-        raise SpecInvalid({"tensors": "there are no weights in it"})
+        raise SpecInvalid({"tensors": "it contains no weights"})
     if len(groups) > MAX_LAYERS:
         raise SpecInvalid({"tensors": f"more than {MAX_LAYERS:,} layers"})
     return groups, shared, max(dtypes, key=lambda dtype: dtypes[dtype])

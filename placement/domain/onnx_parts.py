@@ -66,8 +66,8 @@ def checked_name(name: object) -> str:
     if not good:
         raise SpecInvalid(
             {
-                "upload": f"{text[:80]!r} is no path inside the model's own folder: "
-                "only relative names without .. are read"
+                "upload": f"{text[:80]!r} is not a path inside the model's folder. "
+                f"Only relative names without .. are allowed"
             }
         )
     return "/".join(pieces)

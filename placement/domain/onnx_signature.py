@@ -163,7 +163,7 @@ def _tensor(wire: Wire, span: Span) -> Tensor:
                     tensor = inside
     label = name[:80] or "an input"
     if tensor is None:
-        raise SpecInvalid({"upload": f"{label} is no tensor, which cannot be sent"})
+        raise SpecInvalid({"upload": f"{label} is not a tensor, so it cannot be sent"})
     kind = 0
     shape: tuple[int, ...] = ()
     for number, value in wire.fields(tensor):

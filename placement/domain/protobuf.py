@@ -106,5 +106,5 @@ class Wire:
 
 def _broken(at: int) -> SpecInvalid:
     return SpecInvalid(
-        {"file": f"is no ONNX (protobuf), or is damaged, at byte {at:,}"}
+        {"file": f"is not ONNX (protobuf), or is damaged, at byte {at:,}"}
     )

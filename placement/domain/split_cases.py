@@ -53,7 +53,7 @@ def answer(case: object) -> Answer:
     solve = _SOLVERS.get(kind) if isinstance(kind, str) else None
     if solve is None:
         known = ", ".join(_SOLVERS)
-        raise BadInput({"kind": f"{str(kind)[:40]!r} is none of {known}"})
+        raise BadInput({"kind": f"{str(kind)[:40]!r} is not one of {known}"})
     return solve(Fields(case))
 
 

@@ -57,7 +57,7 @@ def checked_sweep(given: Mapping[str, object]) -> Sweep:
     tasks = 1
     for name, values in given.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _wrong(f"'{str(name)[:40]}' is no name: a-z, 0-9 and _ only")
+            raise _wrong(f"'{str(name)[:40]}' is not a valid name. Use a-z, 0-9 and _")
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise _wrong(f"{name} has no values")
         sweep[name] = [_checked(name, value) for value in values]
@@ -129,7 +129,7 @@ def _checked(name: str, value: object) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong(f"{name}: a value must be a number or a word")
     if isinstance(value, float) and not abs(value) < float("inf"):
-        raise _wrong(f"{name}: {value} is no number")
+        raise _wrong(f"{name}: {value} is not a number")
     text = str(value)
     if not text or len(text) > MOST_VALUE_CHARACTERS or not text.isprintable():
         raise _wrong(

@@ -43,7 +43,9 @@ def find(text: str) -> Source:
     path = Path(text)
     if not path.is_file():
         names = ", ".join(WELL_KNOWN)
-        detail = f"'{text[:80]}' is no file, no module:callable, and none of {names}"
+        detail = (
+            f"'{text[:80]}' is not a file, not module:callable, and not one of {names}"
+        )
         raise SpecInvalid({"source": detail})
     understood = run_parser([kind_of(path.name)], [path.resolve()], name=path.stem)
     model = None if understood.config is None else {"config": dict(understood.config)}

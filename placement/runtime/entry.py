@@ -66,7 +66,7 @@ def spec_of_entry(entry: EntryPoint, name: str) -> ModelSpec:
 def built(entry: EntryPoint) -> Any:
     """What the entry point returns, on meta. Runs its code. Raises as spec_of_entry."""
     if "django" in sys.modules:
-        detail = "runs somebody's code: only as a Job, or by an operator's own hand"
+        detail = "runs a user's code. Start it as a job, or as the admin in a shell"
         raise Refused("not_here", "entry", detail)
     import torch
 

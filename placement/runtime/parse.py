@@ -204,8 +204,8 @@ def kind_of_json(data: Any) -> str:
         return "config"
     raise SpecInvalid(
         {
-            "file": "is neither a config.json (model_type), an index (weight_map) nor "
-            "a safetensors header (data_offsets)"
+            "file": "is not a config.json (model_type), an index (weight_map) or a "
+            "safetensors header (data_offsets)"
         }
     )
 
@@ -271,7 +271,7 @@ def read_set(files: Sequence[Opened], name: str) -> ModelSpec:
             if kind == "header":
                 shards.append(safetensors_tensors(data))
             elif kind == "config":
-                raise SpecInvalid({"file": "give config.json by itself"})
+                raise SpecInvalid({"file": "upload config.json alone"})
             elif index is not None:
                 raise SpecInvalid({"weight_map": "there are two indexes"})
             else:

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         return _refuse("too_large", "upload", "reading it needs too much memory")
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError,
             NotImplementedError, RuntimeError, ValueError) as error:  # fmt: skip
-        detail = f"is no whole .zip or .tar: {error}"[:200]
+        detail = f"is not a complete .zip or .tar file: {error}"[:200]
         return _refuse("unreadable", "upload", detail)
 
 
@@ -97,7 +97,7 @@ def _of_zip(file: BinaryIO) -> Iterator[Entry]:
             if info.is_dir():
                 continue
             if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                raise Refused("link", "upload", f"{info.filename[:80]} is no file")
+                raise Refused("link", "upload", f"{info.filename[:80]} is not a file")
             if info.flag_bits & 1 or info.compress_type not in ZIP_METHODS:
                 detail = f"{info.filename[:80]} is encrypted, or packed in a rare way"
                 raise Refused("packed", "upload", detail)
@@ -114,7 +114,9 @@ def _of_tar(file: BinaryIO) -> Iterator[Entry]:
             if info.isdir():
                 continue
             if not info.isreg() or info.issparse():
-                raise Refused("link", "upload", f"{info.name[:80]} is no whole file")
+                raise Refused(
+                    "link", "upload", f"{info.name[:80]} is not a complete file"
+                )
             inner = archive.extractfile(info)
             assert inner is not None
             yield info.name, info.size, inner

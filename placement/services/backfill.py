@@ -131,7 +131,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
     if not 0 <= row.min_memory_bytes <= 2**50:
         wrong["min_memory_gib"] = "must be 0 or more"
     if not 1 <= row.gpu_count <= policy.gpus_at_once:
-        wrong["gpus"] = f"must be 1 to {policy.gpus_at_once}: so many at once"
+        wrong["gpus"] = f"must be 1 to {policy.gpus_at_once}, the limit of GPUs at once"
     elif plan is not None and len({s["node"] for s in plan.plan["shards"]}) > 1:
         wrong["plan"] = "is for several nodes: a gap has the GPUs of one"
     elif not wrong and not _possible(row):
@@ -245,7 +245,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
             JobState.STOPPING,
             now=now,
             actor=PORTAL,
-            reason="the gap is over: it goes on in the next one",
+            reason="the gap is over; the job resumes in the next one",
             fields={"stop_at": now, "ordered_at": None},
         )
 

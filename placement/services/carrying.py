@@ -62,7 +62,7 @@ def before(user: User, pk: int | None, node: Node) -> Job | None:
         names = ", ".join(_names(found))
         why = f"its checkpoint lies on {names}, this job runs on {node.name}"
     elif Job.objects.filter(resume_from=found).exclude(_NEVER_BEGAN).exists():
-        why = f"job #{found.continued_by.pk} went on from it already"
+        why = f"job #{found.continued_by.pk} has resumed from it already"
     if why:
         raise LaunchInvalid({"resume_from": why})
     Job.objects.filter(_NEVER_BEGAN, resume_from=found).update(resume_from=None)
@@ -103,11 +103,18 @@ def ready(job: Job, now: datetime) -> Ready:
     if before is None or not travels(job):
         return Ready()
     if before.state in JobState.live():
-        return Ready(waits=f"waits for job #{before.pk} to end: it goes on from there")
+        return Ready(
+            waits=f"waits for job #{before.pk} to end and then resumes from its "
+            f"checkpoint"
+        )
     rows = list(before.carried.select_related("node"))
     if not rows or any(row.state == State.DROPPED for row in rows):
         if not allowed():
-            return Ready(refuses=_words(before, "and none travels between nodes here"))
+            return Ready(
+                refuses=_words(
+                    before, "and this site copies no checkpoints between nodes"
+                )
+            )
         rows = _ask(before, now)
     for row in rows:
         if row.state == State.REFUSED:
@@ -227,8 +234,8 @@ def announce(
         state = State.REFUSED if unreadable else State.NONE
     if not problem and size_bytes > most:
         why = (
-            f"it has {gib(size_bytes)}, and the site lets {gib(most)} travel between "
-            "nodes: book on the same node to go on from it"
+            f"it has {gib(size_bytes)}, and the limit for copying between nodes is "
+            f"{gib(most)}. Book on the same node to resume from it"
         )
         state = State.REFUSED
     same = (row.size_bytes, row.sha256) == (size_bytes, sha256)

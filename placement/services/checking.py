@@ -80,8 +80,8 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
         problems["script"] = "is empty"
     elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
         problems["script"] = (
-            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put more "
-            "into your own folder and call it from here"
+            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put larger "
+            f"programs into your own folder and call them from here"
         )
     if len(arguments) > MOST_ARGUMENTS or not all(
         isinstance(word, str)
@@ -122,7 +122,7 @@ def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
     except (PlanInvalid, SpecInvalid) as error:
         raise LaunchInvalid({"plan": f"cannot be read any more: {error}"}) from error
     if size > MOST_FILES_BYTES:
-        raise LaunchInvalid({"plan": "its files are over 1 MiB: too much for a node"})
+        raise LaunchInvalid({"plan": "its files are over 1 MiB: the limit for a node"})
     counts = [len(uuids) for _, uuids in gpus_by_node(plan.plan)]
     why = why_not_on_nodes(Launcher(launcher), counts)
     if why:

@@ -206,7 +206,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     if well or not moves or fact.event is not Event.EXITED:
         return ""
     how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
-    kept = "what goes on takes the last whole checkpoint"
+    kept = "the next run resumes from the last complete checkpoint"
     return f"{job.reason}, {how} before it had saved: {kept}"
 
 
@@ -326,6 +326,6 @@ def _miss(job: Job, belief: Belief, now: datetime) -> bool:
         attempt=job.attempt,
         event=Event.LOST,
         at=now.timestamp(),
-        reason=f"{job.node.name} does not know of it any more",
+        reason=f"{job.node.name} no longer has this job",
     )
     return _take(job, lost, now)

@@ -42,7 +42,7 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(waits=_too_few(job, len(held)))
     ahead = _ahead(job)
     if ahead is not None:
-        return Turn(waits=f"waits for job {ahead}, which was launched before it")
+        return Turn(waits=f"waits for job {ahead}, which is ahead in the queue")
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
         return Turn(waits=_waits_for(before))

@@ -148,7 +148,9 @@ def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
     if job.owner_id != user.pk and not user.is_operator:
         raise NotAllowed(act=f"stop job #{job_id} of {job.owner}")
     words = reason.strip() or (
-        "stopped by its owner" if job.owner_id == user.pk else "stopped by the operator"
+        "stopped by its owner"
+        if job.owner_id == user.pk
+        else "stopped by the lab admin"
     )
     if job.state in JobState.ending():
         stopped_by_hand(job, now=now, reason=words)
@@ -234,7 +236,7 @@ def _divide(job: Job) -> None:
     if not names:
         return
     if job.may_move:
-        raise LaunchInvalid({"may_move": "a job over several nodes stays where it is"})
+        raise LaunchInvalid({"may_move": "a job on several nodes cannot move"})
     if _runs_own_code(facts):
         for node in Node.objects.filter(name__in=names):
             _check_isolation(node, job.owner)
@@ -293,7 +295,7 @@ def _check_counts(
     problems = {}
     if gpu_count is not None and not 1 <= gpu_count <= held:
         some = f"1 to {held}" if held > 1 else held
-        problems["gpu_count"] = f"must be {some}: so many are held on {node.name}"
+        problems["gpu_count"] = f"must be {some}, the GPUs held on {node.name}"
     if not 0 <= retries <= MOST_RETRIES:
         problems["retries"] = f"must be 0 to {MOST_RETRIES}"
     if problems:
@@ -346,7 +348,7 @@ def _check_runnable(plan: StoredPlan) -> None:
     """Refuse what no ready recipe really does; nothing pretends to."""
     why = why_not(plan.plan)
     if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
-        why = "it is too long to be sent to its node"
+        why = "the order is too long to be sent to the node"
     if why:
         raise StrategyNotRunnable(
             strategy=str(plan.plan.get("strategy", "")),

@@ -119,7 +119,7 @@ def book_plan(
     known = dict(Gpu.objects.filter(uuid__in=uuids).values_list("uuid", "pk"))
     gone = [uuid for uuid in uuids if uuid not in known]
     if gone:
-        raise BadInput({"gpus": f"{len(gone)} of its GPUs are not in the portal now"})
+        raise BadInput({"gpus": f"{len(gone)} of its GPUs are no longer in the portal"})
     return reservations.book(
         user=user,
         membership=membership,

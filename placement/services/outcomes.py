@@ -197,7 +197,7 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
     if job.state in ENDED_BADLY:
         return f"the job {job.state}"
     if outcome.step_ratio is None and outcome.memory_ratio is None:
-        return "neither its steps nor its memory could be read"
+        return "neither its step time nor its memory could be read"
     if job.kind != Job.Kind.RECIPE:
         return ""
     if not runs_by_plan(job.plan.plan):
@@ -223,9 +223,9 @@ def _other_work(
     )
     layers = plan.get("layer_count") == settings.get("layers", 0) + 2
     if recipe == TINY_TRANSFORMER.name and not (layers and own == planned):
-        return "the recipe trains a model of its own, not the plan's"
+        return "the recipe trains its own model, not the model of the plan"
     if float(settings.get("seconds_per_step") or 0) > 0:
-        return "it was told to take its time"
+        return "its steps were slowed down by a setting"
     launch = plan.get("launch", {})
     pieces = [
         launch.get(k) or 1 for k in ("microbatches", "data_degree", "accumulation")

@@ -294,7 +294,7 @@ def give_up(job: Job, now: datetime) -> str:
     """End the parts whose nodes are silent; return their names."""
     silent = job.parts.select_related("node").exclude(state__in=list(ENDS))
     names = ", ".join(part.node.name for part in silent)
-    silent.update(state=JobState.LOST, reason="its node is silent", ended_at=now)
+    silent.update(state=JobState.LOST, reason="its node does not report", ended_at=now)
     return names
 
 
@@ -359,6 +359,6 @@ def _miss(part: JobPart, belief: Belief, now: datetime) -> None:
         return
     lost = JobFact(
         job=part.job_id, attempt=part.job.attempt, event=Event.LOST,
-        at=now.timestamp(), reason=f"{part.node.name} does not know of it any more",
+        at=now.timestamp(), reason=f"{part.node.name} no longer has this job",
     )  # fmt: skip
     take(part, lost, now, believed=True)

@@ -167,7 +167,7 @@ def allow_moves(
     """
     job = _own(job_id, user, act="say how to move")
     if may_move and job.parts.exists():
-        raise LaunchInvalid({"may_move": "a job over several nodes stays where it is"})
+        raise LaunchInvalid({"may_move": "a job on several nodes cannot move"})
     job.may_move, job.restart = may_move, Restart(restart)
     Job.objects.filter(pk=job.pk).update(may_move=may_move, restart=job.restart)
     live.publish_job(job.pk)
@@ -330,7 +330,7 @@ def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
 
 def _fail(pk: int, old: str, why: str, now: datetime) -> bool:
     row = MoveDecision.objects.select_related("job").get(pk=pk)
-    words = f"{row.reason} It could not be done: {why}"[:MOST_REASON]
+    words = f"{row.reason} The move failed: {why}"[:MOST_REASON]
     failed = MoveDecision.objects.filter(pk=pk, state=old).update(
         state=State.FAILED, reason=words, seen_at=now
     )

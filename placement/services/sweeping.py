@@ -130,7 +130,7 @@ def _check_names(sweep: Sweep, recipe: str) -> None:
     known = {setting.name for setting in RECIPES[recipe].settings}
     for name in sweep:
         if name not in known:
-            raise LaunchInvalid({"sweep": f"{name} is no setting of {recipe}"})
+            raise LaunchInvalid({"sweep": f"{name} is not a setting of {recipe}"})
 
 
 def _task_name(name: str, values: str) -> str:

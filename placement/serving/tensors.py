@@ -138,7 +138,7 @@ def _object(head: bytes) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is no JSON number; send it in the binary form")
+    raise ValueError(f"{word} is not a JSON number; send it in the binary form")
 
 
 def _asked(
@@ -162,7 +162,7 @@ def _asked(
         if not isinstance(item, dict) or item.get("name") not in known:
             raise TensorInvalid(f"{place}.name", f"must be one of {', '.join(known)}")
         if item["name"] in wanted:
-            raise TensorInvalid(f"{place}.name", "is there twice")
+            raise TensorInvalid(f"{place}.name", "appears twice")
         options = item.get("parameters", {})
         if not isinstance(options, dict):
             raise TensorInvalid(f"{place}.parameters", "must be an object")
@@ -269,7 +269,9 @@ def _from_json(
         if not isinstance(one, wanted) or (
             isinstance(one, bool) and bool not in wanted
         ):
-            raise TensorInvalid(where, f"element {index} is no {info.datatype}")
+            raise TensorInvalid(
+                where, f"element {index} is not a valid {info.datatype}"
+            )
     try:
         with np.errstate(over="ignore"):
             made = np.array(flat, dtype=kind).reshape(shape)
@@ -322,7 +324,7 @@ def _texts(raw: bytes, count: int, where: str) -> np.ndarray:
         try:
             found.append(text.decode())
         except UnicodeDecodeError:
-            raise TensorInvalid(where, f"text {len(found)} is no UTF-8") from None
+            raise TensorInvalid(where, f"text {len(found)} is not UTF-8") from None
         at += 4 + length
     if len(found) != count or at != len(raw):
         raise TensorInvalid(where, f"does not hold {count} texts")

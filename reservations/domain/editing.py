@@ -359,7 +359,7 @@ def _member_wrong(
     if row.sponsor_pk == row.user_pk:
         yield "sponsor", "a guest needs another member as sponsor"
     elif (row.sponsor_pk, row.account_pk) not in answering:
-        yield "sponsor", "is no member of this account"
+        yield "sponsor", "is not a member of this account"
 
 
 def _sponsors_left(done: Edited) -> list[Problem]:

@@ -332,7 +332,9 @@ class StaleVersion(Refusal):
     stored: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "This booking was changed meanwhile. Reload the page and try again."
+        return (
+            "This booking has changed in the meantime. Reload the page and try again."
+        )
 
 
 @dataclass(eq=False)

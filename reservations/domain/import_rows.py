@@ -53,7 +53,7 @@ def read_yes(text: str) -> bool:
         return True
     if text.lower() in NO:
         return False
-    raise CellWrong("is neither yes nor no")
+    raise CellWrong("must be yes or no")
 
 
 def read_shares(text: str) -> int:
@@ -117,7 +117,7 @@ def edits_of(
         elif kind == "member":
             members += reader.member(row)
         else:
-            reader.wrong(row, "row", "is neither account nor member")
+            reader.wrong(row, "row", "must be account or member")
     reader.found.edits = [*_parents_first(accounts), *members]
     return reader.found
 

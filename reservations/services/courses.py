@@ -194,7 +194,7 @@ def _end_guests(at: datetime, policy: Policy) -> int:
         own = Membership.objects.filter(pk=member.pk)
         over = member.expires_at or at
         if winding.wind_down(
-            own, at=over, policy=policy, reason="the time here is over"
+            own, at=over, policy=policy, reason="the membership has ended"
         ):
             winding.end_sharing(
                 user_pk=member.user_id, account_pk=member.account_id, at=over
@@ -202,7 +202,7 @@ def _end_guests(at: datetime, policy: Policy) -> int:
             gone.append(Edit("member", member.pk, member.version, {"active": False}))
     if not gone:
         return 0
-    return _change(gone, TreeChange.Kind.EXPIRY, "the time here is over", at)
+    return _change(gone, TreeChange.Kind.EXPIRY, "the membership has ended", at)
 
 
 def _change(edits: list[Edit], kind: str, reason: str, at: datetime) -> int:

@@ -120,7 +120,7 @@ def take(
         if OVERLAP not in str(error):
             raise
         raise GapGone(left_seconds=0, shortest_seconds=shortest_seconds) from error
-    books.hold(made, now=at, reason="a gap, until somebody books")
+    books.hold(made, now=at, reason="a gap, until someone books")
     gpu_pks = [gpu.pk for gpu in locked.gpus]
     books.audit("gap-taken", made, actor=None, now=at, gpus=gpu_pks)
     overstaying.publish(made, policy)
@@ -179,7 +179,7 @@ def hold_on(
     calendar = open_calendar(locked.gpus, row.end, latest)
     end = min(open_until(calendar, pk, row.end, latest) for pk in gpu_ids)
     if end > row.end:
-        overstaying.set_end(row, end, now=at, why="the gap goes on")
+        overstaying.set_end(row, end, now=at, why="the gap continues")
         overstaying.publish(row, policy)
     return end
 

@@ -235,7 +235,7 @@ def _cut(row: Reservation, until: datetime, why: Why) -> None:
     row.version += 1
     row.save(update_fields=["end", "cost_gpu_seconds", "version"])
     Allocation.objects.filter(reservation=row, live=True).update(end=until)
-    books.hold(row, now=why.now, reason="cut by a closure")
+    books.hold(row, now=why.now, reason="shortened by a closure")
     books.audit(
         "cut", row, actor=why.actor, now=why.now, reason=why.reason,
         was=was.isoformat(), until=until.isoformat(),

@@ -55,7 +55,7 @@ def skip_day(*, series_id: int, user: User, day: date, now: datetime) -> Occurre
     row = own_series(series_id, user)
     rule = rule_of(row)
     if day not in set(rule.days()) or rule.window(day).start <= at:
-        raise SeriesInvalid(field="day", why="is no day of it that is still ahead")
+        raise SeriesInvalid(field="day", why="is not a future day of this series")
     with transaction.atomic(durable=True):
         lock_row(row.pk)
         found, _ = Occurrence.objects.get_or_create(

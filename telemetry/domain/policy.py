@@ -153,7 +153,8 @@ class JudgePolicy:
         for name in self.whitelist:
             if len(name) > NAME_LENGTH or not name.strip("*? "):
                 raise PolicyInvalid(
-                    field="whitelist", why=f"has a line that is no name: {name!r:.40}"
+                    field="whitelist",
+                    why=f"has a line that is not a name: {name!r:.40}",
                 )
         if self.stop_after_seconds < self.warn_after_seconds:
             raise PolicyInvalid(

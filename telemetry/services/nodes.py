@@ -21,7 +21,8 @@ def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str
     """
     if not NODE_NAME.fullmatch(name):
         raise ValidationError(
-            f"{name!r} is no name of a node: letters, digits, - and _, at most 63"
+            f"{name!r} is not a valid node name. Use at most 63 letters, digits, - "
+            f"and _"
         )
     node = Node(name=name, simulated=simulated, enrolled_at=now)
     token = node.new_token()

@@ -32,8 +32,8 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
     near.until_state(job, "stopped")
     assert job.exit_signal == signal.SIGKILL and not near.processes_of(job)
     assert job.reason == (
-        "moves to red:0, ended by SIGKILL before it had saved: what goes on takes the "
-        "last whole checkpoint"
+        "moves to red:0, ended by SIGKILL before it had saved: the next run resumes "
+        "from the last complete checkpoint"
     )
     # The next one is ordered and runs, but nobody has heard of it when it is killed.
     near.until(lambda: state_of(after) == "starting", "its order")
@@ -79,8 +79,8 @@ def test_a_full_disk_of_the_node_that_it_leaves_costs_no_checkpoint(
     near.until_state(job, "stopped")
     assert job.exit_code == 3 and not near.processes_of(job)
     assert job.reason == (
-        "moves to red:0, the disk of the node is full before it had saved: what goes "
-        "on takes the last whole checkpoint"
+        "moves to red:0, the disk of the node is full before it had saved: the next "
+        "run resumes from the last complete checkpoint"
     )
     # There is one, and no room to pack it: told, and not taken for none.
     full = f"the node has no room for the checkpoint of job {job.pk}: it takes 1 MiB"

@@ -85,7 +85,7 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     second = Job.objects.get(resume_from=first)
     assert second.retries == 0
     answer = student.post("/jobs/new/", again)
-    assert answer.status_code == 422 and b"went on from it already" in answer.content
+    assert answer.status_code == 422 and b"resumed from it already" in answer.content
     services.stop(job_id=second.pk, user=second.owner, now=timezone.now())
     page = text_of(student, f"/jobs/new/?again={second.pk}")
     assert ticked.format(second.pk) in page

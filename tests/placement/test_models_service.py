@@ -146,7 +146,7 @@ def test_one_person_takes_one_place_of_those_where_files_are_read(
 ):
     monkeypatch.setattr(models, "OWN_WAIT_SECONDS", 0)
     with models._one_at_a_time(alice):
-        assert "wait for it" in refused(alice, "config.json", GPT2)["upload"]
+        assert "wait until it is done" in refused(alice, "config.json", GPT2)["upload"]
         assert keep(carol)
     assert keep(alice)
 
@@ -236,5 +236,5 @@ def test_adapters_and_quantized_weights_are_chosen_with_a_model(alice):
 
     assert both.is_quantized
     assert both.trainable_count == 16 * 8 * (2048 + 2048 + 2048 + 512)
-    with pytest.raises(SpecInvalid, match="neither int8 nor nf4"):
+    with pytest.raises(SpecInvalid, match="must be int8 or nf4"):
         services.adapted(spec, weights="int2")

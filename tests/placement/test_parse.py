@@ -222,7 +222,7 @@ def test_json_is_told_apart_by_what_is_in_it(tmp_path):
     path = write(tmp_path, "x.json", '{"weight_map": {"a": "b"}}')
     assert parse("json", path)[1]["field"] == "weight_map"
     path = write(tmp_path, "x.json", '{"a": 1}')
-    assert "neither a config.json" in parse("json", path)[1]["detail"]
+    assert "is not a config.json" in parse("json", path)[1]["detail"]
 
 
 def test_an_index_with_its_shards_is_one_model(tmp_path):

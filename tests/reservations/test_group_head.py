@@ -105,7 +105,7 @@ def test_a_head_from_above_steers_groups_below_one_at_a_time(
     vision = Account.objects.get(name="vision")
     own = bob.memberships.get()
     form = {f"was-{own.pk}": "1:1", f"shares-{own.pk}": "5", "act": "save"}
-    # Bob is no member of the institute itself.
+    # Bob is not a member of the institute itself.
     assert client.post(f"/group/?account={lab.root.pk}", form).status_code == 409
     assert client.post(f"/group/?account={vision.pk}", form).status_code == 302
 

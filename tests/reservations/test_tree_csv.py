@@ -88,12 +88,12 @@ def test_every_wrong_row_is_named_and_nothing_is_written(
     page = answer.content.decode()
     for error in (
         "Row 5, shares: is not a whole number",
-        "Row 5, ends: is no day like",
-        "Row 6, head: is neither yes nor no",
+        "Row 5, ends: is not a day like",
+        "Row 6, head: must be yes or no",
         "Row 6, quota_hours: is not between 0",
         "Row 7, user: there is no such login",
         "Row 8, mail: is not a valid mail address",
-        "Row 9, row: is neither account nor member",
+        "Row 9, row: must be account or member",
     ):
         assert error in page
     lines = text.split("\r\n")

@@ -85,7 +85,7 @@ class TestEnrollNode:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (["a/b"], "no name of a node"),
+            (["a/b"], "not a valid node name"),
             (["node-z", "--renew"], "no node is enrolled"),
         ],
     )

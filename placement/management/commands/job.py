@@ -154,7 +154,7 @@ class Command(BaseCommand):
             )
             payer = rows.first()
             if payer is None:
-                raise Wrong(f"{user} is no member of {options['account']}")
+                raise Wrong(f"{user} is not a member of {options['account']}")
         gone = ("user", "reservation_id", "node", "gpu_count", "now")
         job = {name: given for name, given in launch.items() if name not in gone}
         made = services.ask_for_gaps(
@@ -295,7 +295,7 @@ def _script(name: str) -> str:
     try:
         return path.read_text()
     except UnicodeDecodeError as error:
-        raise Wrong(f"{name} is no text") from error
+        raise Wrong(f"{name} is not a text file") from error
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -287,7 +287,7 @@ def _instant(text: str | None) -> datetime | None:
     except ValueError:
         at = None
     if at is None:
-        raise BadInput({"at": f"'{text[:40]}' is no time such as 2030-05-01T09:00"})
+        raise BadInput({"at": f"'{text[:40]}' is not a time such as 2030-05-01T09:00"})
     return timezone.make_aware(at) if timezone.is_naive(at) else at
 
 

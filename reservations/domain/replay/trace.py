@@ -90,7 +90,7 @@ def _whole(
 ) -> int:
     text = str(texts[name]).strip()
     if not (text.isascii() and text.isdigit()) or len(text) > 15:
-        raise TraceInvalid(f"{where}: {name} is no whole number: {text[:20]!r}")
+        raise TraceInvalid(f"{where}: {name} is not a whole number: {text[:20]!r}")
     if not least <= int(text) <= most:
         raise TraceInvalid(f"{where}: {name} is {text}, not {least} to {most}")
     return int(text)

@@ -57,5 +57,5 @@ class Command(BaseCommand):
         for sentence in found:
             self.stderr.write(sentence)
         if found:
-            raise CommandError(f"{len(found)} things are wrong in the books.")
+            raise CommandError(f"{len(found)} errors were found in the books.")
         self.stdout.write("The books add up and nothing overlaps.")

@@ -63,8 +63,8 @@ class Command(BaseCommand):
         )  # fmt: skip
         parser.add_argument(
             "--gaps", type=float, default=0.0, metavar="PERCENT",
-            help="percent of the jobs, drawn by a hash of their job_id, that save when "
-            "told to leave and so may run on GPUs held for others (default: 0)",
+            help="percent of the jobs that can be interrupted and so may run on "
+                "GPUs held for others, chosen by a hash of the job_id (default: 0)",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true")
 

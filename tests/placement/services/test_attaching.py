@@ -113,7 +113,7 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     too_wide.refresh_from_db()
     assert too_wide.state == "placed" and Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
-    assert "gpu_count: must be 1: so many are held on" in told.detail["text"]
+    assert "gpu_count: must be 1, the GPUs held on" in told.detail["text"]
 
 
 def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(

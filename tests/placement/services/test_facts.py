@@ -182,7 +182,7 @@ def test_a_job_that_its_node_does_not_name_for_15_seconds_is_lost(running):
     assert hear(12, running) == JobState.RUNNING
     assert hear(20) == JobState.RUNNING
     assert hear(28) == JobState.LOST
-    assert "does not know of it" in running.reason
+    assert "no longer has this job" in running.reason
 
 
 def test_a_belief_from_before_the_start_loses_nothing(running):

@@ -336,7 +336,7 @@ def test_who_may_see_and_who_may_stop(alice, bob, carol, omar, reservation):
     with pytest.raises(NotAllowed):
         stop(bob, job)
     stopped = stop(omar, job)
-    assert stopped.reason == "stopped by the operator"
+    assert stopped.reason == "stopped by the lab admin"
     assert stopped.events.last().actor == "omar"
 
 

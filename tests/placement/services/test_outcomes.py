@@ -182,5 +182,5 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     job.state, job.kind, job.recipe = JobState.DONE, Job.Kind.RECIPE, "burn-in"
     assert outcomes.why_not_counted(row, job) == "the recipe trains nothing"
     job.recipe, job.recipe_settings = "tiny-transformer", {"layers": 2, "hidden": 64}
-    why = "the recipe trains a model of its own, not the plan's"
+    why = "the recipe trains its own model, not the model of the plan"
     assert outcomes.why_not_counted(row, job) == why

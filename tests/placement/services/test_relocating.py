@@ -164,7 +164,7 @@ def test_gpus_that_somebody_booked_first_are_never_taken(slow, cards, bob):
     booked(bob, cards[:1])
     services.look_again(after(5))
     row = moves(slow)[0]
-    assert row.state == M.FAILED and "could not be done" in row.reason
+    assert row.state == M.FAILED and "The move failed" in row.reason
     slow.refresh_from_db()
     assert slow.state == JobState.RUNNING
     held = Allocation.objects.filter(live=True).values_list("gpu_id", flat=True)
@@ -217,7 +217,7 @@ def test_an_intruder_makes_a_proposal_and_its_leaving_withdraws_it(
     services.look_again(after(5))
     row = moves(watched)[0]
     assert (row.state, row.cause) == (M.PROPOSED, INTRUDER)
-    assert "somebody else runs on node-a:0" in row.reason.lower()
+    assert "someone else uses node-a:0" in row.reason.lower()
     close_alert(rule=INTRUDER, gpu_id=cards[0].pk, now=after(30))
     busy(redis_client, cards[0], job=watched)
     look(120)
@@ -245,7 +245,7 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
     services.look_again(after(5))
     row = moves(watched)[0]
-    assert row.state == M.STAYS and "nowhere to go" in row.reason
+    assert row.state == M.STAYS and "no other GPUs fit" in row.reason
     assert "5 booked" in row.reason
 
 
@@ -292,4 +292,4 @@ def test_a_silent_node_is_left_only_when_somebody_says_so(watched, cards, rules)
     services.look_again(after(5))
     row = moves(watched)[0]
     assert (row.state, row.to_gpus) == (M.PROPOSED, ["node-b:0"])
-    assert "may still run there" in row.reason
+    assert "the job may still run" in row.reason

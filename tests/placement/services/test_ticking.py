@@ -191,7 +191,7 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     assert first.job == jobs[0].pk and len(first.gpu_uuids) == 1
     jobs[2].refresh_from_db()
     assert jobs[2].reason == (
-        f"waits for job {jobs[1].pk}, which was launched before it"
+        f"waits for job {jobs[1].pk}, which is ahead in the queue"
     )
     jobs[0].refresh_from_db()
     record(fact(jobs[0], "exited", exit_code=0))

@@ -73,9 +73,9 @@ def test_what_is_missing_or_cut_off_is_refused_with_the_reason(alice):
     refused = [
         (r"other files \(w\.data\)", "net.onnx", model, {}),
         ("has 9 bytes, the model reads", "net.onnx", model, {"w.data": weights[:9]}),
-        ("no path inside", "net.onnx", climbing["net.onnx"], {"w.data": weights}),
+        ("not a path inside", "net.onnx", climbing["net.onnx"], {"w.data": weights}),
         ("w.data is no file", "net.zip", zipped(FLAT, modes={"w.data": LINK}), {}),
-        ("no whole .zip or .tar", "net.tar", b"x" * 2000, {}),
+        ("not a complete .zip or .tar", "net.tar", b"x" * 2000, {}),
         ("holds 2 files that end in", "net.zip", zipped({**FLAT, "b.onnx": model}), {}),
         ("holds all files", "net.zip", two, {"w.data": weights}),
         ("lie in other files", "n.zip", two, {}),
@@ -99,14 +99,17 @@ def test_hostile_archives_are_refused_with_the_reason(
     many = {f"{index}.data": b"" for index in range(MOST_PARTS)}
     kinds = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
     refused = [
-        ("no path inside", zipped({"../a.onnx": model})),
-        ("no path inside", tarred({"/etc/a.onnx": model})),
+        ("not a path inside", zipped({"../a.onnx": model})),
+        ("not a path inside", tarred({"/etc/a.onnx": model})),
         ("holds w.data twice", twice.getvalue()),
         ("w.data is no file", zipped(FLAT, modes={"w.data": LINK})),
-        *(("is no whole file", tarred(FLAT, kinds={"w.data": one})) for one in kinds),
+        *(
+            ("not a complete file", tarred(FLAT, kinds={"w.data": one}))
+            for one in kinds
+        ),
         ("more than 512 files", zipped({**FLAT, **many})),
-        ("no whole .zip or .tar", zipped(FLAT)[:-30]),
-        ("no whole .zip or .tar", tarred(FLAT, packed=True)[:-40]),
+        ("not a complete .zip or .tar", zipped(FLAT)[:-30]),
+        ("not a complete .zip or .tar", tarred(FLAT, packed=True)[:-40]),
     ]
     for words, data in refused:
         path = tmp_path / "archive"

@@ -45,14 +45,14 @@ def sequence(model):
 
 def test_files_that_may_not_be_served_are_refused_with_the_reason(alice):
     refused = {
-        "no path inside the model": changed(outside),
+        "not a path inside the model": changed(outside),
         "never a library": changed(
             lambda model: model.opset_import.add(domain="my.ops", version=1)
         ),
         "functions of its own": changed(
             lambda model: model.functions.add(name="f", domain="")
         ),
-        "is no tensor": changed(sequence),
+        "is not a tensor": changed(sequence),
         "no graph": b"",
         "ZIP": b"PK\x03\x04" + bytes(60),
         "is cut off": mlp_bytes()[:-9],

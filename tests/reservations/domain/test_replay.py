@@ -293,9 +293,9 @@ class TestTrace:
             ("job_id,user\n1,2\n", "no column group"),
             (HEAD + "a,u,g,x,1,5,pass,60\n", "line 2: submit_s is no whole number"),
             (HEAD + "a,u,g,1,0,5,pass,60\n", "line 2: gpus is 0, not 1 to"),
-            (HEAD + "a,u,g,1,-1,5,pass,60\n", "gpus is no whole number: '-1'"),
+            (HEAD + "a,u,g,1,-1,5,pass,60\n", "gpus is not a whole number: '-1'"),
             (HEAD + "a,u,g,1\n", "line 2: no gpus"),
-            (HEAD + "a,u,g,1," + "9" * 16 + ",5,pass,60\n", "is no whole number"),
+            (HEAD + "a,u,g,1," + "9" * 16 + ",5,pass,60\n", "is not a whole number"),
             (HEAD + "a," + "u" * 300 + ",g,1,1,5,pass,60\n", "user is too long"),
         ],
     )
