@@ -150,8 +150,9 @@ def test_what_is_too_large_or_not_there_is_said_in_words(lab):
     job.refresh_from_db()
     assert job.state == "failed"
     assert job.reason == (
-        f"the checkpoint of job #{before.pk} lies on red, it has 3.0 GiB, and the limit "
-        "for copying between nodes is 1.0 GiB. Book on the same node to resume from it"
+        f"the checkpoint of job #{before.pk} lies on red, it has 3.0 GiB, and the "
+        "limit for copying between nodes is 1.0 GiB. "
+        "Book on the same node to resume from it"
     )
     # That one never began: its checkpoint is there for the next one.
     unread = launch()

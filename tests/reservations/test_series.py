@@ -1,4 +1,4 @@
-"""Repeat the password: shown day by day, booked by the rules, gone on with by the tick."""
+"""The same again: shown day by day, booked by the rules, gone on with by the tick."""
 
 from datetime import UTC, date, datetime, time, timedelta
 
