@@ -169,16 +169,16 @@ def why_waits(free: Sequence[OpenGpu], wants: Wants, *, now: datetime) -> str:
     """Return in a sentence why no gap will do now."""
     good = [one for one in free if wants.suits(one.gpu, one.uuid)]
     if not good:
-        return f"waits for a gap: it needs {wants.words()}, and none such is free now"
+        return f"waits for a gap: it needs {wants.words()}, and none is free now"
     groups = [len(group) for _name, group in _groups(good, wants)]
     if max(groups) < wants.count:
         return (
             f"waits for a gap: it needs {wants.words()}, and {max(groups)} "
-            f"{'are' if max(groups) > 1 else 'is'} free together now"
+            f"{'are' if max(groups) > 1 else 'is'} free at the same time now"
         )
     longest = max(unix(one.until) for one in good) - unix(now)
     return (
-        f"waits for a longer gap: the GPUs that are free now are so for "
+        f"waits for a longer gap: the GPUs that are free now stay free for "
         f"{format_duration(longest)} at most, and it needs "
         f"{format_duration(wants.shortest_seconds)} with the time to leave"
     )

@@ -125,7 +125,9 @@ def ready(job: Job, now: datetime) -> Ready:
     none = [row for row in rows if row.state == State.NONE]
     if none and len(none) < len(rows):
         names = ", ".join(row.node.name for row in none)
-        return Ready(refuses=_words(before, f"and {names} has not its part of it"))
+        return Ready(
+            refuses=_words(before, f"and {names} does not have its part of it")
+        )
     return Ready()
 
 

@@ -358,6 +358,6 @@ def _give_up(job: Job, now: datetime) -> bool:
             JobState.LOST,
             now=now,
             actor=PORTAL,
-            reason=f"{names} does not report{since}; how the job ended is not known",
+            reason=f"{names} has not reported{since}; how the job ended is not known",
             fields={"ended_at": now},
         )

@@ -95,8 +95,8 @@ def started(told: Told) -> str:
 def ending_soon(told: Told) -> str:
     """Say when it is over. detail: end_at."""
     return (
-        f"Your {told.booking} ends at {told.clock('end_at')}. What still runs then is "
-        "stopped. You can extend it if the GPUs are free afterwards."
+        f"Your {told.booking} ends at {told.clock('end_at')}. Jobs that still run "
+        f"then are stopped. You can extend it if the GPUs are free afterwards."
     )
 
 

@@ -101,6 +101,6 @@ def claimed_words(told: Told) -> str:
     """Say until when the Gpus have to be left. detail: leave_at."""
     return (
         f"Someone needs the GPUs on which you stayed after your booking. Your "
-        f"{told.booking} now ends at {told.clock('leave_at')}. What still runs then "
-        "is stopped."
+        f"{told.booking} now ends at {told.clock('leave_at')}. Jobs that still run "
+        f"then are stopped."
     )

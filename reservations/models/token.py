@@ -44,4 +44,4 @@ class Token(models.Model):
         ordering = ["-given_at", "-pk"]
 
     def __str__(self) -> str:
-        return f"token of {self.membership} for #{self.given_for_id}"
+        return f"voucher of {self.membership} for #{self.given_for_id}"

@@ -468,7 +468,9 @@ def parser():
         "--set", type=setting, action="append", default=[], metavar="NAME=VALUE",
         help="a setting of the recipe",
     )  # fmt: skip
-    runs.add_argument("script", nargs="?", help="and its arguments after --")
+    runs.add_argument(
+        "script", nargs="?", help="the script; its arguments follow after --"
+    )
     word(jobs)
     word(gaps, stop={"type": int, "metavar": "NUMBER"})
     word(log, "job", follow={"action": "store_true"})
@@ -477,7 +479,7 @@ def parser():
         files, "job", get={"action": "store_true"},
         to={"default": ".", "metavar": "FOLDER"},
     )  # fmt: skip
-    brought.add_argument("name", nargs="*", help="of the files; none: all")
+    brought.add_argument("name", nargs="*", help="names of the files (default: all)")
     word(extend, "reservation", hours={"type": hours, "required": True})
     word(release, "reservation")
     return made

@@ -205,7 +205,9 @@ def test_a_job_that_moves_off_a_silent_node_is_given_up_after_the_clock_was_set(
         states.append(job.state)
     assert states[:5] == ["moving"] * 5 and states[-1] == "lost"
     after.refresh_from_db()
-    assert after.state in ("queued", "starting") and "is silent since" in job.reason
+    assert (
+        after.state in ("queued", "starting") and "has not reported since" in job.reason
+    )
 
 
 @pytest.mark.django_db

@@ -151,7 +151,7 @@ def test_a_silent_nodes_job_is_given_up_a_minute_after_the_end(running, reservat
     for seconds in range(80, 201, 20):  # who does not tick cannot hear it either
         services.tick(after(seconds))
     assert now_is(running) == JobState.LOST
-    assert "red is silent since" in running.reason
+    assert "red has not reported since" in running.reason
 
 
 def test_a_silent_node_is_not_the_jobs_fault_before_that(running):

@@ -74,7 +74,7 @@ def test_what_is_missing_or_cut_off_is_refused_with_the_reason(alice):
         (r"other files \(w\.data\)", "net.onnx", model, {}),
         ("has 9 bytes, the model reads", "net.onnx", model, {"w.data": weights[:9]}),
         ("not a path inside", "net.onnx", climbing["net.onnx"], {"w.data": weights}),
-        ("w.data is no file", "net.zip", zipped(FLAT, modes={"w.data": LINK}), {}),
+        ("w.data is not a file", "net.zip", zipped(FLAT, modes={"w.data": LINK}), {}),
         ("not a complete .zip or .tar", "net.tar", b"x" * 2000, {}),
         ("holds 2 files that end in", "net.zip", zipped({**FLAT, "b.onnx": model}), {}),
         ("holds all files", "net.zip", two, {"w.data": weights}),
@@ -102,7 +102,7 @@ def test_hostile_archives_are_refused_with_the_reason(
         ("not a path inside", zipped({"../a.onnx": model})),
         ("not a path inside", tarred({"/etc/a.onnx": model})),
         ("holds w.data twice", twice.getvalue()),
-        ("w.data is no file", zipped(FLAT, modes={"w.data": LINK})),
+        ("w.data is not a file", zipped(FLAT, modes={"w.data": LINK})),
         *(
             ("not a complete file", tarred(FLAT, kinds={"w.data": one}))
             for one in kinds

@@ -291,7 +291,7 @@ class TestTrace:
             ("", "no column job_id"),
             (HEAD, "no job"),
             ("job_id,user\n1,2\n", "no column group"),
-            (HEAD + "a,u,g,x,1,5,pass,60\n", "line 2: submit_s is no whole number"),
+            (HEAD + "a,u,g,x,1,5,pass,60\n", "line 2: submit_s is not a whole number"),
             (HEAD + "a,u,g,1,0,5,pass,60\n", "line 2: gpus is 0, not 1 to"),
             (HEAD + "a,u,g,1,-1,5,pass,60\n", "gpus is not a whole number: '-1'"),
             (HEAD + "a,u,g,1\n", "line 2: no gpus"),
