@@ -114,7 +114,7 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
 
     tick(taken.start)
     row.refresh_from_db()
-    assert "none such is free" in row.reason and row.likely_at == taken.end
+    assert "none is free" in row.reason and row.likely_at == taken.end
 
     # The next gap, from the checkpoint of the last one, on its node.
     tick(taken.end)
@@ -195,7 +195,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     tick(NOW + MINUTE)
     assert stretch_of(hers).reservation.allocations.get().gpu == a
     mine.refresh_from_db()
-    assert mine.state == "queued" and "none such is free" in mine.reason
+    assert mine.state == "queued" and "none is free" in mine.reason
 
     # Who waits comes first: the Gpu that is sound again is Bob's, not Alice's.
     Alert.objects.update(closed_at=NOW)
