@@ -46,6 +46,7 @@ export class Actions {
     const after = this.#take(await api("PATCH", `/reservations/${before.id}`, body));
     if (!quiet) {
       const back = { start: before.start, end: before.end, gpu_ids: before.gpu_ids, version: after.version };
+      if ("purpose" in body) back.purpose = before.purpose ?? "";
       toast(`Changed: ${this.name(after)}.`, {
         undo: () => this.change(after, back, { quiet: true }),
       });
