@@ -14,7 +14,8 @@ export class HoverCard {
   constructor(host, { store, zone, nowWall, title }) {
     Object.assign(this, { host, store, zone, nowWall, title });
     this.card = el("div", { class: "hover-card", role: "tooltip", hidden: true });
-    document.body.append(this.card);
+    // In the page's main part: what lies outside all landmarks is easily missed.
+    document.getElementById("content").append(this.card);
     host.addEventListener("pointerover", (event) => event.pointerType !== "touch" && this.#over(event.target));
     host.addEventListener("pointerleave", () => this.#hide());
     host.addEventListener("pointerdown", () => this.#hide());
