@@ -1,6 +1,11 @@
 """What tests of pages in a browser share."""
 
+from pathlib import Path
+
 from playwright.sync_api import Page
+
+AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def faded_in(page: Page) -> None:
@@ -12,3 +17,33 @@ def faded_in(page: Page) -> None:
           await Promise.allSettled(moving.map((one) => one.finished));
         }"""
     )
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe-core finds on the page as it is."""
+    faded_in(page)
+    # evaluate() is not bound by the page's policy for scripts.
+    page.evaluate(AXE.read_text() + "\n;0")
+    found: list[str] = page.evaluate(
+        """async (values) => {
+          const runOnly = { type: "tag", values };
+          const result = await axe.run(document, { runOnly });
+          // axe-core leaves empty attributes, which htmx would copy against the policy.
+          for (const one of document.querySelectorAll('[style=""]')) {
+            one.removeAttribute("style");
+          }
+          const words = (node) => `${node.html} ${node.failureSummary}`;
+          return result.violations.map((v) =>
+            `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map(words).join(" | ")}`);
+        }""",
+        AXE_RULES,
+    )
+    return found
+
+
+def fits(page: Page) -> None:
+    """Nothing sticks out to the side of the window."""
+    excess = page.evaluate(
+        "() => document.documentElement.scrollWidth - window.innerWidth"
+    )
+    assert excess <= 0

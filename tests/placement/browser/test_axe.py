@@ -10,7 +10,8 @@ from placement.domain.backfill import GapState
 from placement.domain.lifecycle import JobState
 from placement.models import Backfill, Job, PlanOutcome, ResultFile
 from reservations.models import User
-from tests.portal.browser.test_axe import fits, looks
+from tests.pages import fits
+from tests.portal.browser.test_axe import looks
 
 
 @looks

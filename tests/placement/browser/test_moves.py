@@ -6,8 +6,8 @@ from playwright.sync_api import Page, expect
 
 from placement import live
 from placement.models import Job, MoveDecision, StoredPlan
+from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
-from tests.portal.browser.test_axe import fits
 
 REASON = "Someone else uses node-a:0; it can move to node-a:1, at 0.5 s a step."
 

@@ -13,8 +13,8 @@ from placement.models import Refinement, StoredPlan
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
 from tests.factories import make_reservation
+from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
-from tests.portal.browser.test_axe import fits
 
 GIB = 2**30
 

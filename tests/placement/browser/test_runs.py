@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from placement.models import Job
+from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
 from tests.placement.browser.test_job import open_job
-from tests.portal.browser.test_axe import fits
 
 LOOKS = [("light", 1440), ("dark", 390)]
 

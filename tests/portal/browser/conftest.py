@@ -4,11 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis
-from django.conf import settings
 from django.test import Client
 from playwright.sync_api import ConsoleMessage, Page
 
@@ -18,10 +16,8 @@ from telemetry.domain.state import GpuState
 from telemetry.models import Gpu
 from telemetry.snapshots import load_cluster
 from tests.factories import make_gpus, make_node, make_pool
-from tests.pages import faded_in
+from tests.pages import violations
 
-AXE = Path(settings.BASE_DIR) / "node_modules" / "axe-core" / "axe.min.js"
-AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 GIB = 2**30
 
 
@@ -136,18 +132,6 @@ def axe(page: Page) -> Callable[[], None]:
     """Fail with axe-core's findings on the page as it is."""
 
     def check() -> None:
-        faded_in(page)
-        page.evaluate(AXE.read_text() + "\n;0")
-        found = page.evaluate(
-            """async (values) => {
-              const runOnly = { type: "tag", values };
-              const result = await axe.run(document, { runOnly });
-              const words = (node) => `${node.html} ${node.failureSummary}`;
-              return result.violations.map((v) =>
-                `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map(words).join(" | ")}`);
-            }""",
-            AXE_RULES,
-        )
-        assert found == []
+        assert violations(page) == []
 
     return check

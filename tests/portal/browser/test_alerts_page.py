@@ -14,7 +14,8 @@ from telemetry import services
 from telemetry.domain import rules
 from telemetry.models import Alert
 from tests.factories import make_gpus, make_node, make_reservation, make_user
-from tests.portal.browser.test_axe import fits, looks
+from tests.pages import fits
+from tests.portal.browser.test_axe import looks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,6 +11,7 @@ from reservations.services.tokens import create_token
 from telemetry.domain.state import GpuState
 from telemetry.models import Alert
 from tests.factories import make_reservation
+from tests.pages import fits
 from tests.portal.browser.conftest import Lab
 
 DESKTOP = (1280, 900)
@@ -19,14 +20,6 @@ LOOKS = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE
 looks = pytest.mark.parametrize(
     ("theme", "size"), LOOKS, ids=[f"{theme}-{size[0]}px" for theme, size in LOOKS]
 )
-
-
-def fits(page: Page) -> None:
-    """Nothing sticks out to the side of the window."""
-    excess = page.evaluate(
-        "() => document.documentElement.scrollWidth - window.innerWidth"
-    )
-    assert excess <= 0
 
 
 def show_every_state(lab: Lab, alice, bob) -> None:

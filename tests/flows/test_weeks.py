@@ -1,0 +1,624 @@
+"""A student's week and an admin's week, pressed button by button in the browser.
+
+One portal with the demo lab serves every story. No story calls an address behind the
+page's back. A story fails on an error or a warning in the console, a script error, an
+answer of 400 or more that its step does not name, and any finding of axe-core.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Response, expect
+
+from tests.pages import fits, violations
+from tests.portal.running import Portal, manage
+
+STATE_MS = 60_000
+"""How long a step waits for the state that it needs, on a busy machine."""
+LOOKS = {
+    "desktop": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
+}
+FRIENDS = {"desktop": ("alice", "bob"), "phone": ("bob", "alice")}
+"""Who plays the student, and a member of the same group."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict]]:
+    """A running portal with the demo lab: its address and its logins."""
+    var = tmp_path_factory.mktemp("weeks") / "var"
+    for command in (["migrate", "-v0"], ["demo_lab"]):
+        done = manage(var, *command)
+        assert done.returncode == 0, done.stderr
+    text = (var / "secret" / "logins.txt").read_text()
+    with Portal(var) as portal:
+        yield portal.ready(), dict(line.split() for line in text.splitlines())
+
+
+class Story:
+    """A person at a browser. What goes wrong is kept until the next look."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.address = address
+        self.wrong: list[str] = []
+        self._expected: dict[int, int] = {}
+        self.hear(page)
+
+    def hear(self, page: Page) -> None:
+        """Listen to the console, the scripts and the answers of a page."""
+        page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
+        page.on("response", self._answered)
+        page.on(
+            "console",
+            lambda line: (
+                self.wrong.append(f"{line.type}: {line.text} at {page.url}")
+                if line.type in ("error", "warning")
+                # The answer itself is judged, with its address.
+                and not line.text.startswith("Failed to load resource: the server")
+                else None
+            ),
+        )
+
+    def _answered(self, answer: Response) -> None:
+        if answer.status < 400:
+            return
+        if answer.status in self._expected:
+            self._expected[answer.status] += 1
+            return
+        method, path = answer.request.method, urlsplit(answer.url).path
+        self.wrong.append(f"{answer.status} to {method} {path}")
+
+    @contextmanager
+    def refusing(self, status: int) -> Iterator[None]:
+        """Expect answers of one status in a step, and fail without one."""
+        self._expected[status] = 0
+        yield
+        assert self._expected.pop(status), f"nothing answered {status}"
+
+    def look(self, name: str, page: Page | None = None) -> None:
+        """Check the page in the state that the story has reached."""
+        page = page or self.page
+        known = len(self.wrong)
+        assert violations(page) == [], name
+        # axe-core styles nodes while it looks; a list that comes anew copies that.
+        self.wrong[known:] = [
+            line for line in self.wrong[known:] if "Applying inline style" not in line
+        ]
+        fits(page)
+        assert self.wrong == [], name
+
+    # --- hands -----------------------------------------------------------------------
+
+    def go(self, name: str, within: str = "Main") -> None:
+        """Follow a link of the top bar, or of the tabs of another bar."""
+        bar = self.page.get_by_role("navigation", name=within, exact=True)
+        bar.get_by_role("link", name=name, exact=True).click()
+
+    def press(self, name: str | re.Pattern[str], under: Locator | None = None) -> None:
+        """Press the one button with a name."""
+        button = (under or self.page).get_by_role("button", name=name)
+        button.wait_for()
+        # The scripts of the page have run by then, and hear the press.
+        self.page.wait_for_load_state("domcontentloaded")
+        button.click()
+
+    def follow(self, name: str | re.Pattern[str], under: Locator | None = None) -> None:
+        """Follow the one link with a name."""
+        (under or self.page).get_by_role("link", name=name).click()
+
+    def heading(self, name: str | re.Pattern[str]) -> None:
+        """Wait for the page with a heading."""
+        expect(self.page.get_by_role("heading", name=name, level=1)).to_be_visible()
+
+    def toast(self, text: str | re.Pattern[str]) -> Locator:
+        """Wait for the newest notice at the foot of the page that holds a text."""
+        found = self.page.locator(".toast", has_text=text).last
+        expect(found).to_be_visible()
+        return found
+
+    def account_menu(self, name: str) -> None:
+        """Follow a line of the menu behind the avatar."""
+        self.press(re.compile("account menu$"))
+        menu = self.page.locator("#me-menu")
+        menu.get_by_text(name, exact=True).click()
+
+    def sign_in(self, name: str, password: str) -> None:
+        """Sign in, wherever that leads."""
+        self.page.goto(f"{self.address}/login/")
+        self.page.get_by_label("User name").fill(name)
+        self.page.get_by_label("Password", exact=True).fill(password)
+        self.look("signing in")
+        self.press("Sign in")
+        expect(self.page.locator("#me-menu")).to_be_attached()
+
+    def sign_out(self) -> None:
+        """Sign out and arrive at the form to sign in."""
+        self.account_menu("Sign out")
+        expect(self.page.get_by_label("User name")).to_be_visible()
+        self.look("signed out")
+
+
+@pytest.fixture(params=LOOKS)
+def story(
+    request: pytest.FixtureRequest, browser: Browser, lab: tuple[str, dict]
+) -> Iterator[Story]:
+    """A browser of its own, on a desk or in a hand."""
+    expect.set_options(timeout=STATE_MS)
+    context = browser.new_context(locale="en-GB", **LOOKS[request.param])
+    context.set_default_timeout(STATE_MS)
+    yield Story(context.new_page(), lab[0])
+    context.close()
+    expect.set_options(timeout=5_000)
+
+
+# --- the student --------------------------------------------------------------------
+
+
+def book_now(story: Story) -> None:
+    """Book one GPU from now on for two hours, and add an hour."""
+    page = story.page
+    story.go("My reservations")
+    story.heading("My reservations")
+    story.look("my reservations")
+    page.get_by_role("link", name="New booking").first.click()
+    expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+    page.locator("#new-booking").click()
+    drawer = page.locator("#booking")
+    drawer.get_by_role("button", name="Now", exact=True).click()
+    drawer.get_by_role("button", name="2 h", exact=True).click()
+    story.press("One more GPU like this", drawer)
+    drawer.get_by_label("What for").fill("first baseline")
+    expect(page.locator("#verdict .verdict-kind")).to_be_visible()
+    story.look("new booking")
+    drawer.get_by_role("button", name="Book", exact=True).click()
+    story.toast("Booked:")
+    expect(page.locator("#drawer")).to_be_hidden()
+    story.go("My reservations")
+    mine = running(page)
+    story.press("One hour longer", mine)
+    story.toast("One hour longer.")
+    story.look("an hour longer")
+
+
+def running(page: Page) -> Locator:
+    """Return the card of the booking that began with this story."""
+    return page.locator(".mine-booking", has_text="first baseline")
+
+
+def train(story: Story) -> None:
+    """Start the recipe in the booking; see its log, its end and its charts."""
+    page = story.page
+    story.follow("Start a job", running(page))
+    story.heading("New job")
+    page.get_by_label("Name", exact=True).fill("week one")
+    page.get_by_text("Settings of Tiny transformer").click()
+    page.locator("[name='tiny-transformer.steps']").fill("6")
+    story.look("new job")
+    story.press("Launch")
+    story.heading("week one")
+    expect(page.locator("#log")).to_contain_text("steps 6", timeout=120_000)
+    expect(page.locator("#job-state")).to_have_text("done", timeout=120_000)
+    page.get_by_role("tab", name="Charts").click()
+    expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible()
+    story.look("a job's charts")
+
+
+def find_and_change(story: Story) -> int:
+    """Find a slot in two days, book it, change it, undo that; return the booking."""
+    page = story.page
+    story.go("Calendar")
+    expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+    page.locator("#open-find").click()
+    find = page.locator("#find")
+    day = (datetime.now(UTC) + timedelta(days=2)).date()
+    find.get_by_label("Hours", exact=True).fill("3")
+    find.get_by_label("Not before", exact=True).fill(day.isoformat())
+    find.get_by_label("Not before, time in 24 hours").fill("10:00")
+    find.get_by_role("button", name="Find", exact=True).click()
+    first = page.locator(".slot-card").first
+    expect(first).to_be_visible()
+    story.look("slots")
+    first.click()
+    expect(page.locator("#verdict .verdict-kind")).to_be_visible()
+    page.locator("#purpose").fill("second baseline")
+    with page.expect_response(re.compile("/api/v1/reservations$")) as answer:
+        page.locator("#book").click()
+    made = answer.value.json()["id"]
+    story.toast("Booked:")
+    open_own(story, made)
+    story.press("Change")
+    expect(page.locator("#purpose")).to_have_value("second baseline")
+    before = page.locator("#length").inner_text()
+    page.locator("#lengths").get_by_role("button", name="4 h", exact=True).click()
+    page.locator("#purpose").fill("longer baseline")
+    expect(page.locator("#verdict .verdict-kind")).to_be_visible()
+    expect(page.locator("#verdict")).not_to_have_attribute("aria-busy", "true")
+    story.look("a change in the drawer")
+    story.press("Save changes")
+    changed = story.toast("Changed:")
+    expect(page.locator("#drawer")).to_be_hidden()
+    story.press("Undo", changed)
+    expect(changed).to_be_hidden()
+    open_own(story, made)
+    details = page.locator("#details")
+    expect(details).to_contain_text("second baseline")
+    expect(details).to_contain_text(before)
+    story.look("details in the drawer")
+    story.press("Close", details)
+    return int(made)
+
+
+def open_own(story: Story, made: int) -> None:
+    """Press a booking in the calendar: its bar, or its line on a phone."""
+    page = story.page
+    marks = f"[data-reservation='{made}'], [data-key='r{made}']"
+    page.locator(marks).locator("visible=true").first.click()
+    expect(page.locator("#details-title")).to_have_text("Your reservation")
+
+
+def be_refused(story: Story) -> None:
+    """Ask for every GPU at once; take one of the ways out that the refusal offers."""
+    page = story.page
+    page.locator("#new-booking").click()
+    drawer = page.locator("#booking")
+    expect(drawer).to_be_visible()
+    chips = drawer.locator("#gpu-list label:has(input:enabled)")
+    chips.first.wait_for()
+    for chip in chips.all():
+        chip.click()
+    drawer.get_by_role("button", name="1 d", exact=True).click()
+    expect(drawer.locator(".refusal")).to_be_visible()
+    expect(page.locator("#book")).to_have_text("Cannot be booked")
+    story.look("a refusal")
+    for _ in range(drawer.locator("#gpu-list input:checked").count() - 1):
+        story.press("One GPU fewer", drawer)
+    answer = drawer.locator(".refusal .ways button, .verdict-kind").first
+    expect(answer).to_be_visible()
+    expect(page.locator("#verdict")).not_to_have_attribute("aria-busy", "true")
+    take = drawer.locator(".refusal .ways").get_by_role(
+        "button", name=re.compile("^Take")
+    )
+    if take.count():
+        take.first.click()
+        expect(drawer.locator(".verdict-kind")).to_be_visible()
+    story.look("a way out")
+    story.press("Close", drawer)
+    expect(drawer).to_be_hidden()
+
+
+def wait(story: Story) -> None:
+    """Join the waitlist and leave it."""
+    page = story.page
+    story.go("Calendar")
+    page.get_by_role("link", name="Waitlist").click()
+    story.heading("Waitlist")
+    # More than anybody gets soon, so that the request does wait.
+    page.get_by_label("GPUs", exact=True).fill("4")
+    page.get_by_label("Hours", exact=True).fill("20")
+    big = page.locator("#wait-class option", has_text="A100").inner_text()
+    page.get_by_label("Class", exact=True).select_option(label=big)
+    page.get_by_label("Purpose").fill("five more seeds")
+    story.press("Join the waitlist")
+    own = page.locator(".wait", has_text="five more seeds").first
+    expect(own).to_be_visible()
+    story.look("waitlist")
+    story.press("Withdraw", own)
+    story.press("Withdraw", page.get_by_role("dialog"))
+    expect(own.get_by_role("button", name="Withdraw")).to_have_count(0)
+    story.look("withdrawn")
+
+
+def plan(story: Story) -> None:
+    """Plan a model and read what the portal says about it."""
+    page = story.page
+    story.go("Plan")
+    story.heading("Plan a model")
+    page.get_by_label("Model", exact=True).select_option("tiny-gpt")
+    expect(page.locator("#now-likely")).to_be_visible()
+    expect(page.locator("#verdict")).not_to_be_empty()
+    expect(page.locator(".plan-card").first).to_be_visible()
+    busy = re.compile("htmx-request")
+    expect(page.locator("#plan-layout-result")).not_to_have_class(busy)
+    story.look("plan")
+
+
+def share(story: Story, friend: str, made: int) -> None:
+    """Share the later booking with a member of the same group."""
+    page = story.page
+    story.go("My reservations")
+    page.locator(f"#mine a[href='/reservations/{made}/']").first.click()
+    page.locator("summary", has_text="Share").click()
+    page.get_by_label(re.compile("^Share with")).fill(friend)
+    page.get_by_role("button", name="Share", exact=True).click()
+    expect(page.get_by_text("with 1", exact=True)).to_be_visible()
+    story.look("shared")
+
+
+def cancel(story: Story, made: int) -> None:
+    """Cancel the later booking, take that back, cancel it again."""
+    page = story.page
+    story.go("My reservations")
+    link = page.locator(f"a[href='/reservations/{made}/']")
+    one = page.locator(".mine-list li, .mine-booking", has=link)
+    story.press(re.compile("^Cancel"), one)
+    said = story.toast("Cancelled.")
+    expect(one).to_have_count(0)
+    story.press("Undo", said)
+    story.press(re.compile("^Cancel"), one)
+    story.toast("Cancelled.")
+    expect(one).to_have_count(0)
+    story.look("cancelled")
+
+
+def give_back(story: Story) -> None:
+    """Give the rest of the running booking back."""
+    page = story.page
+    story.press("Give back now", running(page))
+    dialog = page.get_by_role("dialog")
+    story.look("give back?")
+    story.press("Give back now", dialog)
+    story.toast("Given back.")
+    expect(running(page)).to_have_count(0)
+
+
+def read(story: Story) -> None:
+    """Read one's standing, the notices and the help; switch the theme."""
+    page = story.page
+    story.go("Standing")
+    story.heading("Standing")
+    story.look("standing")
+    story.account_menu("Notifications")
+    story.heading("Notices")
+    story.look("notices")
+    if page.get_by_role("button", name="Mark all read").count():
+        story.press("Mark all read")
+        expect(page.get_by_text("unread", exact=False).first).to_be_visible()
+    story.account_menu("Help")
+    story.heading("Help")
+    story.look("help")
+    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    story.press("Theme")
+    page.get_by_role("menuitemradio", name="Light" if dark else "Dark").click()
+    expect(page.locator("html")).to_have_attribute(
+        "data-theme", "light" if dark else "dark"
+    )
+    story.look("the other theme")
+
+
+def test_a_student_s_week(story: Story, lab, request) -> None:
+    me, friend = FRIENDS[request.node.callspec.params["story"]]
+    story.sign_in(me, lab[1][me])
+    story.go("Board")
+    expect(story.page.get_by_text(re.compile(r"^live, \d"))).to_be_visible()
+    story.look("board")
+    book_now(story)
+    train(story)
+    made = find_and_change(story)
+    be_refused(story)
+    wait(story)
+    plan(story)
+    share(story, friend, made)
+    cancel(story, made)
+    give_back(story)
+    read(story)
+    story.sign_out()
+
+
+# --- the admin ----------------------------------------------------------------------
+
+
+def test_an_admin_s_week(story: Story, lab) -> None:
+    story.sign_in("omar", lab[1]["omar"])
+    story.go("Manage")
+    story.heading("What needs you today")
+    story.look("manage")
+    acknowledge(story)
+    change_a_quota(story)
+    look_at_a_person(story)
+    add_and_remove_a_member(story)
+    change_a_rule(story)
+    drain(story)
+    close_and_open(story)
+    audit(story)
+    make_a_kiosk(story)
+    story.sign_out()
+
+
+def acknowledge(story: Story) -> None:
+    """Open an alert from the bell, acknowledge it, take that back."""
+    page = story.page
+    page.locator("#bell").click()
+    page.get_by_role("link", name="All alerts").click()
+    story.heading("Alerts")
+    first = page.locator(".alert").first
+    key = first.get_attribute("id")
+    first.locator("summary").click()
+    story.look("alerts")
+    story.press("Acknowledge", first)
+    one = page.locator(f"#{key}")
+    expect(one.get_by_text("acknowledged").first).to_be_visible()
+    if not one.locator("details").evaluate("(node) => node.open"):
+        one.locator("summary").click()
+    story.look("acknowledged")
+    story.press("Undo acknowledge", one)
+    expect(one.get_by_text("acknowledged")).to_have_count(0)
+
+
+def change_a_quota(story: Story) -> None:
+    """Give a group another quota: preview, save, undo."""
+    page = story.page
+    open_group(story)
+    field = page.get_by_label(re.compile("^Quota of .* in credits$")).first
+    field.fill("777")
+    page.get_by_role("button", name="Preview").click()
+    story.heading("What these changes do")
+    story.look("preview of a quota")
+    save_draft(story, "more for a deadline")
+    undo_change(story)
+
+
+def open_group(story: Story) -> None:
+    """Open the group "vision" in the tree."""
+    page = story.page
+    story.go("Manage")
+    story.go("Groups", "Manage")
+    page.get_by_label("Account, login or name").fill("vision")
+    story.press("Show")
+    page.get_by_role("table").get_by_role(
+        "link", name=re.compile("Vision")
+    ).first.click()
+    expect(page.get_by_role("heading", name=re.compile("^Members of"))).to_be_visible()
+    story.look("a group")
+
+
+def save_draft(story: Story, why: str) -> None:
+    page = story.page
+    page.get_by_label(re.compile("^Reason")).fill(why)
+    story.press("Apply all")
+    expect(page.get_by_role("heading", name="What these changes do")).to_have_count(0)
+
+
+def undo_change(story: Story) -> None:
+    page = story.page
+    story.heading("Changes to groups")
+    page.get_by_role("button", name=re.compile("^Undo change")).first.click()
+    expect(page.get_by_text(re.compile("^undone by #")).first).to_be_visible()
+    story.look("changes to groups")
+
+
+def look_at_a_person(story: Story) -> None:
+    """Find a person and open their page."""
+    page = story.page
+    story.go("Manage")
+    story.go("People", "Manage")
+    story.heading("People")
+    page.get_by_label("Name, user name or mail").fill("alice")
+    story.press("Show")
+    story.look("people")
+    page.get_by_role("link", name="Edit alice").click()
+    expect(page.get_by_role("heading", name="Groups and quotas")).to_be_visible()
+    story.look("a person")
+
+
+def add_and_remove_a_member(story: Story) -> None:
+    page = story.page
+    open_group(story)
+    form = page.locator("form", has=page.locator("[value=member]"))
+    form.get_by_label(re.compile("user|login", re.I)).first.fill("carol")
+    story.press("Add member to draft")
+    page.get_by_role("button", name="Preview").click()
+    story.heading("What these changes do")
+    save_draft(story, "helps out")
+    open_group(story)
+    page.get_by_label(re.compile("^Carol.* leaves the account")).check()
+    page.get_by_role("button", name="Preview").click()
+    story.heading("What these changes do")
+    story.look("preview of a member who leaves")
+    save_draft(story, "is done")
+
+
+def change_a_rule(story: Story) -> None:
+    """Mistype a rule and be refused; change it with a preview; undo that."""
+    page = story.page
+    story.go("Manage")
+    story.go("Policy", "Manage")
+    story.heading("Booking policy")
+    story.look("policy")
+    horizon = page.get_by_label("firm horizon", exact=True)
+    was = horizon.input_value()
+    horizon.fill("a fortnight")
+    with story.refusing(422):
+        story.press("Preview")
+        expect(horizon).to_have_attribute("aria-invalid", "true")
+    story.look("a rule mistyped")
+    horizon.fill("13 d")
+    story.press("Preview")
+    preview = page.locator("#preview")
+    expect(preview).to_contain_text("What changes")
+    story.look("preview of a rule")
+    preview.get_by_label("Reason", exact=True).fill("exam week")
+    story.press("Save", preview)
+    expect(page.get_by_text("exam week").first).to_be_visible()
+    expect(horizon).to_have_value("13 d")
+    page.get_by_role("button", name=re.compile("^Undo change")).first.click()
+    expect(horizon).to_have_value(was)
+    story.look("a rule undone")
+
+
+def drain(story: Story) -> None:
+    page = story.page
+    story.go("Manage")
+    story.go("Pools", "Manage")
+    story.heading("Pools")
+    page.get_by_label("Reason to drain node-b").fill("new fans")
+    story.press("Drain node-b")
+    end = page.get_by_role("button", name="End drain of node-b")
+    expect(end).to_be_visible()
+    story.look("a drained node")
+    end.click()
+    expect(page.get_by_role("button", name="Drain node-b")).to_be_visible()
+
+
+def close_and_open(story: Story) -> None:
+    page = story.page
+    story.go("Closures", "Manage")
+    story.follow("Close GPUs")
+    story.heading("Close GPUs")
+    page.get_by_label("Reason").fill("power works")
+    day = (datetime.now(UTC) + timedelta(days=10)).date().isoformat()
+    page.get_by_label("From").fill(f"{day}T08:00")
+    page.get_by_label("To", exact=True).fill(f"{day}T12:00")
+    page.get_by_label("Node", exact=True).select_option("node-b")
+    story.press("Preview")
+    expect(page.locator("#preview")).to_be_visible()
+    story.look("preview of a closure")
+    story.press("Save and notify them")
+    row = page.get_by_role("row", name=re.compile("power works"))
+    expect(row).to_be_visible()
+    story.look("closures")
+    row.get_by_role("button").click()
+    expect(row).to_have_count(0)
+
+
+def audit(story: Story) -> None:
+    page = story.page
+    story.go("Audit log", "Manage")
+    story.heading("Audit log")
+    story.look("audit log")
+    log = page.locator("table.audit")
+    for sentence in ("began to drain node-b", "ended the drain of node-b"):
+        expect(log).to_contain_text(f"Omar Haddad {sentence}.")
+    expect(log).to_contain_text("“power works”")
+    expect(log).to_contain_text("exam week")
+    expect(log).to_contain_text("Omar Haddad changed groups or members")
+    story.go("Reports", "Manage")
+    story.look("reports")
+    story.go("Replay", "Manage")
+    story.look("replay")
+
+
+def make_a_kiosk(story: Story) -> None:
+    page = story.page
+    story.go("Today", "Manage")
+    story.follow("Wall links")
+    story.heading("Wall links")
+    page.get_by_label("Screen").fill("corridor")
+    story.press("Make a link")
+    link = page.get_by_label("Address of the wall").input_value()
+    story.look("wall links")
+    screen = page.context.browser.new_page()
+    story.hear(screen)
+    screen.goto(link)
+    expect(screen.get_by_text(re.compile(r"^live, \d"))).to_be_visible()
+    story.look("kiosk", screen)
+    story.press("Revoke corridor")
+    with story.refusing(404):
+        screen.reload()
+    screen.close()
