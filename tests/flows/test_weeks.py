@@ -220,7 +220,7 @@ def find_and_change(story: Story) -> int:
     day = (datetime.now(UTC) + timedelta(days=2)).date()
     find.get_by_label("Hours", exact=True).fill("3")
     find.get_by_label("Not before", exact=True).fill(day.isoformat())
-    find.get_by_label("Not before, time in 24 hours").fill("10:00")
+    find.get_by_label("Not before, time (24 h)").fill("10:00")
     find.get_by_role("button", name="Find", exact=True).click()
     first = page.locator(".slot-card").first
     expect(first).to_be_visible()
@@ -573,8 +573,9 @@ def close_and_open(story: Story) -> None:
     story.heading("Close GPUs")
     page.get_by_label("Reason").fill("power works")
     day = (datetime.now(UTC) + timedelta(days=10)).date().isoformat()
-    page.get_by_label("From").fill(f"{day}T08:00")
-    page.get_by_label("To", exact=True).fill(f"{day}T12:00")
+    for name, clock in (("From", "08:00"), ("To", "12:00")):
+        page.get_by_label(name, exact=True).fill(day)
+        page.get_by_label(f"{name}, time (24 h)").fill(clock)
     page.get_by_label("Node", exact=True).select_option("node-b")
     story.press("Preview")
     expect(page.locator("#preview")).to_be_visible()
