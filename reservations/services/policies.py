@@ -5,6 +5,7 @@ The history is the audit log: who, when, why, each field before and after.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,10 @@ MODELS: dict[str, type[SitePolicy] | type[TelemetryPolicy]] = {
     "telemetry": TelemetryPolicy,
 }
 _HIDDEN = {"id", "version"}
+DEFAULT_IN_WORDS = re.compile(
+    r" In (?:weighted GPU-)?seconds; default \d+ \(([^()]+)\)\.$"
+)
+DEFAULT_IN_SECONDS = re.compile(r" In seconds; default (\d+)\.$")
 CHANGED, UNDONE = "policy.changed", "policy.undone"
 
 
@@ -79,7 +84,7 @@ def _field(field: Any, value: object) -> PolicyField:
     return PolicyField(
         name=field.name,
         label=label_of(field.name),
-        meaning=str(field.help_text),
+        meaning=as_typed(str(field.help_text)),
         unit=unit_of(field.name),
         kind=kind,
         default=field.get_default(),
@@ -89,6 +94,19 @@ def _field(field: Any, value: object) -> PolicyField:
         most=min(most) if most else None,
         blank=bool(field.blank),
     )
+
+
+def as_typed(meaning: str) -> str:
+    """Return a field's meaning for a page on which times are typed as "14 d".
+
+    >>> as_typed("How far ahead. In seconds; default 1209600 (14 days).")
+    'How far ahead. Default: 14 days.'
+    >>> as_typed("Time to stop. In seconds; default 30.")
+    'Time to stop. Default: 30 s.'
+    """
+    meaning = DEFAULT_IN_WORDS.sub(r" Default: \1.", meaning)
+    meaning = DEFAULT_IN_SECONDS.sub(r" Default: \1 s.", meaning)
+    return meaning.removesuffix(" Seconds.")
 
 
 def look(*, which: str, values: Mapping[str, object]) -> Look:

@@ -24,7 +24,7 @@ from telemetry.models import Alert, Gpu
 WAIT_SECONDS = 120
 """How long what overran may take to go before the start has failed."""
 FOREIGN_RULES = (INTRUDER, OVERRUN)
-REASON = "the Gpus were not clean at the start"
+REASON = "the GPU was still in use by someone else"
 
 Refund = Callable[..., bool]
 
