@@ -50,8 +50,9 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
     assert end_due(END - timedelta(days=6))["endings_told"] == 2
     assert end_due(END - timedelta(days=6))["endings_told"] == 0
     assert end_due(END - timedelta(hours=20))["endings_told"] == 2
-    told = notices_of(alice, unread=True, most=9)[0]
-    assert told.text.startswith("Your membership in Vision ends Thu 12 Mar 20:00")
+    texts = [told.text for told in notices_of(alice, unread=True, most=9)]
+    ends = "Your membership in Vision ends Thu 12 Mar 20:00"
+    assert any(text.startswith(ends) for text in texts)
     assert not Notice.objects.filter(user=carol).exists()
 
     # Held on a little: it still runs when the course ends.

@@ -214,8 +214,8 @@ def test_a_bad_address_opens_the_calendar_all_the_same(tree, alice, query):
 
 def test_what_was_not_understood_is_named(tree, alice):
     answer = as_user(alice).get("/calendar/?gpus=a,b&start=soon")
-    assert "“gpus” was not understood" in answer.text
-    assert "“start” was not understood" in answer.text
+    assert "“gpus” in the page&#x27;s address was not understood" in answer.text
+    assert "“start” in the page&#x27;s address was not understood" in answer.text
 
 
 def test_somebody_in_no_group_may_look_but_is_told_why_not_book(db):

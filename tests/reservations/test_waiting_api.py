@@ -102,7 +102,7 @@ def test_the_page_shows_own_requests_and_keeps_what_the_address_asks(
     page = client.get("/waiting/?count=2&hours=1.5&min_gib=80&latest=never").content
     assert b"planned start" in page and b"1 of 1" in page and b"node-a:0" in page
     assert b'name="count" value="2"' in page and b'name="hours" value="1.5"' in page
-    assert "“latest” was not understood".encode() in page
+    assert "“latest” in the page&#x27;s address was not understood".encode() in page
     WaitingRequest.objects.update(state="cancelled")
     assert b"cancelled" in client.get("/waiting/").content
     assert b"No match." in client.get("/waiting/?state=expired&page=7").content
