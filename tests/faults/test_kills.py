@@ -56,7 +56,8 @@ class Round:
 
     def leader(self, number: int) -> set[int]:
         """The first process of a Job."""
-        return self.lab.pids(f"/{self.lab.folder(number).name}/work/script")
+        script = self.lab.folder(number) / "work" / "script"
+        return self.lab.pids(str(script))
 
     def is_right_afterwards(self) -> None:
         """What was promised holds, and nothing else runs."""

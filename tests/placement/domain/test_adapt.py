@@ -151,7 +151,7 @@ def test_twice_quantized_and_unknown_layers_are_refused():
     )
     with pytest.raises(SpecInvalid, match="layers are known"):
         with_quantized(bare, "int8")
-    with pytest.raises(SpecInvalid, match="neither"):
+    with pytest.raises(SpecInvalid, match="must be int8 or nf4"):
         with_quantized(LLAMA, "int3")
 
 

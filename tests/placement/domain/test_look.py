@@ -203,4 +203,4 @@ def test_a_job_that_shares_its_reservation_is_not_moved_over_the_others():
     assert "2 other jobs of the same reservation would end" in stays.reason
     asked = judge_look(look(companions=1, trouble=LOST))
     assert asked.act is Act.PROPOSE
-    assert "1 other job of the same reservation would end" in asked.reason
+    assert "it would end 1 other job of the reservation" in asked.reason
