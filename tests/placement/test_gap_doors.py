@@ -61,7 +61,7 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     assert (row.shortest_seconds, row.total_seconds, row.owner) == (1200, 18000, alice)
     services.tick(now)
     text = page.get("/jobs/").content.decode()
-    assert "night sweep" in text and "needs 1 GPU, and none such is free" in text
+    assert "night sweep" in text and "needs 1 GPU, and none is free now" in text
     assert "Number 1 of 1 in the queue" in text
     assert "night sweep" not in signed_in(bob).get("/jobs/").content.decode()
     (told,) = call("GET", "/jobs/gaps").body["gaps"]

@@ -141,5 +141,5 @@ def test_the_web_process_never_calls_an_entry_point():
     from placement.runtime.jail import Refused
 
     assert "django" in sys.modules
-    with pytest.raises(Refused, match="operator"):
+    with pytest.raises(Refused, match="as the admin"):
         built(EntryPoint.read("nets:make"))

@@ -164,7 +164,7 @@ def test_a_node_that_lost_its_part_loses_the_job_which_starts_again(wide, orders
         fact(job, "exited", exit_code=1, at=after(22).timestamp()), after(22), "blue"
     )
     assert states(wide) == ("lost", "failed", "lost")
-    assert "red does not know of it" in Job.objects.get(pk=wide.pk).reason
+    assert "red no longer has this job" in Job.objects.get(pk=wide.pk).reason
     Node.objects.update(last_seen_at=after(23))
     Node.objects.filter(name="red").update(last_seen_at=NOW - timedelta(hours=1))
     assert list(retrying.due(after(23))) == []
