@@ -77,7 +77,7 @@ def test_books_that_do_not_are_named(lab, alice) -> None:
     stray = make_reservation(alice, lab.gpus[2:3], at(9), at(10), state="ended")
     stray.allocations.update(live=True)
     err = StringIO()
-    with pytest.raises(CommandError, match="2 things"):
+    with pytest.raises(CommandError, match="2 errors"):
         call_command("check_books", stderr=err)
     assert f"reservation {made.pk} (confirmed) holds" in err.getvalue()
     assert f"reservation {stray.pk} is over" in err.getvalue()
