@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reservations.domain.calendar import CalendarGpu
-from reservations.domain.displacement import FairTree
+from reservations.domain.displacement import FairTree, keys, stands_above
 from reservations.domain.waitlist import Waiting
 from reservations.domain.window import HOUR_SECONDS, Window, unix
 
@@ -84,7 +84,7 @@ def chance_of(
             gpu.tariff.between(begin, over) for gpu in gpus if one.wish.fits(gpu)
         )
         after = tree.ranked({one.member_pk: cost, member_pk: without})
-        if after.stands_above(one.member_pk, member_pk):
+        if stands_above(keys(after.path(one.member_pk)), keys(after.path(member_pk))):
             above += 1
             spared *= 1 - meeting_ratio(one, window)
     ranking = tree.ranked()

@@ -86,8 +86,6 @@ class Displaced:
     """One Reservation that yields, and why."""
 
     flex: FlexInfo
-    member_pk: int
-    """The Membership that asks."""
     frozen_at: datetime
     """From then on nobody could have taken it."""
     own: tuple[PathStep, ...]
@@ -166,13 +164,17 @@ def _key(level_fs: Fraction | None, *, is_user: bool) -> Key:
 
 
 def stands_above(own: Iterable[Key], theirs: Iterable[Key]) -> bool:
-    """Say whether a path ranks strictly above another, as Fair Tree does.
+    """Return whether a path ranks strictly above another, as Fair Tree does.
 
-    The first Level at which they differ decides: siblings that tie are merged.
+    The first Level at which they differ decides: siblings that tie are merged. Where a
+    User ties with an Account, neither stands above: the User shares its rank with the
+    Account's first-served children, and a tie displaces nobody.
     """
     for one, two in zip(own, theirs, strict=False):
-        if one != two:
+        if one[:2] != two[:2]:
             return one > two
+        if one != two:
+            return False
     return False
 
 
@@ -214,7 +216,6 @@ def yielding(
     return tuple(
         Displaced(
             flex=one,
-            member_pk=member_pk,
             frozen_at=one.start - timedelta(seconds=freeze_seconds),
             own=own,
             theirs=after.path(one.membership_pk),
@@ -273,7 +274,7 @@ def check_above(displaced: Iterable[Displaced], *, on: Mapping[int, str]) -> Non
         FlexHeld: with the two level_fs at which the paths part.
     """
     for one in displaced:
-        if one.after.stands_above(one.member_pk, one.flex.membership_pk):
+        if stands_above(keys(one.own), keys(one.theirs)):
             continue
         own, theirs = deciding(one.own, one.theirs)
         raise FlexHeld(

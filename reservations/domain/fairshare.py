@@ -175,22 +175,6 @@ class Ranking:
                 levels.append(_Siblings(tree.children(step.pks), tied=step.tied))
         return ranks
 
-    def stands_above(self, one_pk: int, other_pk: int) -> bool:
-        """Return whether a Membership ranks strictly above another.
-
-        The first Level at which their paths differ decides, without ranking the
-        whole tree. Only a User that ties with an Account needs the ranks.
-        """
-        for one, other in zip(self.path(one_pk), self.path(other_pk), strict=False):
-            mine, theirs = one.level.level_fs, other.level.level_fs
-            if mine != theirs:
-                return mine is None or (theirs is not None and mine > theirs)
-            if one.is_user != other.is_user:
-                break
-        else:
-            return False
-        return self.ranks[one_pk].rank > self.ranks[other_pk].rank
-
     def with_usage(self, usage: Mapping[int, int]) -> Ranking:
         """Return the same with other usage of a few Memberships; cheap."""
         return Ranking(self._tree.with_usage(usage))
@@ -204,7 +188,8 @@ class Ranking:
         """Return the Levels that decide a Membership's rank, from the top down.
 
         The first Level at which two of these paths differ decides who ranks higher:
-        larger LF first. See ``stands_above`` for a User that ties with an Account.
+        larger LF first. A User that ties there with an Account shares its rank with
+        some below it, and ranks above the others.
         """
         steps = [PathStep(pk, True, self.member_level(pk))]
         at = self._tree.real_account(self._tree.members[pk].account_pk)

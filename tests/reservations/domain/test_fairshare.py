@@ -128,8 +128,6 @@ def test_a_user_that_ties_with_an_account_shares_its_first_childrens_rank() -> N
         10: 4, 11: 4, 12: 4, 13: 1,
     }  # fmt: skip
     assert ranking.ranks[12].fairshare == 1
-    assert not ranking.stands_above(10, 12)
-    assert ranking.stands_above(10, 13)
 
 
 def test_a_user_comes_before_the_later_children_of_an_account_it_ties_with() -> None:

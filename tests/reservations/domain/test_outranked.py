@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservations.domain.calendar import FlexInfo
-from reservations.domain.displacement import FairTree, keys, yielding
+from reservations.domain.displacement import (
+    FairTree,
+    keys,
+    stands_above,
+    yielding,
+)
 from tests.reservations.domain.strategies import trees
 
 pytestmark = pytest.mark.pure
@@ -33,9 +38,7 @@ def test_who_surely_stands_below_never_stands_above(parts, data) -> None:
     )
     below = tree.scales.below(own, more, flex)
     if below:
-        assert not all(
-            o.after.stands_above(o.member_pk, o.flex.membership_pk) for o in gone
-        )
+        assert not all(stands_above(keys(o.own), keys(o.theirs)) for o in gone)
     if all(account.shares is not None for account in accounts[1:]) and all(
         member.shares is not None for member in members
     ):
