@@ -14,7 +14,10 @@ def faded_in(page: Page) -> None:
         """async () => {
           const ends = (one) => one.effect.getComputedTiming().endTime < Infinity;
           const moving = document.getAnimations().filter(ends);
-          await Promise.allSettled(moving.map((one) => one.finished));
+          // One that is paused, or behind a page that draws nothing, never finishes.
+          const late = new Promise((done) => setTimeout(done, 5000));
+          const ended = Promise.allSettled(moving.map((one) => one.finished));
+          await Promise.race([ended, late]);
         }"""
     )
 

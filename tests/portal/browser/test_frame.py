@@ -120,7 +120,7 @@ def test_the_chosen_theme_stays_and_does_not_flash(page, live_asgi, alice, sign_
     expect(page.get_by_role("radio", name="Dark")).to_be_checked()
     answer = page.reload()
     assert 'data-theme="dark"' in answer.text()
-    page.get_by_role("radio", name="As the system").check()
+    page.get_by_role("radio", name="System").check()
     expect(root).not_to_have_attribute("data-theme", "dark")
     assert "data-theme=" not in page.reload().text().split(">", 2)[1]
 
@@ -147,7 +147,7 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_asgi, alice, si
     page.goto(f"{live_asgi}/me/")
     page.get_by_label("What it is for").fill("sweeps")
     page.get_by_label(re.compile("^book:")).check()
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_role("button", name="Create token").click()
     text = page.get_by_label("The new token").input_value()
     token = ApiToken.objects.get()
     assert token.token_hash == ApiToken.hash_token(text)

@@ -71,7 +71,7 @@ def test_more_tiles_than_are_legible_take_turns(thousand: Page, live_asgi):
     expect(turn).to_have_text(re.compile(r"^2 of \d+$"), timeout=12_000)
     expect(thousand.locator(".tile-name").first).not_to_have_text("node-000:0")
     turn.click()
-    expect(turn).to_have_text(re.compile(r"^2 of \d+, held$"))
+    expect(turn).to_have_text(re.compile(r"^2 of \d+, paused$"))
 
 
 def test_tiles_fill_the_box_and_pages_hold_what_is_legible(

@@ -44,7 +44,7 @@ def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi):
         with ThreadPoolExecutor(max_workers=1) as pool:
             pool.submit(release_seen, alice, own).result()
         expect(page.locator("#bell .badge")).to_have_text("1")
-        expect(page.locator("#toasts")).to_contain_text("nobody came")
+        expect(page.locator("#toasts")).to_contain_text("nobody checked in")
         page.click("#bell")
         page.locator("#alerts-menu a", has_text="All notices").click()
         expect(page.locator(".notice-row.is-unread")).to_have_count(1)

@@ -42,7 +42,7 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         fits(page, "waiting-ask")
         page.click("#wait-form button[type=submit]")
         said = page.locator("#wait-problem")
-        expect(said).to_contain_text("is not a setting of this recipe")
+        expect(said).to_contain_text("this recipe has no such setting")
         assert page.input_value("#wait-job-name") == "overnight"
         page.fill("#wait-settings", defaults)
         page.click("#wait-form button[type=submit]")
