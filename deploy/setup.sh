@@ -122,7 +122,7 @@ install_front_end() {
         options="ci --ignore-scripts --no-audit --no-fund"
         ;;
     esac
-    # Who has all packages has those of production too.
+    # All packages include those of production.
     case $(cat "$stamp" 2>/dev/null) in "$sum" | "$all") return ;; esac
     need_disk_mib 300
     if command -v npm >/dev/null; then

@@ -39,7 +39,7 @@ TITLES = {
     rules.THERMAL: "throttled: heat",
     rules.BRAKE: "throttled: power brake",
 }
-"""The same words as on the board, by rule. Links and the API keep the rule's name."""
+"""Titles by rule, in the words of the board. Links and the API use the rule's name."""
 
 SENTENCES = {
     rules.INTRUDER: "A process runs here that is not the holder’s.",
@@ -77,7 +77,7 @@ SENTENCES = {
 
 
 def title(rule: str) -> str:
-    """What a rule is called on pages; its own name for one newer than this table."""
+    """Return a rule's title on pages, or its name if this table does not list it."""
     return TITLES.get(rule, rule.replace("_", " "))
 
 
@@ -89,7 +89,7 @@ CHANNEL_TROUBLE = {
     "token": "The file of the node’s token is missing or empty.",
     "order_key": "The node’s order_key.pub is missing or not this portal’s.",
 }
-"""What is wrong with a node's way to the web (Node.channel_state), and what helps."""
+"""Faults and remedies of a node's channel to the web, by Node.channel_state."""
 
 
 def sentence(rule: str) -> str:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 CSRF_FAILED = "CSRF check Failed"
-"""What django-ninja says of a request whose CSRF token is missing or wrong."""
+"""django-ninja's answer to a request whose CSRF token is missing or wrong."""
 
 
 class BodyRefused(ValueError):

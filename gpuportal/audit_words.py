@@ -174,7 +174,7 @@ AREAS = {
     "rules": ("policy.", "replay.", "admin."),
     "jobs": ("job.", "model.", "served.", "endpoint."),
 }
-"""What the filter offers, and the beginnings of the verbs that belong to it."""
+"""Choices of the filter, with the prefixes of the verbs that each one shows."""
 
 
 @dataclass(frozen=True)

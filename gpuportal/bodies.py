@@ -41,7 +41,7 @@ MOST_UPLOADS_PER_USER = 2
 COPIES = 3
 """Of an upload on the disk at once: the body, the file in it, the parser's."""
 SPARE_BYTES = 2**30
-"""What an upload must leave free on the disk."""
+"""Bytes that an upload must leave free on the disk."""
 GRACE_SECONDS = 30.0
 LEAST_BYTES_PER_SECOND = 64 * 1024
 """A body may take the grace, and a second for so many of its bytes."""

@@ -35,7 +35,7 @@ def note_tick(sender: object = None, **_kwargs: object) -> None:
 
 @worker_ready.connect(weak=False)
 def say_ready(sender: object = None, **_kwargs: object) -> None:
-    """Tell systemd that tasks are taken."""
+    """Notify systemd that the worker takes tasks."""
     from gpuportal import ticks
 
     ticks.begin()

@@ -1,4 +1,4 @@
-"""What does it cost others when one person books far ahead and gives back in time?
+"""Measure how much early returns by one person delay the bookings of others.
 
 Two public traces, thinned by job to about 85 % of four GPUs, become people who plan: a
 job that was submitted at t asks at t for a start two days later. One more person holds
@@ -7,7 +7,7 @@ two of the four GPUs from 62 to 26 hours ahead, day after day, and gives every h
 others' starts are later than they asked for, without that person, with them, and with
 them under the rule of ``reservations.domain.returns``.
 
-    python -m bench.hoarding PHILLY.csv.gz THETA.csv.gz
+    python -m bench.early_returns PHILLY.csv.gz THETA.csv.gz
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _may(returned: Sequence[tuple[int, int]], now: int, policy: Policy) -> bool:
 def main(paths: Sequence[str]) -> int:
     """Print a table for each trace."""
     if not paths:
-        print("usage: python -m bench.hoarding TRACE.csv.gz ...", file=sys.stderr)
+        print("usage: python -m bench.early_returns TRACE.csv.gz ...", file=sys.stderr)
         return 2
     free = Policy(free_return_permille=100_000)
     for name in paths:
