@@ -274,14 +274,15 @@ def be_refused(story: Story) -> None:
     for chip in chips.all():
         chip.click()
     drawer.get_by_role("button", name="1 d", exact=True).click()
-    expect(drawer.locator(".refusal")).to_be_visible()
+    expect(drawer.locator(".refusal", has_text="GPUs at once")).to_be_visible()
     expect(page.locator("#book")).to_have_text("Cannot be booked")
     story.look("a refusal")
     for _ in range(drawer.locator("#gpu-list input:checked").count() - 1):
         story.press("One GPU fewer", drawer)
-    # The GPU that is left may be taken, too: then the refusal says so.
-    answer = drawer.locator(".refusal, .verdict-kind").first
-    expect(answer).to_be_visible()
+    # One GPU is within the limit. It may be taken, which is another refusal.
+    at_once = drawer.locator(".refusal", has_text="GPUs at once")
+    expect(at_once).to_have_count(0)
+    expect(drawer.locator(".refusal, .verdict-kind").first).to_be_visible()
     expect(page.locator("#verdict")).not_to_have_attribute("aria-busy", "true")
     take = drawer.locator(".refusal .ways").get_by_role(
         "button", name=re.compile("^Take")
