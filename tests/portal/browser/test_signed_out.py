@@ -16,6 +16,8 @@ def form(page: Page, live_asgi: str, alice, sign_in) -> Page:
     sign_in(alice)
     page.goto(f"{live_asgi}/jobs/new/")
     page.get_by_label("Name", exact=True).fill(TYPED)
+    # A call under way would notice the ended session before the button does.
+    page.wait_for_load_state("networkidle")
     return page
 
 
