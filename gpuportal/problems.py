@@ -19,6 +19,7 @@ from placement.domain import errors as placement
 from reservations.domain import errors as reservations
 from telemetry.domain import errors as telemetry
 from telemetry.domain.field_errors import field_sentences
+from telemetry.translation import translated, translated_values
 
 RETRY_AFTER_SECONDS = 5
 CONTENT_TYPE = "application/problem+json"
@@ -116,13 +117,19 @@ def problem_of(error: Exception) -> dict[str, object]:
 def problem(
     status: int, *, code: str, detail: str, title: str = "", **members: object
 ) -> dict[str, object]:
-    """Return problem details from their parts."""
+    """Return problem details from their parts, in the reader's language.
+
+    A program that names no language reads English. ``numbers`` are for programs and
+    stay as they are.
+    """
+    if "fields" in members:
+        members["fields"] = translated_values(members["fields"])
     return {
         "type": f"urn:gpuportal:problem:{code}",
-        "title": title or HTTPStatus(status).phrase,
+        "title": translated(title) or HTTPStatus(status).phrase,
         "status": int(status),
         "code": code,
-        "detail": detail,
+        "detail": translated(detail),
         **members,
     }
 

@@ -9,5 +9,9 @@ class TelemetryConfig(AppConfig):
     name = "telemetry"
 
     def ready(self) -> None:
-        """Register the checks of telemetry's settings."""
+        """Register the checks of telemetry's settings and translate sentences."""
         from telemetry import checks  # noqa: F401
+        from telemetry.domain.sentences import set_reader
+        from telemetry.translation import translated
+
+        set_reader(translated)

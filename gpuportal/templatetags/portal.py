@@ -19,6 +19,7 @@ from reservations.domain.words import credits_text, hours_text
 from reservations.snapshots.drains import drains
 from telemetry.domain import units
 from telemetry.models import Node
+from telemetry.translation import translated
 
 register = template.Library()
 
@@ -32,6 +33,8 @@ register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
+# Only for texts without escaping, such as mails: {{ }} translates by itself elsewhere.
+register.filter("translated", translated)
 
 
 @register.filter
