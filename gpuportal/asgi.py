@@ -14,6 +14,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
 from gpuportal.handler import OneHopHandler  # noqa: E402
+from gpuportal.languages import SocketLanguage  # noqa: E402
 from gpuportal.origin import SameOrigin  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 from gpuportal.serve_door import ServeDoor  # noqa: E402
@@ -21,7 +22,9 @@ from gpuportal.serve_door import ServeDoor  # noqa: E402
 application = ProtocolTypeRouter(
     {
         "http": ServeDoor(OneHopHandler()),
-        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": SameOrigin(
+            AuthMiddlewareStack(SocketLanguage(URLRouter(websocket_urlpatterns)))
+        ),
     }
 )
 # Requests are taken from the next moment on: the port is open already.

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import get_language
 
 from gpuportal import health
 from gpuportal.alerts import calling_alerts, told_to
@@ -62,6 +63,22 @@ class Site:
     def site_zone(self) -> str:
         """Name of the site's own zone."""
         return settings.TIME_ZONE
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """(code, own name) of each language but the page's; none where none can be
+        chosen, because a form's answer is shown and not a page to come back to.
+        """
+        if self.request.method not in {"GET", "HEAD"}:
+            return []
+        shown = get_language()
+        return [pair for pair in settings.LANGUAGES if pair[0] != shown]
+
+    @property
+    def catalogue(self) -> str:
+        """Script of the words in the page's language; "" for English."""
+        shown = get_language()
+        return "" if shown in {None, "en"} else f"js/words/{shown}.js"
 
     @property
     def contact(self) -> str:

@@ -1,7 +1,9 @@
 """Forms of the lobby."""
 
 from django import forms
+from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
+from django.utils.translation import gettext_lazy as _
 
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken
@@ -87,3 +89,16 @@ class ZoneForm(PlainForm):
                 "Choose a time zone from the list, for example Europe/Berlin."
             )
         return name
+
+
+class LanguageForm(PlainForm):
+    """The language in which a person reads pages and mails."""
+
+    language = forms.CharField(max_length=16, required=False)
+
+    def clean_language(self) -> str:
+        """Take a language by its code; empty is the browser's."""
+        code = self.cleaned_data["language"]
+        if code and code not in dict(settings.LANGUAGES):
+            raise forms.ValidationError(_("Choose a language from the list."))
+        return code

@@ -11,12 +11,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render, resolve_url
 from django.template.loader import render_to_string
-from django.utils import timezone
+from django.utils import timezone, translation
+from django.utils.cache import patch_vary_headers
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from gpuportal import problems
 from reservations.domain.time_zones import zone_of
+from reservations.languages import chosen_language
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,54 @@ class TimeZoneMiddleware(MiddlewareMixin):
         """Leave no zone behind for whatever this thread does next."""
         timezone.deactivate()
         return response
+
+
+class LanguageMiddleware(MiddlewareMixin):
+    """Answer in the language of the cookie, or else of the browser.
+
+    It runs before all that may answer. A User's own choice is activated later, by
+    UserLanguageMiddleware, because only then is the User loaded.
+    """
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Activate the visitor's language."""
+        translation.activate(translation.get_language_from_request(request))
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Name the language, and leave none behind for what this thread does next."""
+        patch_vary_headers(response, ("Accept-Language",))
+        response.headers.setdefault("Content-Language", translation.get_language())
+        translation.deactivate()
+        return response
+
+
+class UserLanguageMiddleware(MiddlewareMixin):
+    """Answer in the language that the User chose, where they chose one."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> None:
+        """Activate it. The User is loaded by then, so this costs no query."""
+        activate_language_of_user(request)
+
+
+def activate_language_of_user(request: HttpRequest) -> None:
+    """Activate the language that the User chose; without one, change nothing.
+
+    For views that answer without ``process_view``, such as the error pages.
+    """
+    try:
+        own = chosen_language(getattr(request, "user", None))
+    except problems.OUTAGES:
+        own = ""  # the view answers for the outage
+    if own:
+        translation.activate(own)
 
 
 class ProblemMiddleware(MiddlewareMixin):

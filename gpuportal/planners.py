@@ -26,6 +26,7 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from django.utils import translation
 
 from gpuportal import problems
 
@@ -311,6 +312,11 @@ def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
 
 def busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
     """Return 429 in words: to a program, for a part of a page, or as a page."""
+    with translation.override(translation.get_language_from_request(request)):
+        return _busy_response(request, busy)
+
+
+def _busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
     seconds = str(busy.retry_seconds)
     response: HttpResponse
     if problems.wants_problem(request):
@@ -333,6 +339,11 @@ def busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
 
 def lost_response(request: HttpRequest) -> HttpResponse:
     """Return 503: the child ended."""
+    with translation.override(translation.get_language_from_request(request)):
+        return _lost_response(request)
+
+
+def _lost_response(request: HttpRequest) -> HttpResponse:
     detail = "The planner had to restart. Nothing was saved. Please try again."
     response: HttpResponse
     if problems.wants_problem(request):

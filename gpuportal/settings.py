@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "gpuportal.middleware.LanguageMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -64,6 +65,7 @@ MIDDLEWARE = [
     "gpuportal.middleware.ProblemMiddleware",
     "gpuportal.middleware.SignInMiddleware",
     "gpuportal.middleware.TimeZoneMiddleware",
+    "gpuportal.middleware.UserLanguageMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -244,9 +246,21 @@ CHANNEL_LAYERS = {
 }
 
 # --- pages -------------------------------------------------------------------
-LANGUAGE_CODE = "en-gb"
+# Each by its own name. docs/translation.md tells how to add one.
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]
+# For those who chose none and whose browser asks for none of them, and for mails.
+LANGUAGE_CODE = env("GPUPORTAL_LANGUAGE", default="en")
+if LANGUAGE_CODE not in dict(LANGUAGES):
+    raise ImproperlyConfigured(
+        f"GPUPORTAL_LANGUAGE: choose one of {', '.join(dict(LANGUAGES))}"
+    )
+LANGUAGE_COOKIE_AGE = 365 * 24 * 3600
+LANGUAGE_COOKIE_HTTPONLY = True
+LANGUAGE_COOKIE_SAMESITE = "Lax"
+LOCALE_PATHS = [BASE_DIR / "gpuportal" / "locale"]
+FORMAT_MODULE_PATH = ["gpuportal.formats"]
 TIME_ZONE = env("GPUPORTAL_TIME_ZONE", default="UTC")
-USE_I18N = False
+USE_I18N = True
 USE_TZ = True
 STATIC_URL = "static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
@@ -305,7 +319,7 @@ X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
-    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     # The proxy ends TLS and says so; health checks and metrics come from this machine.
     SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=True)

@@ -48,6 +48,7 @@ urlpatterns = [
     ),
     path("me/", views.me, name="me"),
     path("me/zone/", views.time_zone, name="time-zone"),
+    path("language/", views.language, name="language"),
     path("me/tour/", views.tour_seen, name="tour-seen"),
     path("me/tokens/", views.token_create, name="token-create"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),

@@ -18,8 +18,8 @@ from gpuportal import problems
 from gpuportal.board_energy import booking_energy
 from gpuportal.context import read_frames
 from gpuportal.find import as_json, find
-from gpuportal.forms import SignInForm, TokenForm, ZoneForm
-from gpuportal.middleware import form_page
+from gpuportal.forms import LanguageForm, SignInForm, TokenForm, ZoneForm
+from gpuportal.middleware import activate_language_of_user, form_page
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
@@ -112,6 +112,40 @@ def time_zone(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+@login_not_required
+def language(request: HttpRequest) -> HttpResponse:
+    """Keep the language of a reader: a User's in the database, a visitor's in a cookie.
+
+    A User's is in the cookie as well, for the pages that are made without the User.
+    """
+    form = LanguageForm(request.POST)
+    user = request.user if isinstance(request.user, User) else None
+    if not form.is_valid():
+        if user:
+            return _me_page(request, TokenForm(), language_form=form, status=422)
+        messages.error(request, form.errors["language"][0])
+        return redirect("login")
+    chosen = form.cleaned_data["language"]
+    if user:
+        user.language = chosen
+        user.save(update_fields=["language"])
+    response = redirect(form_page(request) or ("me" if user else "login"))
+    name = settings.LANGUAGE_COOKIE_NAME
+    if not chosen:
+        response.delete_cookie(name, samesite=settings.LANGUAGE_COOKIE_SAMESITE)
+        return response
+    response.set_cookie(
+        name,
+        chosen,
+        max_age=settings.LANGUAGE_COOKIE_AGE,
+        secure=settings.LANGUAGE_COOKIE_SECURE,
+        httponly=settings.LANGUAGE_COOKIE_HTTPONLY,
+        samesite=settings.LANGUAGE_COOKIE_SAMESITE,
+    )
+    return response
+
+
+@require_POST
 def tour_seen(request: HttpRequest) -> HttpResponse:
     """Remember that the User closed the tour."""
     user = _user(request)
@@ -157,6 +191,8 @@ def _me_page(
         "now": timezone.now(),
         "zone_form": ZoneForm({"time_zone": user.time_zone}),
         "zones": zone_names(),
+        "language_form": LanguageForm({"language": user.language}),
+        "languages": settings.LANGUAGES,
         "site_zone": settings.TIME_ZONE,
         **extra,
     }
@@ -172,6 +208,7 @@ def _user(request: HttpRequest) -> User:
 @login_not_required
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: says that it exists but is not yours."""
+    activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(
             problems.problem(403, code="not-allowed", detail="You may not do this.")
@@ -182,6 +219,7 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
 @login_not_required
 def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: the CSRF check failed; the way back to the form, which keeps its text."""
+    activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(
             problems.problem(
@@ -195,6 +233,7 @@ def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
 @login_not_required
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404: says that there is nothing, and where to look."""
+    activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(problems.not_found())
     return render(request, "404.html", status=404)

@@ -35,6 +35,12 @@ class User(AbstractUser):
         blank=True,
         help_text="IANA name of the zone in which times are shown. Empty: the site's.",
     )
+    language = models.CharField(
+        max_length=16,
+        blank=True,
+        help_text="Code of the language of pages and mails, for example de. "
+        "Empty: the browser's for pages, the site's for mails.",
+    )
     tour_seen_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When the tour was closed."
     )

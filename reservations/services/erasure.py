@@ -171,7 +171,7 @@ def _blank(user: User, names: Names, now: datetime) -> None:
     user.is_active = False
     user.last_login = None
     user.hue = User._meta.get_field("hue").default
-    user.time_zone, user.tour_seen_at = "", None
+    user.time_zone, user.language, user.tour_seen_at = "", "", None
     user.erased_at = now
     user.save()
     user.groups.clear()

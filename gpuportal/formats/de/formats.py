@@ -1,0 +1,10 @@
+"""German dates, and figures with a point (see the package)."""
+
+from django.conf.locale.de import formats as usual
+from django.conf.locale.de.formats import *  # noqa: F403
+
+DECIMAL_SEPARATOR = "."
+THOUSAND_SEPARATOR = "\N{NARROW NO-BREAK SPACE}"
+# The first one is how a form writes a date: as <input type="date"> reads it.
+DATE_INPUT_FORMATS = ["%Y-%m-%d", *usual.DATE_INPUT_FORMATS]
+DATETIME_INPUT_FORMATS = ["%Y-%m-%d %H:%M:%S", *usual.DATETIME_INPUT_FORMATS]

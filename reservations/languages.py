@@ -1,0 +1,28 @@
+"""The language in which a person reads pages, mails and notices."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.conf import settings
+from django.utils import translation
+
+
+def chosen_language(user: object) -> str:
+    """Return the code of the language that a User chose, for example "de".
+
+    "" where they chose none, where it is no longer offered, and for visitors.
+    """
+    own = getattr(user, "language", "")
+    return own if own in dict(settings.LANGUAGES) else ""
+
+
+def language_of(user: object) -> str:
+    """Return the code of a User's language; without a choice, the site's."""
+    return chosen_language(user) or settings.LANGUAGE_CODE
+
+
+@contextmanager
+def with_language_of(user: object) -> Iterator[None]:
+    """Translate what is made inside for this User: mails, notices, messages."""
+    with translation.override(language_of(user)):
+        yield

@@ -1,0 +1,31 @@
+// Sentences in the language of the page. The catalogue is a script of its own, which
+// base.html loads before every module where the page is not English.
+//
+//   gettext("{who} until {time}", { who, time })
+//   ngettext("{n} GPU", "{n} GPUs", n)            n is filled in, too
+//
+// Each text is written out, because makemessages reads it here.
+
+const { words = {}, plural = (n) => Number(n !== 1) } = globalThis.catalogue ?? {};
+
+/** Code of the page's language: "en", "de". */
+export const language = document.documentElement.lang || "en";
+
+/** What Intl writes dates in: the page's language; English as in the United Kingdom. */
+export const locale = language === "en" ? "en-GB" : language;
+
+/** Put values in the place of their names in braces; a name without a value stays. */
+const filled = (text, values) =>
+  text.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(values, name) ? String(values[name]) : whole));
+
+/** A sentence in the page's language. */
+export const gettext = (text, values = {}) => filled(words[text] ?? text, values);
+
+/** A word that needs a context to be translated. */
+export const pgettext = (context, text, values = {}) => filled(words[`${context}\u0004${text}`] ?? text, values);
+
+/** A sentence about n things. */
+export function ngettext(one, many, n, values = {}) {
+  const form = words[one]?.[plural(n)] ?? (n === 1 ? one : many);
+  return filled(form, { n, ...values });
+}
