@@ -326,6 +326,7 @@ def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
         )
         # One error by one field, in the units of the page.
         assert page.count('<span class="error" role="alert">') == 1, (name, page)
+        assert "[&#x27;" not in page
         assert "1209600" not in page.split('class="error"')[1][:200]
 
 
