@@ -8,6 +8,7 @@ none slower than a bad connection would be.
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,6 +21,7 @@ from django.shortcuts import redirect
 
 from gpuportal import problems
 from placement.services.models import MOST_UPLOAD_BYTES
+from placement.site_slots import OUTAGES, Bounds, SiteSlots, Ticket, Verdict
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -36,7 +38,7 @@ FORM_BYTES = 2**20
 """Room for a form around a file."""
 MIB = 2**20
 MOST_UPLOADS = 8
-"""At once in one web process."""
+"""At once on the site."""
 MOST_UPLOADS_PER_USER = 2
 COPIES = 3
 """Of an upload on the disk at once: the body, the file in it, the parser's."""
@@ -60,19 +62,56 @@ class BodyRefused(Exception):
 
 
 class Uploads:
-    """The files that are on their way to one web process."""
+    """The files that are on their way to one web process, as part of the site's.
+
+    They are counted for the site. While the broker is away, each web process counts
+    its own.
+    """
 
     def __init__(self) -> None:
         self._by_user: Counter[int] = Counter()
         self._bytes = 0
+        self._site = SiteSlots("uploads")
 
-    def begin(self, user_pk: int, size_bytes: int) -> None:
-        """Count one more.
+    @asynccontextmanager
+    async def one_more(self, user_pk: int, size_bytes: int) -> AsyncIterator[None]:
+        """Count a file while it comes.
 
         Raises:
             BodyRefused: too many at once, or no space for it.
         """
-        if self._by_user[user_pk] >= MOST_UPLOADS_PER_USER:
+        ticket = Ticket(user_pk, size_bytes=size_bytes)
+        try:
+            self._check(await self._verdict(ticket))
+            self._by_user[user_pk] += 1
+            self._bytes += size_bytes
+            try:
+                await self._check_disk()
+                yield
+            finally:
+                self._by_user[user_pk] -= 1
+                self._by_user += Counter()
+                self._bytes -= size_bytes
+        finally:
+            await asyncio.shield(self._site.leave(ticket))
+
+    async def _verdict(self, ticket: Ticket) -> Verdict:
+        bounds = Bounds(
+            slots=MOST_UPLOADS,
+            running_per_user=MOST_UPLOADS_PER_USER,
+            per_user=MOST_UPLOADS_PER_USER,
+        )
+        try:
+            return (await self._site.enter(ticket, bounds))[0]
+        except OUTAGES:
+            if self._by_user[ticket.user_pk] >= MOST_UPLOADS_PER_USER:
+                return Verdict.USER_FULL
+            full = self._by_user.total() >= MOST_UPLOADS
+            return Verdict.ALL_FULL if full else Verdict.IN
+
+    def _check(self, verdict: Verdict) -> None:
+        """Raise BodyRefused unless the file may come."""
+        if verdict is Verdict.USER_FULL:
             raise BodyRefused(
                 429,
                 "too-many-uploads",
@@ -81,7 +120,7 @@ class Uploads:
                 "Send this one when they have arrived.",
                 retry_seconds=10,
             )
-        if self._by_user.total() >= MOST_UPLOADS:
+        if verdict is not Verdict.IN:
             raise BodyRefused(
                 429,
                 "too-many-uploads",
@@ -89,23 +128,21 @@ class Uploads:
                 "Other people's files are on their way. Try again in half a minute.",
                 retry_seconds=30,
             )
+
+    async def _check_disk(self) -> None:
+        """Raise BodyRefused where what is on its way does not fit on the disk."""
+        try:
+            coming_bytes = await self._site.held_bytes(socket.gethostname())
+        except OUTAGES:
+            coming_bytes = self._bytes
         free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
-        wanted_bytes = COPIES * (self._bytes + size_bytes)
-        if free_bytes - wanted_bytes < SPARE_BYTES:
+        if free_bytes - COPIES * coming_bytes < SPARE_BYTES:
             raise BodyRefused(
                 507,
                 "storage-full",
                 "The portal's disk is full",
                 "There is no space for this file. Please tell the lab admin.",
             )
-        self._by_user[user_pk] += 1
-        self._bytes += size_bytes
-
-    def end(self, user_pk: int, size_bytes: int) -> None:
-        """Count one less."""
-        self._by_user[user_pk] -= 1
-        self._by_user += Counter()
-        self._bytes -= size_bytes
 
 
 @asynccontextmanager
@@ -140,11 +177,8 @@ async def admitted(
             "Sign in again, or send a token that is valid. No file was read.",
         )
     size_bytes = most_bytes if declared is None else declared
-    uploads.begin(user_pk, size_bytes)
-    try:
+    async with uploads.one_more(user_pk, size_bytes):
         yield bounded(receive, most_bytes)
-    finally:
-        uploads.end(user_pk, size_bytes)
 
 
 def _told(scope: Scope) -> tuple[int | None, bool, bool]:

@@ -91,9 +91,9 @@ class OneHopHandler(ASGIHandler):
             return await self.planners.answer(request, user_pk)
         except PlannerBusy as busy:
             return busy_response(request, busy)
-        except PlannerLost:
-            log.exception("the planner's process ended")
-            return lost_response(request)
+        except PlannerLost as lost:
+            log.warning("a planned request was lost: %s", type(lost).__name__)
+            return lost_response(request, lost)
 
     async def _sender(self, scope: Scope) -> int | None:
         find = sync_to_async(

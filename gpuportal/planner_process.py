@@ -1,26 +1,45 @@
-"""The child of a web process that plans: ``planners.py`` tells why, and whose turn.
+"""The child of a web process that plans: ``planners.py`` says why, and whose turn.
 
 Each descriptor on the command line is one connection. A request comes as two files,
-what ASGI knows of it and its body; the answer goes back as one. When the web process
-ends, so do the connections and this process.
+what ASGI knows of it and its body. The answer goes back as one file.
+
+This process loads Django once and then forks a worker for each connection that is
+used. So a plan that takes too long, or takes too much, ends its own worker and nobody
+else's plan, and workers share the memory of what was loaded. A worker that had nothing
+to do for a minute ends. The first connection's worker stays, so that one is always
+quick.
+
+When the web process ends, so do the connections, the workers and this process.
 """
 
+import contextlib
 import json
 import logging
 import os
+import selectors
+import signal
 import socket
 import sys
 import tempfile
-import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any
 
 import django
 
+from gpuportal.supervisor.kernel import die_with_parent
+
 log = logging.getLogger(__name__)
 FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
 """Head of the answer to a request that failed outside of Django's chain."""
+ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
+"""What is sent back: an answer with its file, or that the request's worker ended."""
 NICE = 10
 """Pages come first."""
+IDLE_SECONDS = 60.0
+"""A worker ends after so long without a request."""
+Serve = Callable[[socket.socket], None]
 
 
 def main(descriptors: list[str]) -> None:
@@ -37,39 +56,146 @@ def main(descriptors: list[str]) -> None:
 
     _ = get_resolver().url_patterns
     handler = OneHopHandler()
-    threads = [
-        threading.Thread(target=_serve, args=(socket.socket(fileno=int(one)), handler))
-        for one in descriptors
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    fork_workers([int(one) for one in descriptors], partial(serve, handler=handler))
 
 
-def _serve(sock: socket.socket, handler: Any) -> None:
+def fork_workers(descriptors: Sequence[int], serve: Serve) -> None:
+    """Fork a worker for each connection that is used, until all are closed.
+
+    Args:
+        descriptors: of the connections.
+        serve: answers the requests of one connection, and returns when it was closed
+            or was idle for long.
+    """
+    socks = [socket.socket(fileno=one) for one in descriptors]
+    socks[0].settimeout(None)
+    for sock in socks[1:]:
+        sock.settimeout(IDLE_SECONDS)
+    with selectors.DefaultSelector() as events:
+        for sock in socks:
+            events.register(sock, selectors.EVENT_READ)
+        while events.get_map():
+            for key, _ in events.select():
+                if isinstance(key.fileobj, socket.socket):
+                    events.unregister(key.fileobj)
+                    if _closed(key.fileobj):
+                        key.fileobj.close()
+                        continue
+                    pid = _fork(key.fileobj, socks, events, serve)
+                    ended = os.pidfd_open(pid)
+                    events.register(ended, selectors.EVENT_READ, (pid, key.fileobj))
+                else:
+                    pid, sock = key.data
+                    events.unregister(key.fileobj)
+                    os.close(key.fd)
+                    _, status = os.waitpid(pid, 0)
+                    if status:
+                        _give_up(sock, status)
+                    events.register(sock, selectors.EVENT_READ)
+
+
+def _closed(sock: socket.socket) -> bool:
+    """Return whether nothing but the end is to be read from a connection."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
+
+
+def _fork(
+    sock: socket.socket,
+    socks: Sequence[socket.socket],
+    events: selectors.BaseSelector,
+    serve: Serve,
+) -> int:
+    """Return the process id of a worker that serves a connection."""
+    dies_with_this = die_with_parent(signal.SIGKILL)
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        dies_with_this()
+        # A broker or database that closes a connection is an error, and not the end.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        events.close()
+        for other in socks:
+            if other is not sock:
+                other.close()
+        serve(sock)
+        status = 0
+    except Exception:
+        log.exception("a worker of the planner ended")
+    finally:
+        os._exit(status)
+
+
+def _give_up(sock: socket.socket, status: int) -> None:
+    """Say that the worker ended; a request that it had not taken goes with it."""
+    too_long = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+    if not too_long:
+        log.error("a worker of the planner ended with status %s", status)
+    timeout = sock.gettimeout()
+    sock.setblocking(False)
+    try:
+        told = b"?"
+        while told:
+            told, files, _, _ = socket.recv_fds(sock, 1, 2)
+            for one in files:
+                os.close(one)
+    except OSError:
+        # Nothing more is there, or the other side is gone.
+        pass
+    with contextlib.suppress(OSError):
+        sock.send(TOO_LONG if too_long else ENDED)
+    sock.settimeout(timeout)
+
+
+def serve(sock: socket.socket, handler: Any) -> None:
+    """Answer the requests of one connection, one after another."""
     while True:
-        told, files, _, _ = socket.recv_fds(sock, 1, 2)
+        try:
+            told, files, _, _ = socket.recv_fds(sock, 1, 2)
+        except TimeoutError:
+            return
         if not told:
             return
         about, body = (os.fdopen(one, "rb") for one in files)
         with about, body, tempfile.TemporaryFile() as answer:
             about.seek(0)
             body.seek(0)
+            head = json.load(about)
             try:
-                _answer(handler, json.load(about), body, answer)
+                with ended_after(head.pop("seconds")):
+                    _answer(handler, head, body, answer)
             except Exception:
-                # This thread must go on: without it, the web ends the whole process,
-                # and with it everybody's plans.
+                # The worker goes on: it has loaded what the next request needs.
                 log.exception("a request could not be answered")
                 answer.seek(0)
                 answer.truncate()
                 answer.write(FAILED)
             answer.flush()
             try:
-                socket.send_fds(sock, [b"!"], [answer.fileno()])
+                socket.send_fds(sock, [ANSWERED], [answer.fileno()])
             except OSError:
                 return
+
+
+@contextmanager
+def ended_after(seconds: float | None) -> Iterator[None]:
+    """End this process where the block takes so long; None: it may.
+
+    The kernel sends SIGALRM, which nobody here handles. So it ends code that holds
+    the interpreter's lock, too.
+    """
+    if seconds is None:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _answer(

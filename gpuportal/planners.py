@@ -4,20 +4,24 @@ A plan of a large model is seconds of arithmetic in Python. In the web process i
 hold the interpreter and every page with it. So the web process passes whole requests
 for plans, and for files that are parsed, to one child (``planner_process.py``): the
 same Django, at a lower priority. Several requests run there at once, because some only
-wait for a parser. Which one is next is decided here: the User with the fewest running,
-and among those the one who was served longest ago.
+wait for a parser, each in a worker that the child forked. Which one is next, and how
+many run and wait, is decided for the whole site (`placement/site_slots.py`): the User
+with the fewest running, and among those the one who was served longest ago. While the
+broker is away, each web process counts its own.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import IO, Any
@@ -29,13 +33,22 @@ from django.template.loader import render_to_string
 from django.utils import translation
 
 from gpuportal import problems
+from gpuportal.planner_process import ANSWERED, TOO_LONG
+from placement.site_slots import (
+    OUTAGES,
+    POLL_SECONDS,
+    Bounds,
+    SiteSlots,
+    Ticket,
+    Verdict,
+)
 
 PLANNED = re.compile(
     r"/plan/.*|/serve/new/|/api/v1/(plans|models)(/.*)?|/api/v1/serve/files"
 )
 """Addresses that plan, or that parse a model."""
 SLOTS = 8
-"""Requests that run at once in the child."""
+"""Requests that run at once on the site, so at most in one child."""
 MOST_RUNNING_PER_USER = 2
 MOST_PER_USER = 4
 """Requests of one User that run or wait."""
@@ -43,7 +56,9 @@ MOST_WAITING = 48
 MOST_WAIT_SECONDS = 40.0
 """For a turn. A proxy gives up on an answer after 60 s."""
 MOST_ANSWER_SECONDS = 150.0
-"""Of one request in the child: two parsers' limits, and a plan. Then it is ended."""
+"""Of one request: two parsers' limits, and a plan. Then its worker is ended."""
+SPARE_SECONDS = 15.0
+"""For the child to end the worker. A child that does not is ended itself."""
 USUAL_SECONDS = 2.0
 """What a request takes, until it is known."""
 CHILD = "gpuportal.planner_process"
@@ -62,7 +77,11 @@ class PlannerBusy(Exception):
 
 
 class PlannerLost(Exception):
-    """The child ended, or was ended, before it answered."""
+    """The worker or the child ended before it answered."""
+
+
+class PlannerTooLong(PlannerLost):
+    """The request took longer than `MOST_ANSWER_SECONDS`."""
 
 
 @dataclass(eq=False)
@@ -73,73 +92,97 @@ class _Slot:
     sock: socket.socket
 
 
-@dataclass(eq=False)
-class _Turn:
-    user_pk: int
-    given: asyncio.Future[_Slot]
-
-
 @dataclass
 class Planners:
-    """The queue and the child of one web process; for its event loop only."""
+    """The turns and the child of one web process; for its event loop only."""
 
     _child: subprocess.Popen[bytes] | None = None
     _free: list[_Slot] = field(default_factory=list)
-    _waiting: OrderedDict[int, deque[_Turn]] = field(default_factory=OrderedDict)
+    _waiting: Counter[int] = field(default_factory=Counter)
+    """Requests of each User that wait in this process."""
     _running: Counter[int] = field(default_factory=Counter)
-    _served: dict[int, float] = field(default_factory=dict)
     _seconds: float = USUAL_SECONDS
     """Average of what requests took."""
+    _site: SiteSlots = field(default_factory=lambda: SiteSlots("planner"))
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request of this process is done, for those that wait."""
 
     async def answer(self, request: ASGIRequest, user_pk: int) -> HttpResponse:
         """Return the child's answer to a request.
 
         Raises:
             PlannerBusy: no turn, and when to try again.
-            PlannerLost: the child ended.
+            PlannerLost: its worker, or the child, ended.
         """
-        slot = await self._turn(user_pk)
+        ticket = Ticket(user_pk)
+        slot = await self._turn(ticket)
         try:
-            _ask(slot.sock, request)
+            _ask(slot.sock, request, MOST_ANSWER_SECONDS)
         except (OSError, ValueError) as error:
             # The child is gone, or the body: its client left.
-            self._leave(slot, user_pk)
+            await asyncio.shield(self._leave(slot, ticket))
             raise PlannerLost from error
-        running = asyncio.ensure_future(self._run(slot, user_pk))
+        running = asyncio.ensure_future(self._run(slot, ticket))
         # A client that leaves cancels this, but the slot stays taken until the child
         # has answered. Nobody may be there to hear how that ended.
         running.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(running)
 
     def close(self) -> None:
-        """End the child."""
+        """End the child and its workers."""
         if self._child is not None:
             self._end(self._child)
 
     # --- turns ----------------------------------------------------------------
 
-    async def _turn(self, user_pk: int) -> _Slot:
-        own = self._waiting.get(user_pk, ())
-        if len(own) + self._running[user_pk] >= MOST_PER_USER:
-            raise PlannerBusy(
-                f"{MOST_PER_USER} of your plans are being computed already. Wait "
-                f"until they are done, then try again.",
-                self._retry_seconds(len(own) + 1),
-            )
-        count = sum(map(len, self._waiting.values()))
-        if count >= MOST_WAITING:
-            raise self._busy(count)
-        turn = _Turn(user_pk, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(user_pk, deque()).append(turn)
+    async def _turn(self, ticket: Ticket) -> _Slot:
+        """Wait for a turn. Raises PlannerBusy."""
+        user_pk = ticket.user_pk
+        until = time.monotonic() + MOST_WAIT_SECONDS
+        self._waiting[user_pk] += 1
         try:
-            self._give()
-            async with asyncio.timeout(MOST_WAIT_SECONDS):
-                return await turn.given
-        except BaseException as error:
-            self._forget(turn)
-            if isinstance(error, TimeoutError):
-                raise self._busy(count) from None
+            while True:
+                self._left.clear()
+                verdict, count = await self._verdict(ticket)
+                if verdict is Verdict.IN:
+                    if slot := self._free_slot():
+                        self._running[user_pk] += 1
+                        return slot
+                elif verdict is Verdict.USER_FULL:
+                    raise PlannerBusy(
+                        f"{MOST_PER_USER} of your plans are being computed already. "
+                        f"Wait until they are done, then try again.",
+                        self._retry_seconds(count),
+                    )
+                if verdict is Verdict.ALL_FULL or time.monotonic() >= until:
+                    raise self._busy(count)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._left.wait(), POLL_SECONDS)
+        except BaseException:
+            await asyncio.shield(self._site.leave(ticket))
             raise
+        finally:
+            self._waiting[user_pk] -= 1
+            self._waiting += Counter()
+
+    async def _verdict(self, ticket: Ticket) -> tuple[Verdict, int]:
+        """Ask the site, or where the broker is away this process."""
+        bounds = Bounds(
+            slots=SLOTS,
+            running_per_user=MOST_RUNNING_PER_USER,
+            per_user=MOST_PER_USER,
+            waiting=MOST_WAITING,
+        )
+        try:
+            return await self._site.enter(ticket, bounds)
+        except OUTAGES:
+            own = self._running[ticket.user_pk]
+            waiting = self._waiting.total() - 1
+            if own + self._waiting[ticket.user_pk] > MOST_PER_USER:
+                return Verdict.USER_FULL, own
+            if own < MOST_RUNNING_PER_USER and self._running.total() < SLOTS:
+                return Verdict.IN, waiting
+            return Verdict.WAIT, waiting
 
     def _busy(self, waiting: int) -> PlannerBusy:
         seconds = self._retry_seconds(waiting)
@@ -151,61 +194,20 @@ class Planners:
     def _retry_seconds(self, waiting: int) -> int:
         return round(min(60, max(2, self._seconds * (waiting + 1) / SLOTS)))
 
-    def _give(self) -> None:
-        """Give free slots to those whose turn it is."""
-        if not self._waiting:
-            return
+    def _free_slot(self) -> _Slot | None:
+        """Return a connection to the child; None: all are in use."""
         if self._child is None or self._child.poll() is not None:
             self._start()
-        while self._free and (user_pk := self._next()) is not None:
-            turns = self._waiting[user_pk]
-            turn = turns.popleft()
-            if not turns:
-                del self._waiting[user_pk]
-            if turn.given.done():
-                # Its client left a moment ago.
-                continue
-            self._running[user_pk] += 1
-            self._served[user_pk] = time.monotonic()
-            turn.given.set_result(self._free.pop())
+        # The one that was used last: its worker is there and has loaded everything.
+        return self._free.pop() if self._free else None
 
-    def _next(self) -> int | None:
-        open_ = [
-            user_pk
-            for user_pk in self._waiting
-            if self._running[user_pk] < MOST_RUNNING_PER_USER
-        ]
-        return min(
-            open_,
-            key=lambda user_pk: (
-                self._running[user_pk],
-                self._served.get(user_pk, 0.0),
-            ),
-            default=None,
-        )
-
-    def _forget(self, turn: _Turn) -> None:
-        """Take back a turn that nobody waits for any more."""
-        if turn.given.done() and not turn.given.cancelled():
-            self._leave(turn.given.result(), turn.user_pk)
-            return
-        turns = self._waiting.get(turn.user_pk)
-        if turns and turn in turns:
-            turns.remove(turn)
-            if not turns:
-                del self._waiting[turn.user_pk]
-
-    def _leave(self, slot: _Slot, user_pk: int) -> None:
-        self._running[user_pk] -= 1
-        if not self._running[user_pk]:
-            del self._running[user_pk]
-            if len(self._served) > 1000:
-                self._served = {
-                    pk: at for pk, at in self._served.items() if pk in self._running
-                }
+    async def _leave(self, slot: _Slot, ticket: Ticket) -> None:
+        self._running[ticket.user_pk] -= 1
+        self._running += Counter()
         if slot.child is self._child:
             self._free.append(slot)
-        self._give()
+        await self._site.leave(ticket)
+        self._left.set()
 
     # --- the child ------------------------------------------------------------
 
@@ -222,39 +224,49 @@ class Planners:
         for here, there in pairs:
             there.close()
             here.setblocking(False)
-        self._free = [_Slot(self._child, here) for here, _ in pairs]
+        # The first connection's worker stays, so it is the first to be used.
+        self._free = [_Slot(self._child, here) for here, _ in reversed(pairs)]
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         if child is self._child:
             self._child, self._free = None, []
         if child.poll() is None:
-            child.kill()
+            # It and its workers: it began a session of its own.
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
-    async def _run(self, slot: _Slot, user_pk: int) -> HttpResponse:
+    async def _run(self, slot: _Slot, ticket: Ticket) -> HttpResponse:
         begun = time.monotonic()
         try:
-            async with asyncio.timeout(MOST_ANSWER_SECONDS):
+            async with asyncio.timeout(MOST_ANSWER_SECONDS + SPARE_SECONDS):
                 answer = await _hear(slot.sock)
         except (OSError, EOFError, ValueError) as error:
-            # TimeoutError is an OSError, too: whatever the child does, it is ended.
+            # TimeoutError is an OSError, too. The child itself failed, so it is ended.
             self._end(slot.child)
             raise PlannerLost from error
         else:
             self._seconds += 0.1 * (time.monotonic() - begun - self._seconds)
             return answer
         finally:
-            self._leave(slot, user_pk)
+            await self._leave(slot, ticket)
 
 
-def _ask(sock: socket.socket, request: ASGIRequest) -> None:
+def _ask(
+    sock: socket.socket, request: ASGIRequest, seconds: float | None = None
+) -> None:
     """Send a request over a connection.
+
+    Args:
+        sock: the connection.
+        request: what is sent, with its body.
+        seconds: after which its worker is ended; None: never.
 
     Raises:
         OSError: the other side is gone.
         ValueError: the request's body is closed.
     """
     head = {name: request.scope.get(name) for name in HTTP_SCOPE}
+    head["seconds"] = seconds
     head["query_string"] = request.scope.get("query_string", b"").decode("latin1")
     head["headers"] = [
         [name.decode("latin1"), value.decode("latin1")]
@@ -264,6 +276,9 @@ def _ask(sock: socket.socket, request: ASGIRequest) -> None:
         about.write(json.dumps(head).encode())
         about.flush()
         body = _file_of(request)
+        with contextlib.suppress(BlockingIOError):
+            # A worker that ended after its answer: that was said to nobody.
+            sock.recv(1)
         socket.send_fds(sock, [b"?"], [about.fileno(), body.fileno()])
 
 
@@ -271,6 +286,7 @@ async def _hear(sock: socket.socket) -> HttpResponse:
     """Return what comes back over a connection.
 
     Raises:
+        PlannerLost: the request's worker ended; PlannerTooLong: it took too long.
         EOFError, OSError: the other side is gone.
     """
     loop = asyncio.get_running_loop()
@@ -281,8 +297,10 @@ async def _hear(sock: socket.socket) -> HttpResponse:
     finally:
         loop.remove_reader(sock)
     told, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
-    if not told or not descriptors:
+    if not told:
         raise EOFError
+    if told != ANSWERED or not descriptors:
+        raise PlannerTooLong if told == TOO_LONG else PlannerLost
     with os.fdopen(descriptors[0], "rb") as answer:
         answer.seek(0)
         return _response(json.loads(answer.readline()), answer.read())
@@ -337,20 +355,25 @@ def _busy_response(request: HttpRequest, busy: PlannerBusy) -> HttpResponse:
     return _safe(response)
 
 
-def lost_response(request: HttpRequest) -> HttpResponse:
-    """Return 503: the child ended."""
+def lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
+    """Return 503: the request's worker ended."""
     with translation.override(translation.get_language_from_request(request)):
-        return _lost_response(request)
+        return _lost_response(request, lost)
 
 
-def _lost_response(request: HttpRequest) -> HttpResponse:
+def _lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
     detail = "The planner had to restart. Nothing was saved. Please try again."
+    code = "planner-lost"
+    if isinstance(lost, PlannerTooLong):
+        detail = (
+            f"This took longer than {MOST_ANSWER_SECONDS:.0f} seconds and was stopped. "
+            "Nothing was saved. Try a smaller model or fewer choices."
+        )
+        code = "planner-too-long"
     response: HttpResponse
     if problems.wants_problem(request):
         response = problems.respond(
-            problems.problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, code="planner-lost", detail=detail
-            )
+            problems.problem(HTTPStatus.SERVICE_UNAVAILABLE, code=code, detail=detail)
         )
     else:
         page = render_to_string("429.html", {"words": detail, "code": 503})

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +30,13 @@ from placement.domain.onnx_signature import Signature
 from placement.domain.spec import ModelSpec
 from placement.domain.well_known import well_known_spec
 from placement.models import RegisteredModel
+from placement.site_slots import (
+    UNBOUNDED,
+    Bounds,
+    SlotRefused,
+    SlotsUnknown,
+    slot_held,
+)
 from reservations.models import User
 
 MOST_UPLOAD_BYTES = 512 * 2**20
@@ -42,44 +48,59 @@ MOST_ANSWER_BYTES = 24 * 2**20
 MODELS_PER_USER = 200
 OWN_WAIT_SECONDS = 3.0
 """For another file of the same User."""
+BROKER_AWAY = "files cannot be read while the portal's broker is away; try again soon"
+HOLD_SPARE_SECONDS = 10
+OWN_HOLD_SECONDS = 150
+"""The waits and the limits of both kinds of process together are less."""
 
 
+@dataclass(frozen=True)
 class _Places:
-    """Processes of one kind at once in one process of the portal, and who waits.
+    """Processes of one kind that run at once on the site, and how many wait.
 
-    Each takes a core, up to 1 GiB and the thread that waits for it.
+    Each takes a core, up to 1 GiB and the worker that waits for it.
     """
 
-    def __init__(self, count: int, *, most_waiting: int, wait_seconds: float) -> None:
-        self._free = threading.BoundedSemaphore(count)
-        self._waiting = threading.BoundedSemaphore(count + most_waiting)
-        self._wait_seconds = wait_seconds
+    name: str
+    count: int
+    most_waiting: int
+    wait_seconds: float
+    hold_seconds: float
+    """A place whose holder was ended is free again after so long."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait for a place, and hold it. Raises SpecInvalid."""
-        detail = "other people's files are being read now; try again in a moment"
-        if not self._waiting.acquire(blocking=False):
-            raise SpecInvalid({"upload": detail})
         try:
-            if not self._free.acquire(timeout=self._wait_seconds):
-                raise SpecInvalid({"upload": detail})
-            try:
+            with slot_held(
+                self.name,
+                Bounds(slots=self.count, waiting=self.most_waiting),
+                wait_seconds=self.wait_seconds,
+                hold_seconds=self.hold_seconds,
+            ):
                 yield
-            finally:
-                self._free.release()
-        finally:
-            self._waiting.release()
+        except SlotsUnknown:
+            raise SpecInvalid({"upload": BROKER_AWAY}) from None
+        except SlotRefused:
+            detail = "other people's files are being read now; try again in a moment"
+            raise SpecInvalid({"upload": detail}) from None
 
 
-_parsers = _Places(2, most_waiting=8, wait_seconds=10.0)
+_parsers = _Places(
+    "parsers",
+    *(2, 8),
+    wait_seconds=10.0,
+    hold_seconds=PARSE_SECONDS + HOLD_SPARE_SECONDS,
+)
 """Of files: a second or two each."""
-_builders = _Places(1, most_waiting=3, wait_seconds=20.0)
+_builders = _Places(
+    "builders",
+    *(1, 3),
+    wait_seconds=20.0,
+    hold_seconds=BUILD_SECONDS + HOLD_SPARE_SECONDS,
+)
 """Of families that only transformers knows: half a minute each. They have a place of
 their own, so that nobody's short file waits for one."""
-_reading: set[int] = set()
-"""Users one of whose files is being read: nobody takes more than one place."""
-_reading_changed = threading.Condition()
 KINDS = {".json": "json", ".safetensors": "safetensors", ".onnx": "onnx"}
 SOURCES = {"config.json": "config"}
 """ModelSpec.source -> RegisteredModel.source, where they differ."""
@@ -213,20 +234,19 @@ def _kept(
 @contextmanager
 def _one_at_a_time(user: User) -> Iterator[None]:
     """A User's files are read one after another. Raises SpecInvalid."""
-    with _reading_changed:
-        free = _reading_changed.wait_for(
-            lambda: user.pk not in _reading, timeout=OWN_WAIT_SECONDS
-        )
-        if not free:
-            detail = "another file of yours is being read now; wait until it is done"
-            raise SpecInvalid({"upload": detail})
-        _reading.add(user.pk)
     try:
-        yield
-    finally:
-        with _reading_changed:
-            _reading.discard(user.pk)
-            _reading_changed.notify_all()
+        with slot_held(
+            f"reading.{user.pk}",
+            Bounds(slots=1, waiting=UNBOUNDED),
+            wait_seconds=OWN_WAIT_SECONDS,
+            hold_seconds=OWN_HOLD_SECONDS,
+        ):
+            yield
+    except SlotsUnknown:
+        raise SpecInvalid({"upload": BROKER_AWAY}) from None
+    except SlotRefused:
+        detail = "another file of yours is being read now; wait until it is done"
+        raise SpecInvalid({"upload": detail}) from None
 
 
 def run_parser(kinds: Sequence[str], paths: Sequence[Path], *, name: str) -> Understood:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -100,7 +101,7 @@ def test_a_chosen_model_is_ones_own(alice, carol):
 
 
 def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monkeypatch):
-    places = models._Places(2, most_waiting=1, wait_seconds=0.05)
+    places = replace(models._parsers, most_waiting=1, wait_seconds=0.05)
     monkeypatch.setattr(models, "_parsers", places)
     with places.taken(), places.taken():
         assert "try again" in refused(alice, "config.json", GPT2)["upload"]
@@ -109,8 +110,8 @@ def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monke
     assert keep(alice)
 
 
-def test_a_long_queue_for_the_parser_is_refused_at_once():
-    places = models._Places(1, most_waiting=1, wait_seconds=5)
+def test_a_long_queue_for_the_parser_is_refused_at_once(redis_client):
+    places = replace(models._builders, most_waiting=1, wait_seconds=5)
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -122,7 +123,7 @@ def test_a_long_queue_for_the_parser_is_refused_at_once():
     for thread in threads:
         thread.start()
     held.wait(5)
-    while places._waiting._value:  # until the second one waits
+    while not redis_client.zcard("slots.builders.waiting"):
         time.sleep(0.01)
     begun = time.monotonic()
     with pytest.raises(SpecInvalid), places.taken():
@@ -139,6 +140,23 @@ def test_a_family_that_is_built_keeps_no_short_file_waiting(alice, carol):
     with models._builders.taken():
         assert keep(alice)
         assert keep(carol)
+
+
+def test_a_place_whose_holder_was_killed_is_free_after_its_time(redis_client):
+    """The places are the site's: a web process that ends gives nothing back."""
+    places = replace(models._builders, most_waiting=0, wait_seconds=0)
+    member, now_ms = "0|1|0|0|a-machine", int(time.time() * 1000)
+    redis_client.zadd("slots.builders.running", {member: now_ms + 500})
+    with pytest.raises(SpecInvalid, match="other people"), places.taken():
+        pass
+    time.sleep(0.6)
+    with places.taken():
+        pass
+
+
+def test_files_are_refused_in_words_while_the_broker_is_away(alice, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    assert "broker is away" in refused(alice, "config.json", GPT2)["upload"]
 
 
 def test_one_person_takes_one_place_of_those_where_files_are_read(

@@ -1,16 +1,19 @@
 """Stands at the other end of the planner's connections: each answer takes its time.
 
-The query says how many milliseconds; ``die`` ends the process. What it answers is what
-it was asked, so that a test sees the order.
+The query says how many milliseconds. ``die`` ends the worker, ``busy`` holds the
+interpreter's lock without end, ``end`` ends the worker's parent too. What it answers is
+what it was asked, so that a test sees the order.
 """
 
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
+
+from gpuportal.planner_process import ended_after, fork_workers
 
 
 def serve(sock: socket.socket) -> None:
@@ -23,11 +26,25 @@ def serve(sock: socket.socket) -> None:
         about.seek(0)
         body.seek(0)
         head = json.load(about)
-        if head["query_string"] == "die":
-            os._exit(1)
-        time.sleep(int(head["query_string"] or 0) / 1000)
+        with ended_after(head["seconds"]):
+            match head["query_string"]:
+                case "die":
+                    os._exit(1)
+                case "end":
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(20)
+                case "busy":
+                    sum(range(10**12))
+                case milliseconds:
+                    time.sleep(int(milliseconds or 0) / 1000)
         with tempfile.TemporaryFile() as answer:
-            said = {"status": 207, "headers": [["X-Pid", str(os.getpid())]]}
+            said = {
+                "status": 207,
+                "headers": [
+                    ["X-Pid", str(os.getpid())],
+                    ["X-Group", str(os.getpgid(0))],
+                ],
+            }
             said["cookies"] = [["seen", "a b", {"path": "/"}]]
             answer.write(json.dumps(said).encode() + b"\n" + body.read())
             answer.flush()
@@ -35,11 +52,4 @@ def serve(sock: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    threads = [
-        threading.Thread(target=serve, args=(socket.socket(fileno=int(one)),))
-        for one in sys.argv[1:]
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    fork_workers([int(one) for one in sys.argv[1:]], serve)

@@ -1,8 +1,12 @@
 """Bodies that are too long or no form: refused before they are kept, never a crash."""
 
 import asyncio
+import secrets
 import shutil
 import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from django.test import Client
@@ -11,6 +15,7 @@ from django.utils import timezone
 from gpuportal import bodies
 from gpuportal.bodies import UPLOAD_PATHS
 from gpuportal.handler import OneHopHandler
+from placement import site_slots
 from placement.services.models import MOST_UPLOAD_BYTES
 from reservations.models import User
 from reservations.services import create_token
@@ -110,35 +115,70 @@ def test_a_switched_off_user_sends_no_file(session, alice):
     assert (answer["status"], read) == (401, 0)
 
 
-def test_files_at_once_are_bounded_for_each_user_and_in_all(monkeypatch):
-    uploads = bodies.Uploads()
-    for _ in range(bodies.MOST_UPLOADS_PER_USER):
-        uploads.begin(1, MIB)
-    with pytest.raises(bodies.BodyRefused, match="files of yours") as refused:
-        uploads.begin(1, MIB)
-    assert (refused.value.status, refused.value.retry_seconds) == (429, 10)
-    for number in range(bodies.MOST_UPLOADS - bodies.MOST_UPLOADS_PER_USER):
-        uploads.begin(2 + number, MIB)
-    with pytest.raises(bodies.BodyRefused, match="Other people's files"):
-        uploads.begin(99, MIB)
-    uploads.end(1, MIB)
-    uploads.begin(99, MIB)
+async def hold(stack: AsyncExitStack, uploads, user_pk: int, size_bytes=MIB):
+    """Begin an upload that ends with the stack."""
+    await stack.enter_async_context(uploads.one_more(user_pk, size_bytes))
 
 
-def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("broker", [True, False])
+async def test_files_at_once_are_bounded_for_each_user_and_in_all(
+    processes, broker, settings
+):
+    """For all web processes together, where the broker is there to count them."""
+    if not broker:
+        settings.REDIS_URL, processes = "redis://127.0.0.1:1/0", 1
+    webs = cycle([bodies.Uploads() for _ in range(processes)])
+    async with AsyncExitStack() as stack:
+        for _ in range(bodies.MOST_UPLOADS_PER_USER):
+            await hold(stack, next(webs), 1)
+        with pytest.raises(bodies.BodyRefused, match="files of yours") as refused:
+            await hold(stack, next(webs), 1)
+        assert (refused.value.status, refused.value.retry_seconds) == (429, 10)
+        first = AsyncExitStack()
+        await hold(first, next(webs), 2)
+        for number in range(bodies.MOST_UPLOADS - bodies.MOST_UPLOADS_PER_USER - 1):
+            await hold(stack, next(webs), 3 + number)
+        with pytest.raises(bodies.BodyRefused, match="Other people's files"):
+            await hold(stack, next(webs), 99)
+        await first.aclose()
+        await hold(stack, next(webs), 99)
+
+
+async def test_an_upload_of_a_web_process_that_was_killed_counts_for_a_moment(
+    monkeypatch,
+):
+    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 0.4)
+    killed, lives = bodies.Uploads(), bodies.Uploads()
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await hold(stack, killed, 1)
+        killed._site._renewal.cancel()  # its event loop is no more
+        with pytest.raises(bodies.BodyRefused):
+            await hold(stack, lives, 1)
+        await asyncio.sleep(0.5)
+        await hold(stack, lives, 1)
+
+
+async def test_a_file_that_would_fill_the_disk_is_refused(monkeypatch):
     free = shutil.disk_usage("/")._replace(free=bodies.SPARE_BYTES + 10 * MIB)
     monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _folder: free)
-    uploads = bodies.Uploads()
-    uploads.begin(1, 3 * MIB)
-    with pytest.raises(bodies.BodyRefused, match="no space") as refused:
-        uploads.begin(1, 3 * MIB)  # what comes at the same time counts
-    assert refused.value.status == 507
+    async with AsyncExitStack() as stack:
+        await hold(stack, bodies.Uploads(), 1, 3 * MIB)
+        with pytest.raises(bodies.BodyRefused, match="no space") as refused:
+            # What comes at the same time counts, to whichever web process.
+            await hold(stack, bodies.Uploads(), 1, 3 * MIB)
+        assert refused.value.status == 507
+    async with AsyncExitStack() as stack:
+        await hold(stack, bodies.Uploads(), 1, 3 * MIB)
 
 
-def test_the_third_file_at_once_gets_429_over_the_wire(session):
-    handler = OneHopHandler()
-    handler.uploads._by_user[User.objects.get().pk] = 2
-    answer, read = ask("/plan/", headers=[INSIDE, session], handler=handler)
+def test_the_third_file_at_once_gets_429_over_the_wire(session, redis_client):
+    ticket = site_slots.Ticket(User.objects.get().pk)
+    for _ in range(2):
+        member = str(replace(ticket, key=secrets.token_hex(8)))
+        redis_client.zadd("slots.uploads.running", {member: 10**14})
+    answer, read = ask("/plan/", headers=[INSIDE, session])
     assert (answer["status"], read) == (429, 0)
     assert (b"Retry-After", b"10") in answer["headers"]
 

@@ -14,7 +14,8 @@ from django.test import Client
 
 from gpuportal import planner_process, planners
 from gpuportal.handler import OneHopHandler
-from gpuportal.planners import PlannerBusy, PlannerLost, Planners
+from gpuportal.planners import PlannerBusy, PlannerLost, Planners, PlannerTooLong
+from placement import site_slots
 from reservations.services import create_token
 from tests.placement.lab import make_lab, send_frame, signed_in
 
@@ -119,17 +120,147 @@ async def test_who_leaves_keeps_no_turn(slow, monkeypatch):
     assert not slow._waiting and not slow._running
 
 
-async def test_a_child_that_ends_is_replaced(slow, monkeypatch):
-    before = (await slow.answer(request(), 1))["X-Pid"]
+async def test_a_child_that_ends_is_replaced(slow):
+    before = (await slow.answer(request(), 1))["X-Group"]
     with pytest.raises(PlannerLost):
-        await slow.answer(request("die"), 1)
-    assert (await slow.answer(request(), 1))["X-Pid"] != before
-    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 0.2)
-    with pytest.raises(PlannerLost):
-        await slow.answer(request(5000), 1)
-    monkeypatch.undo()
-    monkeypatch.setattr(planners, "CHILD", "tests.portal.slow_child")
+        await slow.answer(request("end"), 1)
+    assert (await slow.answer(request(), 1))["X-Group"] != before
+
+
+async def test_a_worker_that_ends_is_replaced_and_the_child_stays(slow):
+    before = await slow.answer(request(), 1)
+    for _ in range(2):
+        with pytest.raises(PlannerLost):
+            await slow.answer(request("die"), 1)
+        after = await slow.answer(request(), 1)
+        assert after["X-Group"] == before["X-Group"]
+        assert after["X-Pid"] != before["X-Pid"]
+
+
+@pytest.mark.parametrize("query", [60_000, "busy"])
+async def test_a_plan_over_its_time_ends_only_for_its_owner(slow, monkeypatch, query):
+    """``busy`` is C code that holds the interpreter's lock all the time."""
+    await slow.answer(request(), 99)
+    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 1.0)
+    long_ = [asyncio.ensure_future(slow.answer(request(query), 1)) for _ in range(2)]
+    await asyncio.sleep(0.6)
+    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 30.0)
+    others = [
+        asyncio.ensure_future(slow.answer(request(1000), user)) for user in (2, 3, 4)
+    ]
+    for one in long_:
+        with pytest.raises(PlannerTooLong):
+            await one
+    assert not any(other.done() for other in others)
+    for answer in await asyncio.gather(*others):
+        assert answer.status_code == 207
     assert (await slow.answer(request(), 1)).status_code == 207
+
+
+def test_a_plan_over_its_time_is_refused_in_words(portal, alice, monkeypatch):
+    async def none(*_args) -> None:
+        raise PlannerTooLong
+
+    monkeypatch.setattr(portal.planners, "answer", none)
+    cookie = f"sessionid={signed_in(alice).cookies['sessionid'].value}"
+
+    async def both():
+        return [
+            await ask(portal, "POST", "/plan/", cookie=cookie, accept="text/html"),
+            await ask(portal, "POST", "/api/v1/plans", b"{}", cookie=cookie),
+        ]
+
+    page, program = asyncio.run(both())
+    for status, _, content in (page, program):
+        assert status == 503
+        assert b"took longer than 150 seconds" in content
+    assert json.loads(program[2])["code"] == "planner-too-long"
+
+
+# --- several web processes -----------------------------------------------------------
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Planners as two web processes have them."""
+    monkeypatch.setattr(planners, "CHILD", "tests.portal.slow_child")
+    made = Planners(), Planners()
+    yield made
+    for one in made:
+        one.close()
+
+
+async def test_the_limits_of_plans_are_those_of_the_site(two):
+    here, there = two
+    tasks = [
+        asyncio.ensure_future(one.answer(request(1500), 1)) for one in (*two, *two)
+    ]
+    await asyncio.sleep(0.5)
+    with pytest.raises(PlannerBusy, match="4 of your plans"):
+        await there.answer(request(), 1)
+    assert here._running[1] + there._running[1] == 2
+    assert (await there.answer(request(), 2)).status_code == 207
+    await asyncio.gather(*tasks)
+    assert (await there.answer(request(), 1)).status_code == 207
+
+
+async def test_slots_and_turns_are_those_of_the_site(two, monkeypatch):
+    monkeypatch.setattr(planners, "SLOTS", 1)
+    for one in two:
+        await one.answer(request(), 99)
+    done: list[int] = []
+
+    async def ask_at(place: Planners, user: int) -> None:
+        await place.answer(request(200), user)
+        done.append(user)
+
+    here, there = two
+    await asyncio.gather(
+        *(ask_at(here, 1) for _ in range(3)), *(ask_at(there, 2) for _ in range(2))
+    )
+    assert sorted(done[:2]) == [1, 2] and done[-1] == 1
+
+
+async def test_what_a_web_process_held_is_free_soon_after_it_was_killed(
+    two, monkeypatch, redis_client
+):
+    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 0.6)
+    monkeypatch.setattr(planners, "SLOTS", 2)
+    here, there = two
+    killed = site_slots.SiteSlots("planner")
+    bounds = site_slots.Bounds(slots=2, waiting=9)
+    for user in (1, 2, 3):
+        await killed.enter(site_slots.Ticket(user), bounds)
+    killed._renewal.cancel()  # its event loop is no more
+    assert redis_client.zcard("slots.planner.running") == 2
+    begun = time.monotonic()
+    assert (await here.answer(request(), 4)).status_code == 207
+    assert 0.3 < time.monotonic() - begun < 5
+    assert (await there.answer(request(), 5)).status_code == 207
+
+
+async def test_a_plan_that_runs_keeps_its_slot_for_as_long_as_it_takes(
+    two, monkeypatch
+):
+    monkeypatch.setattr(site_slots, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(site_slots, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(planners, "SLOTS", 1)
+    here, there = two
+    first = asyncio.ensure_future(here.answer(request(1500), 1))
+    await asyncio.sleep(0.1)
+    assert (await there.answer(request(), 2)).status_code == 207
+    assert first.done()
+
+
+async def test_without_the_broker_each_web_process_counts_its_own(slow, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    tasks = [asyncio.ensure_future(slow.answer(request(700), 1)) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    with pytest.raises(PlannerBusy, match="4 of your plans"):
+        await slow.answer(request(), 1)
+    assert slow._running[1] == 2
+    assert (await slow.answer(request(), 2)).status_code == 207
+    await asyncio.gather(*tasks)
 
 
 async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
@@ -141,7 +272,7 @@ async def test_a_request_that_fails_oddly_costs_nobody_else_their_plan(caplog):
         def create_request(self, scope, body):
             raise MemoryError(scope["path"])
 
-    served = threading.Thread(target=planner_process._serve, args=(there, Odd()))
+    served = threading.Thread(target=planner_process.serve, args=(there, Odd()))
     served.start()
     for _ in range(2):
         planners._ask(here, request())
