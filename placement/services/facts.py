@@ -6,14 +6,17 @@ the table of legal moves, so the second one finds nothing to do.
 """
 
 import logging
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from signal import SIGTERM, Signals
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
+from redis import Redis
 
 from placement import live
 from placement.domain.errors import FactRefused
@@ -38,6 +41,10 @@ CLOCK_SECONDS = 300.0
 """A belief from before a start counts all the same after so long without the Job."""
 STRANGER_SECONDS = 60.0
 """A Job that the portal does not know is stopped after so long: its row may be new."""
+MOST_STRANGERS = 64
+"""Stop orders of that kind for one node in `STRANGER_AGAIN_SECONDS`."""
+STRANGER_AGAIN_SECONDS = 30
+"""A stop order for the same unknown job is sent again after so long."""
 REPLAYED = "replayed"
 PASSING = {
     "storage": "",
@@ -269,16 +276,51 @@ def _without_strangers(node_name: str, belief: Belief, now: datetime) -> Belief:
     def ours(item: Running | JobFact) -> bool:
         return item.key is None or keys.get(item.job) == item.key
 
-    for item in belief.running:
-        begun_at = now.timestamp() if item.started_at is None else item.started_at
-        if not ours(item) and now.timestamp() - begun_at > STRANGER_SECONDS:
-            logger.warning("%s runs job %s, not ours: stopped", node_name, item.job)
-            ordering.send(ordering.stranger_order(node_name, item, now=now), now=now)
+    newest = now.timestamp() - STRANGER_SECONDS
+    strangers = [
+        item
+        for item in belief.running
+        if not ours(item) and item.started_at is not None and item.started_at < newest
+    ]
+    if strangers:
+        _stop_strangers(node_name, strangers, now)
     return replace(
         belief,
         running=tuple(filter(ours, belief.running)),
         ended=tuple(filter(ours, belief.ended)),
     )
+
+
+def _stop_strangers(
+    node_name: str, strangers: Sequence[Running], now: datetime
+) -> None:
+    """Send stop orders for what a node should not run, within a bound.
+
+    A node may name any number of jobs in every message. So there are at most
+    `MOST_STRANGERS` orders for one node in `STRANGER_AGAIN_SECONDS`, and at most one
+    for each of its jobs. Which ones is left to chance, so that none waits for ever.
+    """
+    key = f"strangers.{node_name}"
+    newest = now.timestamp()
+    with Redis.from_url(settings.REDIS_URL) as client:
+        client.zremrangebyscore(key, "-inf", newest - STRANGER_AGAIN_SECONDS)
+        sent = {member.decode() for member in client.zrange(key, 0, -1)}
+        due = {f"{item.job}-{item.attempt}-{item.key}": item for item in strangers}
+        names = sorted(due.keys() - sent)
+        names = random.sample(names, len(names))[: max(0, MOST_STRANGERS - len(sent))]
+        for name in names:
+            order = ordering.stranger_order(node_name, due[name], now=now)
+            ordering.send(order, now=now)
+            client.zadd(key, {name: newest})
+        client.expire(key, int(STRANGER_AGAIN_SECONDS))
+    if names or len(strangers) > MOST_STRANGERS:
+        logger.warning(
+            "%s runs %d jobs that the portal does not know: %d stop orders sent (%s), "
+            "at most %d in %d s",
+            *(node_name, len(strangers), len(names)),
+            ", ".join(str(due[name].job) for name in names[:8]) or "none",
+            *(MOST_STRANGERS, STRANGER_AGAIN_SECONDS),
+        )
 
 
 def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:

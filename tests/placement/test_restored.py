@@ -11,7 +11,7 @@ from placement.models import Job
 from placement.models.jobs import new_key
 from placement.runners import webchannel
 from placement.runners.base import job_folders
-from placement.services import ordering, ticking
+from placement.services import facts, ordering, ticking
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
@@ -149,3 +149,42 @@ def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alic
     job.refresh_from_db()
     assert (job.state, job.started_at, job.last_lines) == ("starting", None, [])
     assert services.record_fact("node1", fact | {"key": job.key, "exit_code": 0}, now)
+
+
+def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
+    monkeypatch, caplog, redis_client
+):
+    """It provokes them itself, in every message."""
+    make_node("node1")
+    sent: list[int] = []
+    monkeypatch.setattr(
+        ordering, "send", lambda order, now: sent.append(order.job) or True
+    )
+    now = timezone.now()
+
+    def belief(jobs, at):
+        running = [
+            {
+                "job": job, "attempt": 1, "key": "0" * 16,
+                "started_at": at.timestamp() - 3600,
+            }
+            for job in jobs
+        ]  # fmt: skip
+        at_unix = at.timestamp()
+        return {
+            "v": 1, "kind": "jobs", "at": at_unix, "running": running, "ended": [],
+        }  # fmt: skip
+
+    for second in range(10):
+        at = now + timedelta(seconds=second)
+        services.record_fact("node1", belief(range(1, 1001), at), at)
+    assert len(sent) == len(set(sent)) == facts.MOST_STRANGERS
+    assert "runs 1000 jobs that the portal does not know" in caplog.text
+
+    # Few of them are stopped at once, and asked again where they go on.
+    redis_client.flushdb()
+    sent.clear()
+    for second in range(60):
+        at = now + timedelta(seconds=100 + second)
+        services.record_fact("node1", belief((2001, 2002), at), at)
+    assert sorted(sent) == [2001, 2001, 2002, 2002]
