@@ -42,12 +42,20 @@ def allowed() -> bool:
     return PlacementPolicy.current().checkpoint_bytes > 0
 
 
-def before(user: User, pk: int | None, node: Node) -> Job | None:
+def before(
+    user: User, pk: int | None, node: Node, *, kind: str, recipe: str
+) -> Job | None:
     """Return the Job that a new one goes on from; to be called in a transaction.
 
+    Args:
+        user: the owner of both.
+        pk: of the Job that ended; None: the new one begins at the start.
+        node: where the new one will run.
+        kind, recipe: what the new one runs. A checkpoint fits what wrote it only.
+
     Raises:
-        LaunchInvalid: it is none of this User's, runs, ran elsewhere where none
-            travels, or another Job has gone on from it.
+        LaunchInvalid: it is none of this User's, runs, ran something else, ran
+            elsewhere where none travels, or another Job has gone on from it.
     """
     if pk is None:
         return None
@@ -58,6 +66,11 @@ def before(user: User, pk: int | None, node: Node) -> Job | None:
         why = f"there is no job #{pk} of yours"
     elif found.state in JobState.live():
         why = f"job #{pk} has not ended"
+    elif (found.kind, found.recipe) != (kind, recipe):
+        why = (
+            f"job #{pk} ran {_program(found.kind, found.recipe)}, and this one runs "
+            f"{_program(kind, recipe)}, which cannot read its checkpoint"
+        )
     elif found.node_ids() != [node.pk] and not allowed():
         names = ", ".join(_names(found))
         why = f"its checkpoint lies on {names}, this job runs on {node.name}"
@@ -67,6 +80,12 @@ def before(user: User, pk: int | None, node: Node) -> Job | None:
         raise LaunchInvalid({"resume_from": why})
     Job.objects.filter(_NEVER_BEGAN, resume_from=found).update(resume_from=None)
     return found
+
+
+def _program(kind: str, recipe: str) -> str:
+    if kind == Job.Kind.RECIPE:
+        return f"the recipe {recipe}"
+    return "an endpoint" if kind == Job.Kind.SERVE else "a script"
 
 
 _NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(JobState.live()))

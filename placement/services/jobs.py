@@ -118,7 +118,7 @@ def launch_in(
         may_move=may_move,
         gpu_count=None if plan is not None else gpu_count,
         retries=retries,
-        resume_from=carrying.before(user, resume_from, where),
+        resume_from=carrying.before(user, resume_from, where, kind=kind, recipe=recipe),
         created_at=now,
         **marks,
         **checked,

@@ -75,6 +75,28 @@ def test_wrong_fields_are_named(program, reservation):
     assert set(answer.json()["fields"]) == {"name", "recipe_settings.seconds"}
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"recipe": "tiny-transformer"}, "this one runs the recipe tiny-transformer"),
+        ({"kind": "script", "script": "true"}, "this one runs a script"),
+    ],
+)
+def test_a_checkpoint_of_another_program_is_refused_at_the_field(
+    program, job, reservation, settings, what, words
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    Job.objects.update(state="failed", started_at=NOW, ended_at=NOW)
+    body = {"reservation": reservation.pk, "name": "next", "resume_from": job.pk}
+    answer = post(program, "/jobs", body | what)
+    assert answer.status_code == 422, answer.content
+    why = str(answer.json()["fields"]["resume_from"])
+    assert f"job #{job.pk} ran the recipe burn-in, and {words}" in why
+    same = post(program, "/jobs", body | {"recipe": "burn-in"})
+    assert same.status_code == 201, same.content
+    assert Job.objects.get(pk=same.json()["id"]).resume_from == job
+
+
 def test_an_array_is_launched_looked_at_and_stopped(program, bob, reservation):
     body = {"reservation": reservation.pk, "name": "all", "recipe": "burn-in",
             "sweep": {"seconds": [1, 2]}, "retries": 1}  # fmt: skip
