@@ -117,16 +117,19 @@ def early_return(
     by: User,
     now: datetime,
 ) -> None:
-    """Record what its holder gives back before it began; see ``domain.returns``.
+    """Record what is given back before it began; see ``domain.returns``.
 
-    Nothing is recorded of what an admin takes, or of a slip right after booking.
+    It counts for the holder, also where the head of the group gives it back for them.
+    Otherwise a head and a member could hold time far ahead for nothing. Nothing is
+    recorded of what an admin takes, or of a slip right after booking.
     """
-    if by.pk != reservation.user_id or reservation.start <= now:
+    holder = reservation.user
+    if reservation.start <= now or (by.is_operator and by.pk != holder.pk):
         return
     new = now - reservation.created_at <= timedelta(seconds=GRACE_SECONDS)
     if (
         new
-        and cancelled_today(by, now) <= SLIPS_A_DAY
+        and cancelled_today(holder, now) <= SLIPS_A_DAY
         and not came_by_offer(reservation)
     ):
         return
@@ -135,7 +138,7 @@ def early_return(
     )
     if gpu_seconds:
         EarlyReturn.objects.create(
-            user=by,
+            user=holder,
             reservation=reservation,
             gpu_seconds=gpu_seconds,
             returned_at=now,

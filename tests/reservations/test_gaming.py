@@ -330,6 +330,36 @@ def test_moving_a_booking_away_is_giving_it_back_and_a_slip_is_not(lab, alice) -
     assert EarlyReturn.objects.count() == 1, "an undo takes the return back"
 
 
+def test_a_head_gives_back_for_members_what_counts_for_them(lab, alice, bob) -> None:
+    """A conveyor of bookings whose member never cancels: the head of the group does."""
+    lab.set(quota_gpu_seconds=WEIGHT * 40 * HOUR)
+    head = make_user("head")
+    account = alice.memberships.get().account
+    make_membership(head, account=account, is_head=True)
+    moment = NOW
+    with pytest.raises(ReturnedTooMuch):
+        for _ in range(14):
+            ahead = moment + timedelta(hours=62)
+            held = lab.book(alice, lab.gpus[:2], ahead, 12, now=moment)
+            moment += timedelta(hours=36)
+            services.cancel(
+                reservation_id=held.pk, user=head, now=moment, reason="for a friend"
+            )
+    assert set(EarlyReturn.objects.values_list("user", flat=True)) == {alice.pk}
+    # Neither the head nor another member is limited by it.
+    for gpu, user in zip(lab.gpus, (head, bob), strict=False):
+        ahead = moment + timedelta(hours=62)
+        assert lab.book(user, [gpu], ahead, 1, now=moment)
+
+
+def test_what_an_admin_takes_is_no_return(lab, alice, omar) -> None:
+    held = lab.book(alice, lab.gpus[:2], at(12, day=6), 4)
+    services.cancel(
+        reservation_id=held.pk, user=omar, now=at(12), reason="the hall is cooled"
+    )
+    assert not EarlyReturn.objects.exists()
+
+
 def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) -> None:
     lab.set(gpus_at_once=2)
     start = at(12, day=4)
