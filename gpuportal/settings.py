@@ -381,6 +381,13 @@ LOGGING = {
         "django.request": {"level": "ERROR"},
         # The server's own handlers know no bounds: a traceback for each socket that
         # the database refuses.
-        "uvicorn": {"handlers": ["console"], "propagate": False},
+        "uvicorn": {
+            "handlers": ["console"],
+            "propagate": False,
+            "level": env("LOG_LEVEL", default="WARNING"),
+        },
+        # One line a request is the proxy's to write. Without this entry the line
+        # above would undo the server's --no-access-log.
+        "uvicorn.access": {"handlers": [], "propagate": False},
     },
 }

@@ -173,3 +173,20 @@ def test_plain_http_is_redirected_and_tls_is_remembered(client):
     assert safe.status_code == 200
     assert safe["Strict-Transport-Security"] == "max-age=60"
     assert client.get("/healthz").status_code != 301
+
+
+def test_the_servers_own_request_log_is_off_and_its_errors_are_not():
+    """The portal's logging must not undo the server's --no-access-log."""
+    look = (
+        "import logging, uvicorn.config as c;"
+        "c.Config('gpuportal.asgi:application', access_log=False,"
+        " log_level='warning').load();"
+        "a, e = map(logging.getLogger, ('uvicorn.access', 'uvicorn.error'));"
+        "print(a.hasHandlers(), e.hasHandlers(),"
+        " e.isEnabledFor(20), e.isEnabledFor(30))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=site.BASE_DIR, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True", "False", "True"], done.stderr
