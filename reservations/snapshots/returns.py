@@ -2,12 +2,14 @@
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from reservations.domain.policy import Policy
 from reservations.domain.returns import WINDOW_SECONDS, Returns
 from reservations.models import EarlyReturn, LedgerEntry, Membership
+from reservations.snapshots.compiled import compiled
 
 
 def returns_of(
@@ -20,12 +22,7 @@ def returns_of(
     """
     since = now - timedelta(seconds=WINDOW_SECONDS)
     users = {one.user_id for one in memberships}
-    returned = dict(
-        EarlyReturn.objects.filter(user_id__in=users, returned_at__gt=since)
-        .order_by()
-        .values_list("user_id")
-        .annotate(total=Sum("gpu_seconds"))
-    )
+    returned = dict(_returned(users=list(users), since=since))
     found: dict[int, Returns] = {}
     for one in memberships:
         quota = one.quota_gpu_seconds
@@ -56,6 +53,16 @@ def returns_of(
         for one in memberships
         if one.pk in found
     }
+
+
+@compiled
+def _returned(*, users: Collection[int], since: datetime) -> QuerySet[EarlyReturn, Any]:
+    return (
+        EarlyReturn.objects.filter(user_id__in=users, returned_at__gt=since)
+        .order_by()
+        .values_list("user_id")
+        .annotate(total=Sum("gpu_seconds"))
+    )
 
 
 def returns_for(
