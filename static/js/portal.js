@@ -8,6 +8,7 @@ import "./forms.js";
 import "./when.js";
 import "./terms.js";
 import "./tour.js";
+import "./banners.js";
 import { startBell } from "./notices/bell.js";
 import { startDrafts } from "./drafts.js";
 import { startZoneHint } from "./zone_hint.js";

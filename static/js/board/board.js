@@ -1,6 +1,6 @@
 // The live board: a socket in, one paint per animation frame out.
 
-import { setAttr } from "../dom.js";
+import { setAttr, setText } from "../dom.js";
 import { connect } from "../live.js";
 import { Announcer } from "./announce.js";
 import { CardsView } from "./cards.js";
@@ -58,6 +58,8 @@ function paintControls() {
   setAttr($("filter-mine"), "aria-pressed", Boolean(filters.get("mine")));
   if (document.activeElement !== $("filter-text")) $("filter-text").value = filters.get("q");
   $("filter-clear").hidden = !filters.active;
+  $("filters-count").hidden = !filters.count;
+  setText($("filters-count"), filters.count);
   for (const button of document.querySelectorAll("[data-view]")) {
     setAttr(button, "aria-pressed", views[button.dataset.view] === view);
   }
@@ -124,6 +126,11 @@ for (const id of ["filter-clear", "nothing-clear"]) {
 for (const button of document.querySelectorAll("[data-view]")) {
   button.addEventListener("click", () => filters.set({ view: button.dataset.view === "cards" ? "" : button.dataset.view }));
 }
+// On a phone the filters wait behind a button, so that the first GPU is in sight.
+$("filters-button").addEventListener("click", () => {
+  const open = $("board-filters").classList.toggle("is-open");
+  setAttr($("filters-button"), "aria-expanded", String(open));
+});
 $("wall-leave").addEventListener("click", async () => {
   if (document.fullscreenElement) await document.exitFullscreen();
   filters.set({ view: "" });

@@ -45,6 +45,11 @@ export class Filters {
   get active() {
     return ["class", "group", "state", "mine", "q", "gpu"].some((name) => this.get(name));
   }
+
+  /** How many of the fields above the GPUs are in use. */
+  get count() {
+    return ["class", "group", "mine", "q"].filter((name) => this.get(name)).length;
+  }
 }
 
 function haystack(cell) {
