@@ -46,6 +46,10 @@ PROBLEM: dict[str, Any] = {
             "description": "Another time that would work.",
             "type": "object",
         },
+        "works_instead": {
+            "description": "Some of the GPUs, at the same time, that would work.",
+            "type": "object",
+        },
     },
 }
 

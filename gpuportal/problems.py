@@ -71,7 +71,8 @@ def problem_of(error: Exception) -> dict[str, object]:
 
     Members: type, title, status, code, detail; ``fields`` (name to sentence)
     where fields of a form are wrong; ``numbers`` that the sentence is made of;
-    ``next_slot`` where another time would work.
+    ``next_slot`` where another time would work, ``works_instead`` where a part of the
+    GPUs would, at the same time.
 
     Raises:
         LookupError: the error has no status; it is a crash.
@@ -98,13 +99,14 @@ def problem_of(error: Exception) -> dict[str, object]:
         members["fields"] = error.problems
     elif isinstance(numbers := getattr(error, "fields", None), dict) and numbers:
         members["numbers"] = numbers
-    slot = getattr(error, "next_slot", None)
-    if slot is not None:
-        members["next_slot"] = {
-            "gpu_ids": list(slot.gpu_ids),
-            "start": reservations.json_ready(slot.start),
-            "end": reservations.json_ready(slot.end),
-        }
+    for name in ("next_slot", "works_instead"):
+        slot = getattr(error, name, None)
+        if slot is not None:
+            members[name] = {
+                "gpu_ids": list(slot.gpu_ids),
+                "start": reservations.json_ready(slot.start),
+                "end": reservations.json_ready(slot.end),
+            }
     return problem(
         status,
         code=str(getattr(error, "code", "refused")),

@@ -112,6 +112,10 @@ def decision_json(decision: Decision) -> dict[str, object]:
         if refusal
         else None,
         "next_slot": slot_json(slot) if slot else None,
+        # A part of the GPUs asked for, at the same time.
+        "works_instead": slot_json(refusal.works_instead)
+        if refusal and refusal.works_instead
+        else None,
     }
 
 

@@ -15,7 +15,8 @@
     └── NotFound               no such thing, or not for your eyes
 
 ``code`` is stable and for programs; ``text`` is for people, in the site's zone;
-``next_slot`` is the next one that would work. Nothing here knows of HTTP.
+``next_slot`` is the next one that would work, ``works_instead`` a part that would work
+at once. Nothing here knows of HTTP.
 """
 
 from __future__ import annotations
@@ -67,10 +68,12 @@ class BookingError(Exception):
 
 @dataclass(eq=False)
 class Refusal(BookingError):
-    """No, by the rules. Who searched sets ``next_slot``, who judged ``judged_by``."""
+    """No, by the rules. Who searched sets the slots, who judged ``judged_by``."""
 
     code: ClassVar[str] = "refused"
     next_slot: Slot | None = field(default=None, init=False, repr=False)
+    works_instead: Slot | None = field(default=None, init=False, repr=False)
+    """A part of the Gpus asked for, at the same time, that would be granted."""
     judged_by: object = field(default=None, init=False, repr=False)
 
 
@@ -178,6 +181,11 @@ class TooManyGpus(Refusal):
     most: int
     shared: int = 0
     """How many of ``held`` belong to others, who share them with the requester."""
+
+    @property
+    def fits(self) -> int:
+        """Return how many more Gpus the person may hold then."""
+        return max(self.most - self.held, 0)
 
     def text(self, zone: tzinfo = UTC) -> str:
         held = f" (you already hold {self.held} then)" if self.held else ""

@@ -135,7 +135,8 @@ def _keep(
     now: datetime,
 ) -> None:
     told = replace(refusal, user="") if isinstance(refusal, GpuTaken) else refusal
-    judged, slot = refusal.judged_by, refusal.next_slot
+    judged = refusal.judged_by
+    slot = refusal.next_slot or refusal.works_instead
     inputs = None
     if isinstance(judged, tuple):
         request, snapshot = judged

@@ -348,9 +348,10 @@ def add_next_slot(
     policy: Policy,
     ignoring: int | None = None,
 ) -> None:
-    """Put the next slot that would work into a Refusal, where one can.
+    """Put what would work into a Refusal, where something can.
 
-    As many Gpus, of the same class where they are of one, at least as large as
+    Where only fewer Gpus may be held at once, those of them that would be granted, at
+    the same time. And the next slot: as many Gpus, of the same class where they are of one, at least as large as
     the smallest of them, for as long (or as long as allowed), not earlier.
     """
     if not isinstance(refusal, CURABLE):
@@ -358,6 +359,20 @@ def add_next_slot(
     gpus = calendar_gpus()
     begin = max(start, now)
     seconds = int((end - (begin if end > begin else start)).total_seconds())
+    if isinstance(refusal, TooManyGpus) and refusal.fits and seconds > 0:
+        chosen = set(gpu_ids)
+        fewer = _search(
+            membership,
+            Wish(refusal.fits, seconds, 0, None),
+            [gpu for gpu in gpus if gpu.pk in chosen],
+            earliest=begin,
+            latest_end=begin + timedelta(seconds=seconds),
+            now=now,
+            policy=policy,
+            limit=1,
+            ignoring=ignoring,
+        )
+        refusal.works_instead = fewer[0] if fewer else None
     if isinstance(refusal, OverBeforeFree):
         begin = refusal.now
     wish = _like(gpus, gpu_ids, seconds, policy)

@@ -127,6 +127,10 @@ def words_of(error, to):
     slot = said.get("next_slot")
     if slot:
         lines.append(f"  free: {span(slot)}, {to.cards(slot['gpu_ids'])}")
+    fewer = said.get("works_instead")
+    if fewer:
+        count = len(fewer["gpu_ids"])
+        lines.append(f"  {count} would work: {span(fewer)}, {to.cards(fewer['gpu_ids'])}")
     return "\n".join(lines)
 
 

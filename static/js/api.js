@@ -1,6 +1,6 @@
 // The JSON API for pages: api("POST", "/reservations", {...}) -> answer.
 // Paths are under /api/v1. Anything but success throws a Problem (RFC 9457):
-//   status, code, message (the detail), fields {name: text}, nextSlot, problem (as it came)
+//   status, code, message (the detail), fields {name: text}, nextSlot, worksInstead, problem (as it came)
 // Forms and files: pass FormData as the body. Raw answers: options.raw = true.
 
 import { signedOut, toLogin } from "./live.js";
@@ -13,6 +13,7 @@ export class Problem extends Error {
     this.code = problem.code || "error";
     this.fields = problem.fields || {};
     this.nextSlot = problem.next_slot || null;
+    this.worksInstead = problem.works_instead || null;
     this.problem = problem;
   }
 }

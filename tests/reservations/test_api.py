@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from reservations.models import LedgerEntry, Reservation
+from reservations.models import LedgerEntry, Reservation, SitePolicy
 from tests.factories import make_membership, make_reservation
 from tests.reservations.calling import BASE, Caller, iso, wish
 
@@ -170,6 +170,20 @@ def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
     assert call("POST", "/reservations", body).status_code == 201
     assert call("GET", "/slots?count=99").status_code == 422
     assert call("GET", "/slots?count=2&hours=nan").status_code == 422
+
+
+def test_too_many_gpus_name_those_that_would_work(gpus, alice, hour) -> None:
+    SitePolicy.objects.update(gpus_at_once=1)
+    call = Caller(alice)
+    seen = call("POST", "/reservations/preview", wish(gpus[:2], hour)).body
+    assert seen["refusal"]["code"] == "too-many-gpus"
+    fewer = seen["works_instead"]
+    assert fewer["gpu_ids"] in ([gpus[0].pk], [gpus[1].pk])
+    answer = call("POST", "/reservations", wish(gpus[:2], hour))
+    assert answer.status_code == 409
+    told = answer.body["works_instead"]
+    assert told == {key: fewer[key] for key in ("gpu_ids", "start", "end")}
+    assert call("POST", "/reservations", told).status_code == 201
 
 
 def test_a_preview_says_why_not(gpus, alice, bob, hour) -> None:

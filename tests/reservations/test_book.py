@@ -97,6 +97,27 @@ def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
     assert refused.value.fields == {"asked": 2, "held": 1, "most": 2, "shared": 0}
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.start == at(18)
+    fewer = refused.value.works_instead
+    assert fewer is not None
+    assert (fewer.start, fewer.end) == (at(15), at(16))
+    [one] = fewer.gpu_ids
+    assert one in {gpu.pk for gpu in lab.gpus[1:3]}
+    gpu = next(gpu for gpu in lab.gpus if gpu.pk == one)
+    assert lab.book(alice, [gpu], at(15), 1).kind == Kind.FIRM
+
+
+def test_a_part_is_offered_only_where_it_would_be_granted(lab, alice, bob) -> None:
+    lab.set(quota_gpu_seconds=10**9, gpus_at_once=2)
+    lab.book(bob, lab.gpus[:2], at(15), 1)
+    with pytest.raises(errors.TooManyGpus) as refused:
+        lab.book(alice, lab.gpus[:3], at(15), 1)
+    # Of the three only one is free then, and two may be held.
+    assert refused.value.works_instead is None
+    lab.set(gpus_at_once=1)
+    with pytest.raises(errors.TooManyGpus) as refused:
+        lab.book(alice, lab.gpus[:3], at(15), 1)
+    assert refused.value.works_instead is not None
+    assert refused.value.works_instead.gpu_ids == (lab.gpus[2].pk,)
 
 
 def test_the_limit_counts_over_all_memberships(lab, alice) -> None:

@@ -19,19 +19,20 @@ const WAITABLE = [
 
 /** view: {config, store, nowWall, take(slot), fit(part), useToken, wait}; fit, useToken and
  *  wait may be null. */
-export function refusalNodes(refusal, next, view) {
+export function refusalNodes(refusal, next, view, fewer = null) {
   const { code = "", title, detail, numbers = {} } = refusal;
   const text = detail ?? "This cannot be booked.";
   return [el("div", { class: "notice notice-bad refusal", "data-code": code }, icon("alert"),
     el("div", { class: "stack tight grow" },
       el("p", {}, title ? el("strong", { text: `${title}. ` }) : null, text),
-      ...numberNodes(numbers, view), ...ways(code, next, numbers, view)))];
+      ...numberNodes(numbers, view), ...ways(code, { next, fewer }, numbers, view)))];
 }
 
-function ways(code, next, numbers, view) {
+function ways(code, { next, fewer }, numbers, view) {
   const found = [];
   const fits = fitting(numbers, view);
   if (fits) found.push(fits);
+  if (fewer) found.push(fewerButton(fewer, view));
   if (next) found.push(nextButton(next, view));
   if (FAR.includes(code) && view.useToken) {
     found.push(el("button", {
@@ -84,6 +85,15 @@ function numberNodes(numbers, { config, nowWall }) {
       el("div", {}, el("dt", { text: name }), el("dd", {}, value)))));
   }
   return nodes;
+}
+
+/** A button that keeps the time and takes as many of the GPUs as one may hold. */
+function fewerButton(fewer, { store, take }) {
+  const gpus = fewer.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
+  return el("button", {
+    type: "button", class: "btn btn-s", "data-fewer": true, text: `Take ${fewer.gpu_ids.length} of them`, title: gpuWords(gpus),
+    on: { click: () => { take({ gpuIds: fewer.gpu_ids }); document.getElementById("book").focus(); } },
+  });
 }
 
 function nextButton(next, { config, store, nowWall, take }) {

@@ -55,7 +55,7 @@ export class Verdict {
     try {
       this.answer = await api("POST", "/reservations/preview", body, { signal: this.abort.signal });
       this.#show(...(this.answer.ok ? judgedNodes(this.answer, this.#view())
-        : refusalNodes(this.answer.refusal ?? {}, this.answer.next_slot, this.#view())));
+        : refusalNodes(this.answer.refusal ?? {}, this.answer.next_slot, this.#view(), this.answer.works_instead)));
     } catch (error) {
       if (error.name === "AbortError") return null;
       this.asked = "";
@@ -70,7 +70,7 @@ export class Verdict {
     if (error.name !== "Problem") throw error;
     this.answer = { ok: false };
     const { code, title, numbers } = error.problem;
-    this.#show(...refusalNodes({ code, title, numbers, detail: problemWords(error) }, error.nextSlot, this.#view()));
+    this.#show(...refusalNodes({ code, title, numbers, detail: problemWords(error) }, error.nextSlot, this.#view(), error.worksInstead));
   }
 
   #show(...nodes) {

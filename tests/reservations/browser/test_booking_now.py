@@ -340,3 +340,24 @@ def test_one_more_gpu_offers_another_class(browser, live_asgi, lab):
         page.get_by_role("button", name="Add A100 80GB").click()
         expect(page.locator("#gpu-count")).to_have_text("4 GPUs")
         expect(page.locator("#more-gpus")).to_be_focused()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SHOW_NAMES)
+def test_of_too_many_gpus_as_many_are_taken_as_one_may_hold(
+    browser, live_asgi, lab, size
+):
+    SitePolicy.objects.update(gpus_at_once=2)
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
+        open_now(page)
+        page.click("#new-booking")
+        for number in range(3):
+            page.locator("#gpu-list label").nth(number).click()
+        page.click("#start-now")
+        expect(page.locator("#verdict")).to_contain_text("Too many GPUs at once")
+        page.get_by_role("button", name="Take 2 of them", exact=True).click()
+        expect(page.locator("#verdict .verdict-kind")).to_contain_text("Firm")
+        expect(page.locator("#book")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator(".toast")).to_contain_text("Booked")
+        [made] = Reservation.objects.all()
+        assert made.allocations.count() == 2
