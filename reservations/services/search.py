@@ -350,9 +350,10 @@ def add_next_slot(
 ) -> None:
     """Put what would work into a Refusal, where something can.
 
-    Where only fewer Gpus may be held at once, those of them that would be granted, at
-    the same time. And the next slot: as many Gpus, of the same class where they are of one, at least as large as
-    the smallest of them, for as long (or as long as allowed), not earlier.
+    Where fewer Gpus may be held at once: those of them that would be granted, at the
+    same time. And the next slot: as many Gpus, of the same class where they are of
+    one, at least as large as the smallest of them, for as long (or as long as
+    allowed), not earlier.
     """
     if not isinstance(refusal, CURABLE):
         return

@@ -173,7 +173,9 @@ def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
 
 
 def test_too_many_gpus_name_those_that_would_work(gpus, alice, hour) -> None:
-    SitePolicy.objects.update(gpus_at_once=1)
+    policy = SitePolicy.current()
+    policy.gpus_at_once = 1
+    policy.save()
     call = Caller(alice)
     seen = call("POST", "/reservations/preview", wish(gpus[:2], hour)).body
     assert seen["refusal"]["code"] == "too-many-gpus"

@@ -4,6 +4,7 @@ import { el } from "../dom.js";
 import { credits, duration } from "../format.js";
 import { icon } from "../icons.js";
 import { serverNow } from "../time.js";
+import { gettext } from "../words.js";
 import { levelRows, quotaBar } from "./level.js";
 import { gpuWords, moment, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
@@ -91,7 +92,7 @@ function numberNodes(numbers, { config, nowWall }) {
 function fewerButton(fewer, { store, take }) {
   const gpus = fewer.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
   return el("button", {
-    type: "button", class: "btn btn-s", "data-fewer": true, text: `Take ${fewer.gpu_ids.length} of them`, title: gpuWords(gpus),
+    type: "button", class: "btn btn-s", "data-fewer": true, text: gettext("Take {n} of them", { n: fewer.gpu_ids.length }), title: gpuWords(gpus),
     on: { click: () => { take({ gpuIds: fewer.gpu_ids }); document.getElementById("book").focus(); } },
   });
 }
