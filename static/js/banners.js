@@ -1,6 +1,8 @@
 // On a phone the messages under the top bar take one line: the first of them, cut where
 // it is too long. A button opens the whole. base.css does the cutting.
 
+import { setAttr } from "./dom.js";
+
 const phone = matchMedia("(max-width: 40rem)"); // as in base.css
 const root = document.getElementById("banners");
 const button = document.getElementById("banners-more");
@@ -12,7 +14,8 @@ function show() {
   const words = shown[0]?.querySelector("p > span");
   const cut = words && words.scrollWidth > words.clientWidth;
   const more = lines > 1 || cut || shown[0]?.id === "zone-banner";
-  button.hidden = !phone.matches || !(more || button.getAttribute("aria-expanded") === "true") || !shown.length;
+  const open = button.getAttribute("aria-expanded") === "true";
+  setAttr(button, "hidden", !phone.matches || !shown.length || !(more || open));
   button.querySelector("b").textContent = lines > 1 ? `+${lines - 1}` : "";
 }
 
@@ -24,6 +27,7 @@ if (root) {
   phone.addEventListener("change", show);
   addEventListener("resize", show);
   // Banners come and go: the connection's, and the hint of the time zone.
-  new MutationObserver(show).observe(root, { subtree: true, attributeFilter: ["hidden"] });
+  const observer = new MutationObserver(show);
+  for (const banner of root.querySelectorAll(".banner")) observer.observe(banner, { attributeFilter: ["hidden"] });
   show();
 }
