@@ -5,6 +5,7 @@ import "./menu.js";
 import "./time.js";
 import "./hues.js";
 import "./forms.js";
+import "./day.js";
 import "./when.js";
 import "./terms.js";
 import "./tour.js";

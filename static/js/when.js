@@ -5,27 +5,12 @@
 // keeps name and value ("2026-11-24T14:00"); two fields, #start-day and #start-time,
 // write it. Scripts go on setting .value and .disabled and hearing "change".
 
+import { dayFields, readDay, readTime, timeLater } from "./day.js";
 import { el } from "./dom.js";
 
 const HINT = "Use 24 hours, for example 14:30.";
-const TIME = /^(\d{1,2})(?:[:.h ]?(\d{2}))?$/;
 const property = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
 const weekday = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", weekday: "short" });
-
-/** "9", "930", "9.30" and "09:30" as "09:30"; null where it is no time of a day. */
-export function readTime(text) {
-  const [, hours, minutes = "00"] = TIME.exec(text.trim()) ?? [];
-  if (hours === undefined || Number(hours) > 23 || Number(minutes) > 59) return null;
-  return `${hours.padStart(2, "0")}:${minutes}`;
-}
-
-/** A time so many minutes later, within its day. */
-function stepped(time, minutes) {
-  const [hours, rest] = time.split(":").map(Number);
-  const day = 24 * 60;
-  const total = (((hours * 60 + rest + minutes) % day) + day) % day;
-  return `${String(Math.floor(total / 60)).padStart(2, "0")}:${String(total % 60).padStart(2, "0")}`;
-}
 
 function enhance(input) {
   const label = document.querySelector(`label[for="${input.id}"]`);
@@ -42,12 +27,14 @@ function enhance(input) {
   if (about) day.setAttribute("aria-describedby", about);
   const fields = el("span", { class: "when" }, day, time, weekdayName, problem);
   if (label) label.htmlFor = day.id;
+  input.after(fields);
+  dayFields(fields); // its own listener for a change comes first
 
   const show = (value) => {
     const [date, clock = ""] = value.slice(0, 16).replace(" ", "T").split("T");
     day.value = date;
     time.value = clock;
-    weekdayName.textContent = day.value ? weekday.format(Date.parse(`${day.value}T00:00Z`)) : "";
+    weekdayName.textContent = readDay(day.value) ? weekday.format(Date.parse(`${day.value}T00:00Z`)) : "";
     mark(false);
   };
   const mark = (bad) => {
@@ -59,7 +46,7 @@ function enhance(input) {
   };
   const write = () => {
     const read = time.value.trim() ? readTime(time.value) : "";
-    if (day.value && read) input.value = `${day.value}T${read}`;
+    if (readDay(day.value) && read) input.value = `${day.value}T${read}`;
     else property.set.call(input, ""); // what was typed stays in sight
     mark(read === null);
     input.dispatchEvent(new Event("change", { bubbles: true }));
@@ -67,12 +54,13 @@ function enhance(input) {
   for (const field of [day, time]) {
     field.addEventListener("change", (event) => { event.stopPropagation(); write(); });
   }
+  day.addEventListener("day:unread", () => { property.set.call(input, ""); });
   time.addEventListener("keydown", (event) => {
     const way = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     const read = readTime(time.value);
     if (!way || read === null) return;
     event.preventDefault();
-    time.value = stepped(read, way * Math.max(1, Math.round((Number(input.step) || 900) / 60)));
+    time.value = timeLater(read, way * Math.max(1, Math.round((Number(input.step) || 900) / 60)));
     write();
   });
 
@@ -90,7 +78,6 @@ function enhance(input) {
   };
   new MutationObserver(follow).observe(input, { attributes: true, attributeFilter: ["disabled", "aria-invalid"] });
   follow();
-  input.after(fields);
 }
 
 /** Give every field under a node that asks for it (data-when) its day and its time. */

@@ -1,0 +1,126 @@
+"""Fields of a day, a month and a time read the same in every browser and language."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.reservations.browser.ground import Lab, axe_findings, page_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SIZES = [{"width": 1440, "height": 900}, {"width": 390, "height": 844}]
+
+
+@pytest.fixture
+def lab(live_asgi: str) -> Lab:
+    return Lab()
+
+
+def picture(page: Page, name: str) -> None:
+    if folder := os.environ.get("PICTURES"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=["desk", "phone"])
+def test_a_day_is_typed_or_chosen_by_keys_and_by_hand(
+    browser, live_asgi, lab, size, scheme
+):
+    alices = page_of(
+        browser,
+        live_asgi,
+        lab.people["alice"],
+        viewport=size,
+        color_scheme=scheme,
+        timezone_id="America/New_York",
+    )
+    with alices as page:
+        page.goto("/calendar/?date=2026-11-24")
+        expect(page.locator("#toolbar")).to_have_attribute("data-live", "open")
+        field = page.get_by_label("Go to a day", exact=True)
+        expect(field).to_have_value("2026-11-24")
+        field.fill("3.12.2026")
+        field.press("Enter")
+        expect(field).to_have_value("2026-12-03")
+        expect(page).to_have_url(lambda url: "date=2026-12-03" in url)
+        field.press("ArrowDown")
+        expect(field).to_have_value("2026-12-02")
+        field.fill("31.2.2026")
+        field.press("Tab")
+        expect(page.get_by_text("Write the day as year-month-day")).to_be_visible()
+        assert "date=2026-12-02" in page.url
+        field.fill("20261203")
+        field.press("Enter")
+        expect(page.get_by_text("Write the day as year-month-day")).to_be_hidden()
+        opener = page.get_by_role("button", name="Go to a day: choose a day")
+        opener.press("Enter")
+        picker = page.get_by_role("dialog", name="Choose a day")
+        expect(picker.get_by_role("gridcell", name="3 December 2026")).to_be_focused()
+        assert axe_findings(page) == []
+        picture(page, f"day-{size['width']}-{scheme}")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("PageUp")
+        expect(picker.get_by_role("gridcell", name="10 November 2026")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(picker).to_have_count(0)
+        expect(opener).to_be_focused()
+        expect(field).to_have_value("2026-11-10")
+        opener.click()
+        picker.get_by_role("button", name="Next month").click()
+        picker.get_by_role("gridcell", name="Tuesday, 1 December 2026").click()
+        expect(page).to_have_url(lambda url: "date=2026-12-01" in url)
+        opener.click()
+        page.keyboard.press("Escape")
+        expect(opener).to_be_focused()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["desk", "phone"])
+def test_no_page_shows_the_browser_s_own_field_of_a_day(browser, live_asgi, lab, size):
+    pages = [
+        "/calendar/?find",
+        "/series/new/",
+        "/waiting/",
+        "/plan/",
+        "/me/notices/",
+        "/manage/closures/new/",
+        "/manage/accounts/",
+        "/manage/courses/new/",
+        "/manage/audit/",
+        "/manage/reports/",
+    ]
+    native = (
+        "input[type=date], input[type=month], input[type=time], "
+        "input[type=week], input[type=datetime-local]"
+    )
+    with page_of(browser, live_asgi, lab.people["omar"], viewport=size) as page:
+        for address in pages:
+            page.goto(address)
+            page.wait_for_load_state("networkidle")
+            assert page.locator(native).count() == 0, address
+            assert axe_findings(page) == [], address
+            name = address.strip("/").replace("/", "-").replace("?", "-")
+            picture(page, f"days-{name}-{size['width']}")
+
+
+def test_a_month_and_a_time_are_text_too(browser, live_asgi, lab):
+    with page_of(browser, live_asgi, lab.people["omar"]) as page:
+        page.goto("/manage/reports/")
+        month = page.get_by_label("From", exact=True)
+        month.fill("202610")
+        month.press("Tab")
+        expect(month).to_have_value("2026-10")
+        page.get_by_role("button", name="From: choose a month").click()
+        picker = page.get_by_role("dialog", name="Choose a month")
+        picture(page, "month")
+        assert axe_findings(page) == []
+        picker.get_by_role("gridcell", name="September 2026").click()
+        expect(month).to_have_value("2026-09")
+        page.goto("/me/notices/")
+        time = page.locator("#id_quiet_from")
+        time.fill("930")
+        time.press("Tab")
+        expect(time).to_have_value("09:30")
+        time.fill("25:00")
+        time.press("Tab")
+        expect(page.get_by_text("Use 24 hours, for example 14:30.")).to_be_visible()
