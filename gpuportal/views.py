@@ -23,7 +23,7 @@ from gpuportal.middleware import activate_language_of_user, form_page
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken, User
 from reservations.services.tokens import create_token, revoke_token
-from reservations.snapshots.drains import drains
+from reservations.snapshots.drains import drains, gpu_drain_reasons
 from telemetry.live import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
 
@@ -50,12 +50,14 @@ def board(request: HttpRequest) -> HttpResponse:
     nodes = list(Node.objects.in_service().values_list("pk", "name", "draining"))
     names = [name for _pk, name, _draining in nodes]
     drained = {pk: name for pk, name, draining in nodes if draining}
+    alone = Gpu.objects.shown().filter(draining=True).values_list("pk", flat=True)
     page = {
         "nodes": [(name, range(counts[name])) for name in names if counts[name]],
         "node_names": names,
         "has_nodes": bool(names),
         "has_gpus": bool(counts),
         "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
+        "gpu_drains": gpu_drain_reasons(alone),
     }
     return render(request, "gpuportal/board.html", page)
 

@@ -16,9 +16,9 @@ from placement.domain.words import error_words, seconds
 from placement.live import progress_facts
 from placement.models import Job
 from reservations.domain.words import credits_text, hours_text
-from reservations.snapshots.drains import drains
+from reservations.snapshots.drains import drains, gpu_drain_reasons
 from telemetry.domain import units
-from telemetry.models import Node
+from telemetry.models import Gpu, Node
 from telemetry.translation import translated
 
 register = template.Library()
@@ -42,6 +42,13 @@ def drain_reason(node: Node) -> str:
     """Why a node takes no new bookings; "" where no reason is known."""
     found = drains([node.pk]).get(node.pk) if node.draining else None
     return found.reason if found else ""
+
+
+@register.filter
+def gpu_drain_reason(gpu: Gpu) -> str:
+    """Why a GPU takes no new bookings: its own reason, else its node's."""
+    own = gpu_drain_reasons([gpu.pk]) if gpu.draining else {}
+    return own.get(gpu.pk) or drain_reason(gpu.node)
 
 
 @register.filter

@@ -210,6 +210,8 @@ def act_on_gpus(
             audit_act(
                 verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
                 reason=reason, changed={k: list(v) for k, v in values.items()},
+                # Everybody sees why a GPU drains; the form says so.
+                **({"shown": True} if act == Act.DRAIN else {}),
             )  # fmt: skip
         if found is None:
             return Done(len(changed))

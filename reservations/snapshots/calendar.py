@@ -1,6 +1,6 @@
 """The calendar as pages and programs read it: few queries, plain values."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -12,8 +12,8 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.closed import closures_page
-from reservations.snapshots.drains import drain_reasons
-from reservations.snapshots.gpus import gpus_seen_by, short_words
+from reservations.snapshots.drains import drain_reasons, gpu_drain_reasons
+from reservations.snapshots.gpus import DRAINS, gpus_seen_by, short_words
 from reservations.snapshots.sharing import OwnExtras, own_extras
 
 SHOWN = State.holding()
@@ -215,6 +215,7 @@ def calendar_page(
     """Read the calendar between two instants, in a handful of queries."""
     known, foreign = gpus_seen_by(reader.user_pk)
     reasons = drain_reasons(gpu.node for gpu in known if gpu.out)
+    own_reasons = gpu_drain_reasons(gpu.pk for gpu in known if gpu.out == DRAINS)
     gpus: list[dict[str, object]] = [
         {
             "id": gpu.pk,
@@ -225,7 +226,9 @@ def calendar_page(
             "memory_total_bytes": gpu.memory_total_bytes,
             "bookable": gpu.bookable,
             "out": short_words(gpu.out),
-            "out_reason": _out_reason(gpu, reasons),
+            "out_reason": _out_reason(
+                gpu, own_reasons.get(gpu.pk) or reasons.get(gpu.node, "")
+            ),
             "weight": gpu.weight,
             "foreign": gpu.pk in foreign,
             "favourite": gpu.favourite,
@@ -254,11 +257,10 @@ def calendar_page(
     )
 
 
-def _out_reason(gpu: CalendarGpu, reasons: Mapping[str, str]) -> str:
+def _out_reason(gpu: CalendarGpu, reason: str) -> str:
     """Return why a Gpu cannot be booked, as a sentence; empty: it can."""
     if not gpu.out:
         return ""
-    reason = reasons.get(gpu.node, "")
     return f"{gpu.out[:1].upper()}{gpu.out[1:]}." + (
         f" Reason: {reason}" if reason else ""
     )

@@ -1,4 +1,4 @@
-"""Why nodes take no new bookings: who drained them, when, and the reason given."""
+"""Why nodes and single GPUs take no new bookings: who drained them, when, and why."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from reservations.models import AuditEntry
 from telemetry.models import Node
 
 VERB = "node.drain"
+GPU_VERB = "gpu.drain"
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The act that a node is drained by."""
+    """The act that a node or a GPU is drained by."""
 
     at: datetime
     actor: str
@@ -44,3 +45,19 @@ def drain_reasons(nodes: Iterable[str]) -> dict[str, str]:
     rows = Node.objects.filter(draining=True, name__in=names)
     drained = dict(rows.values_list("pk", "name"))
     return {drained[pk]: one.reason for pk, one in drains(drained).items()}
+
+
+def gpu_drain_reasons(gpu_pks: Iterable[int]) -> dict[int, str]:
+    """Return the reasons given for these draining GPUs, by number, in one query.
+
+    Only those that were typed where the form says that everybody sees them. A GPU that
+    drains with its whole node has none.
+    """
+    subjects = {f"gpu:{pk}": pk for pk in gpu_pks}
+    if not subjects:
+        return {}
+    rows = AuditEntry.objects.filter(
+        verb=GPU_VERB, subject__in=subjects, detail__shown=True
+    )
+    told = rows.order_by("at", "pk").values_list("subject", "reason")
+    return {subjects[subject]: reason for subject, reason in told}

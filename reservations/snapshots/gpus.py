@@ -33,6 +33,8 @@ _SHORT_WORDS = (
     "draining", "draining",
 )  # fmt: skip
 _MISSING = "it is missing"
+DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
+"""``CalendarGpu.out`` of a Gpu that drains alone, or with others of its node."""
 
 
 def short_words(out: str) -> str:

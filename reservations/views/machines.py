@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -118,7 +119,7 @@ def act(request: HttpRequest) -> HttpResponseBase:
     if "sure" not in request.POST:
         return _sure(request, form, pks)
     if not values["reason"].strip():
-        form.add_error("reason", "Give a reason. It is kept in the audit log.")
+        form.add_error("reason", gettext("Give a reason."))
         return _sure(request, form, pks, status=422)
     try:
         done = pools.act_on_gpus(

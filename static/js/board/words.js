@@ -9,11 +9,13 @@ const who = (name, account) => [name, account].filter(Boolean).join(", ") || "an
 
 /** Why a node takes no new bookings: {node: reason}, where the page knows it. */
 const drains = optionalData("drains") ?? {};
+/** The same of GPUs that drain alone: {id: reason}. */
+const gpuDrains = optionalData("gpu-drains") ?? {};
 
 /** "no new bookings: new fans". */
-export function drainWords(node) {
-  return drains[node] ? `no new bookings: ${drains[node]}` : "no new bookings";
-}
+export const drainWords = (node) => closedWords(drains[node]);
+
+const closedWords = (reason) => (reason ? `no new bookings: ${reason}` : "no new bookings");
 
 const LITTLE_BYTES = 2 ** 30; // less is the driver's own
 
@@ -78,7 +80,7 @@ export function noteWords(cell) {
     case "maintenance": return "cannot be booked";
     case "foreign": return "another system manages this GPU";
     case "mig": return "split into parts that are booked one by one";
-    default: return [cell.info.draining ? drainWords(cell.info.node) : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
+    default: return [cell.info.draining ? closedWords(gpuDrains[cell.id] ?? drains[cell.info.node]) : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
   }
 }
 
