@@ -14,7 +14,14 @@ from typing import Any
 from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
 
-from reservations.models import Account, AuditEntry, Closure, User
+from reservations.models import (
+    Account,
+    AuditEntry,
+    Closure,
+    Membership,
+    TreeChangeRow,
+    User,
+)
 from telemetry.models import Gpu, Node, Pool
 
 PORTAL = "The portal"
@@ -241,6 +248,36 @@ def _called(model: type[Model], pks: set[int], *related: str) -> dict[int, str]:
     return {row.pk: str(row) for row in rows}
 
 
+GROUPS_NAMED = 3
+
+
+def _changes(pks: set[int]) -> dict[int, str]:
+    """Return the groups that each change of the tree touched: "Vision (change 2)"."""
+    rows = TreeChangeRow.objects.filter(change_id__in=pks).order_by("pk")
+    touched = list(rows.values_list("change_id", "table", "row_pk"))
+    members = {pk for _change, table, pk in touched if table == "member"}
+    of_member = dict(
+        Membership.objects.filter(pk__in=members).values_list("pk", "account_id")
+    )
+    accounts = [
+        (change, pk if table == "account" else of_member.get(pk))
+        for change, table, pk in touched
+    ]
+    names = _called(Account, {pk for _change, pk in accounts if pk is not None})
+    found: dict[int, list[str]] = {}
+    for change, pk in accounts:
+        name = names.get(pk) if pk is not None else None
+        if name and name not in found.setdefault(change, []):
+            found[change].append(name)
+    return {
+        change: ", ".join(groups[:GROUPS_NAMED])
+        + (f" +{len(groups) - GROUPS_NAMED}" if len(groups) > GROUPS_NAMED else "")
+        + f", change {change}"
+        for change, groups in found.items()
+        if groups
+    }
+
+
 NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "user": partial(_called, User),
     "person": partial(_called, User),
@@ -248,6 +285,7 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "node": partial(_called, Node),
     "gpu": lambda pks: _called(Gpu, pks, "node"),
     "pool": partial(_called, Pool),
+    "change": _changes,
     "closure": lambda pks: {
         row.pk: f"closure {row.pk}, “{row.reason}”"
         for row in Closure.objects.filter(pk__in=pks)

@@ -133,7 +133,10 @@ export class Form {
     const n = this.draft.gpuIds.length;
     this.count.textContent = n ? gpuCount(n) : "none";
     this.form.querySelector("#fewer-gpus").disabled = !n;
-    this.#hint("");
+    // What was said of "+" holds until the GPUs or the time change.
+    const about = JSON.stringify([this.draft.gpuIds, this.draft.start, this.draft.end]);
+    if (about !== this.hintAbout) this.#hint("");
+    this.hintAbout = about;
   }
 
   #group(group) {

@@ -86,7 +86,9 @@ def test_a_menu_left_open_folds_when_the_window_grows(page, live_asgi, sign_in, 
     expect(nav.get_by_role("link", name="Board")).to_be_visible()
 
 
-def test_messages_take_one_line_until_they_are_opened(page, live_asgi, sign_in, lab, axe):
+def test_messages_take_one_line_until_they_are_opened(
+    page, live_asgi, sign_in, lab, axe
+):
     Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
     sign_in(make_user("alice"))
     page.set_viewport_size(PHONE)
