@@ -99,6 +99,11 @@ class Story:
     def go(self, name: str, within: str = "Main") -> None:
         """Follow a link of the top bar, or of the tabs of another bar."""
         bar = self.page.get_by_role("navigation", name=within, exact=True)
+        menu = {"Main": "main-nav", "Manage": "manage-tabs"}.get(within)
+        opener = self.page.locator(f'[popovertarget="{menu}"]')
+        # On a phone the links wait behind a button.
+        if menu and opener.is_visible():
+            opener.click()
         bar.get_by_role("link", name=name, exact=True).click()
 
     def press(self, name: str | re.Pattern[str], under: Locator | None = None) -> None:

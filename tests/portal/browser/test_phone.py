@@ -51,6 +51,7 @@ def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
     for link in tabs.get_by_role("link").all():
         expect(link).to_be_in_viewport(ratio=1)
     axe()
+    fits(page)
     picture(page, f"manage-{theme}")
     tabs.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("button", name="Audit log", exact=True)).to_be_visible()
