@@ -215,7 +215,8 @@ function openPicker({ input, button, wrap, monthly, limits, choose }) {
     title.textContent = year;
     return [0, 3, 6, 9].map((first) => el("div", { role: "row" }, ...[1, 2, 3].map((number) => {
       const iso = `${year}-${pad(first + number)}-01`;
-      return cell(iso, shortMonth.format(at(iso)), monthName.format(at(iso)), []);
+      const text = shortMonth.format(at(iso));
+      return cell(iso, text, `${text} ${year}`, []);
     })));
   }
   const target = () => grid.querySelector(`[data-day="${monthly ? `${here.slice(0, 7)}-01` : here}"]`);

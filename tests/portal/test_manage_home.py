@@ -11,7 +11,14 @@ from django.utils import timezone
 
 from gpuportal import health
 from gpuportal.audit_words import sentence_of
-from reservations.models import AuditEntry, Delivery, Invitation, Notice, User
+from reservations.models import (
+    AuditEntry,
+    Delivery,
+    Invitation,
+    Notice,
+    TreeChange,
+    User,
+)
 from reservations.services.auditing import audit_act
 from telemetry.models import Alert
 from tests.factories import (
@@ -124,6 +131,29 @@ def test_the_audit_log_speaks_in_sentences_and_is_filtered(client, alice, omar) 
     rows = list(csv.DictReader(io.StringIO(table.content.decode())))
     assert [row["sentence"] for row in rows] == ["began to drain node-b"]
     assert rows[0]["reason"] == "'=new fans"
+
+
+def test_a_change_of_groups_names_them(client, omar) -> None:
+    accounts = [make_account(f"g{n}", title=f"Group {n}") for n in range(5)]
+    change = TreeChange.objects.create(actor=omar, reason="r", kind="edit")
+    member = make_membership(omar, accounts[4])
+    for table, pk in (
+        ("member", member.pk),
+        *(("account", one.pk) for one in accounts[:4]),
+    ):
+        change.rows.create(table=table, row_pk=pk, version_after=1)
+    audit_act(
+        verb="tree.edit",
+        subject=f"change:{change.pk}",
+        actor=omar,
+        now=timezone.now(),
+    )
+    client.force_login(omar)
+    page = client.get(reverse("manage-audit")).content.decode()
+    assert (
+        "changed groups or members "
+        f"(Group 4, Group 0, Group 1 +2, change {change.pk})" in page
+    )
 
 
 def test_every_verb_that_can_be_written_reads_as_a_sentence() -> None:

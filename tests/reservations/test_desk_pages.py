@@ -8,6 +8,8 @@ from django.utils import timezone
 
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
+from reservations.snapshots import site_policy
+from reservations.snapshots.calendar import Reader, calendar_page
 from telemetry.models import Gpu, Pool, TelemetryPolicy
 from tests.factories import make_gpus, make_node, make_pool, make_reservation
 
@@ -246,6 +248,46 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     post(desk, "manage-drain", {}, gpus[0].node_id, status=200)
     gpus[0].node.refresh_from_db()
     assert not gpus[0].node.draining
+
+
+def test_why_a_single_gpu_drains_is_read_by_everybody(desk, client, alice, gpus):
+    first, second = gpus[0], gpus[1]
+    # Typed before its form said that everybody reads it: kept in the audit log only.
+    AuditEntry.objects.create(
+        verb="gpu.drain", subject=f"gpu:{second.pk}", reason="private"
+    )
+    Gpu.objects.filter(pk=second.pk).update(draining=True)
+    sure = {"act": "drain", "gpus": [first.pk], "sure": 1, "reason": "loud fan"}
+    post(desk, "manage-gpus-act", sure)
+    client.force_login(alice)
+    board = client.get("/").content.decode()
+    assert f'"{first.pk}": "loud fan"' in board
+    page = client.get(reverse("gpu", args=[first.pk])).content.decode()
+    assert "no new bookings: loud fan" in page
+    now = timezone.now()
+    seen = calendar_page(
+        now,
+        now + timedelta(days=1),
+        reader=Reader.of(alice, site_policy()),
+        policy=site_policy(),
+        now=now,
+    )
+    whys = {one["id"]: one["out_reason"] for one in seen.gpus}
+    assert whys[first.pk] == "It is draining: no new bookings. Reason: loud fan"
+    assert whys[second.pk] == "It is draining: no new bookings."
+    assert "private" not in board
+    # Its node drains, too: the reason of the GPU itself is the nearer one.
+    post(desk, "manage-drain", {"draining": "on", "reason": "moves"}, first.node_id)
+    page = client.get(reverse("gpu", args=[first.pk])).content.decode()
+    assert "no new bookings: loud fan" in page
+    page = client.get(reverse("gpu", args=[gpus[2].pk])).content.decode()
+    assert "no new bookings: moves" in page
+    # A drain that ended and began again has its newest reason.
+    post(desk, "manage-gpus-act", sure | {"act": "drain-ended", "reason": "done"})
+    post(desk, "manage-gpus-act", sure | {"reason": "new cable"})
+    board = client.get("/").content.decode()
+    assert "new cable" in board
+    assert "loud fan" not in board
 
 
 def test_a_replacement_is_looked_at_and_done(desk, alice, gpus) -> None:

@@ -11,10 +11,11 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 from playwright.sync_api import Page, WebSocketRoute, expect
 
+from reservations.services.pools import act_on_gpus
 from telemetry import live
 from telemetry.domain.frame import Frame, FrameRow, decode, encode
 from telemetry.domain.state import WORDS, GpuState
-from tests.factories import make_reservation
+from tests.factories import make_reservation, make_user
 from tests.portal.browser.conftest import GIB, Lab
 from tests.telemetry.messages import process
 
@@ -381,3 +382,25 @@ def test_the_browser_reads_frames_as_python_does(page, live_asgi, alice, sign_in
         assert got["powerWatts"] == row.power_watts
         assert got["smClockMhz"] == row.sm_clock_mhz
         assert got["ageSeconds"] == pytest.approx(row.age_seconds)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_card_says_why_its_gpu_takes_no_bookings(
+    page, live_asgi, sign_in, lab, width
+):
+    omar = make_user("omar", is_staff=True, is_superuser=True)
+    act_on_gpus(
+        act="drain",
+        gpu_ids=[lab.gpus[1].pk],
+        actor=omar,
+        now=timezone.now(),
+        reason="loud fan",
+    )
+    lab.send_roster()
+    sign_in(make_user("alice"))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(live_asgi + "/")
+    card = page.locator(f"#gpu-{lab.gpus[1].pk}")
+    expect(card).to_contain_text("no new bookings: loud fan")
+    page.goto(live_asgi + "/?view=table")
+    expect(page.get_by_text("no new bookings: loud fan")).to_be_visible()

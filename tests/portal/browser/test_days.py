@@ -1,6 +1,7 @@
 """Fields of a day, a month and a time read the same in every browser and language."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ SIZES = [{"width": 1440, "height": 900}, {"width": 390, "height": 844}]
 @pytest.fixture
 def lab(live_asgi: str) -> Lab:
     return Lab()
+
+
+def named(day: str) -> re.Pattern[str]:
+    """Match the full name of a day: "Tuesday 1 December 2026"."""
+    return re.compile(rf"^\w+,? {day}$")
 
 
 def picture(page: Page, name: str) -> None:
@@ -43,7 +49,7 @@ def test_a_day_is_typed_or_chosen_by_keys_and_by_hand(
         field.fill("3.12.2026")
         field.press("Enter")
         expect(field).to_have_value("2026-12-03")
-        expect(page).to_have_url(lambda url: "date=2026-12-03" in url)
+        expect(page).to_have_url(re.compile("date=2026-12-03"))
         field.press("ArrowDown")
         expect(field).to_have_value("2026-12-02")
         field.fill("31.2.2026")
@@ -56,20 +62,24 @@ def test_a_day_is_typed_or_chosen_by_keys_and_by_hand(
         opener = page.get_by_role("button", name="Go to a day: choose a day")
         opener.press("Enter")
         picker = page.get_by_role("dialog", name="Choose a day")
-        expect(picker.get_by_role("gridcell", name="3 December 2026")).to_be_focused()
+        expect(
+            picker.get_by_role("gridcell", name=named("3 December 2026"))
+        ).to_be_focused()
         assert axe_findings(page) == []
         picture(page, f"day-{size['width']}-{scheme}")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("PageUp")
-        expect(picker.get_by_role("gridcell", name="10 November 2026")).to_be_focused()
+        expect(
+            picker.get_by_role("gridcell", name=named("10 November 2026"))
+        ).to_be_focused()
         page.keyboard.press("Enter")
         expect(picker).to_have_count(0)
         expect(opener).to_be_focused()
         expect(field).to_have_value("2026-11-10")
         opener.click()
         picker.get_by_role("button", name="Next month").click()
-        picker.get_by_role("gridcell", name="Tuesday, 1 December 2026").click()
-        expect(page).to_have_url(lambda url: "date=2026-12-01" in url)
+        picker.get_by_role("gridcell", name=named("1 December 2026")).click()
+        expect(page).to_have_url(re.compile("date=2026-12-01"))
         opener.click()
         page.keyboard.press("Escape")
         expect(opener).to_be_focused()
@@ -114,7 +124,7 @@ def test_a_month_and_a_time_are_text_too(browser, live_asgi, lab):
         picker = page.get_by_role("dialog", name="Choose a month")
         picture(page, "month")
         assert axe_findings(page) == []
-        picker.get_by_role("gridcell", name="September 2026").click()
+        picker.get_by_role("gridcell", name=re.compile("^Sep")).click()
         expect(month).to_have_value("2026-09")
         page.goto("/me/notices/")
         time = page.locator("#id_quiet_from")
