@@ -130,7 +130,8 @@ def words_of(error, to):
     fewer = said.get("works_instead")
     if fewer:
         count = len(fewer["gpu_ids"])
-        lines.append(f"  {count} would work: {span(fewer)}, {to.cards(fewer['gpu_ids'])}")
+        cards = to.cards(fewer["gpu_ids"])
+        lines.append(f"  {count} would work: {span(fewer)}, {cards}")
     return "\n".join(lines)
 
 
