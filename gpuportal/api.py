@@ -24,6 +24,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
 from ninja.parser import Parser
+from ninja.renderers import JSONRenderer
 from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal import problems
@@ -32,6 +33,7 @@ from gpuportal.token_auth import ScopeMissing, user_of
 from gpuportal.token_scopes import scopes_needed
 from reservations.models import User
 from telemetry.domain.json_values import MOST_DEPTH, TooDeep, unstorable
+from telemetry.translation import translated_values
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +115,19 @@ class PageAuth(SessionAuth):
         return super().__call__(request)
 
 
+class WordsRenderer(JSONRenderer):
+    """Writes JSON with its sentences in the reader's language.
+
+    A program that names no language reads English.
+    """
+
+    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> Any:
+        """Return the body of an answer."""
+        return super().render(
+            request, translated_values(data), response_status=response_status
+        )
+
+
 class PortalAPI(NinjaAPI):
     """A NinjaAPI whose operations authenticate by themselves."""
 
@@ -144,6 +159,7 @@ api = PortalAPI(
     docs_url=None,
     urls_namespace="api",
     parser=JsonParser(),
+    renderer=WordsRenderer(),
 )
 for _floor in ("telemetry", "reservations", "placement"):
     # A floor that is still being built has no door yet.

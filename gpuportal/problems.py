@@ -155,7 +155,7 @@ def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
         HTTPStatus.UNPROCESSABLE_ENTITY,
         code="invalid",
         title="Some fields are wrong",
-        detail=" ".join(f"{name}: {text}" for name, text in fields.items()),
+        detail=" ".join(f"{name}: {translated(text)}" for name, text in fields.items()),
         fields=dict(fields),
     )
 

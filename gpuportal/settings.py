@@ -73,6 +73,9 @@ MIDDLEWARE = [
     "axes.middleware.AxesMiddleware",
 ]
 
+# Cookies first, as Django does it, with the portal's sentences translated.
+MESSAGE_STORAGE = "gpuportal.message_storage.TranslatedStorage"
+
 ROOT_URLCONF = "gpuportal.urls"
 ASGI_APPLICATION = "gpuportal.asgi.application"
 

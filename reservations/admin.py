@@ -18,6 +18,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
 from simple_history.admin import SimpleHistoryAdmin
 
 from reservations import services
@@ -39,6 +40,7 @@ from reservations.models import (
     User,
 )
 from reservations.services import accounts_desk
+from telemetry.domain.sentences import joined, sentence
 from telemetry.plain_forms import PlainErrors, PlainModelForm
 
 HOUR_SECONDS = 3600
@@ -70,7 +72,7 @@ class ReasonForm(PlainModelForm):
 
     reason = forms.CharField(
         max_length=REASON_LENGTH,
-        help_text="Why: it is kept in the audit log.",
+        help_text=gettext_lazy("Why: it is kept in the audit log."),
     )
 
 
@@ -105,12 +107,18 @@ class AuditedAdmin(AuditedActs):
         """Edit quotas in hours."""
         if db_field.name == "quota_gpu_seconds":
             return GpuHoursField(
-                label="Quota, credits",
+                label=gettext_lazy("Quota, credits"),
                 min_value=0,
                 max_value=10**9,
                 required=not db_field.blank,
-                help_text="In any rolling 7 days. "
-                + ("Empty: see the site's policy." if db_field.blank else ""),
+                help_text=joined(
+                    [
+                        sentence("In any rolling 7 days."),
+                        sentence("Empty: see the site's policy.")
+                        if db_field.blank
+                        else "",
+                    ]
+                ),
             )
         return super().formfield_for_dbfield(db_field, request, **kw)
 
@@ -208,7 +216,7 @@ class AccountAdmin(TreeAdmin):
     list_select_related = ("parent",)
     search_fields = ("name", "title")
 
-    @admin.display(description="quota, credits")
+    @admin.display(description=gettext_lazy("quota, credits"))
     def quota_hours(self, account: Account) -> str:
         """Show the quota; a dash where it is the members' sum."""
         return _hours_or_dash(account.quota_gpu_seconds)
@@ -224,7 +232,7 @@ class MembershipAdmin(TreeAdmin):
     search_fields = ("user__username", "user__display_name", "account__name")
     autocomplete_fields = ("user", "account")
 
-    @admin.display(description="quota, credits")
+    @admin.display(description=gettext_lazy("quota, credits"))
     def quota_hours(self, membership: Membership) -> str:
         """Show the quota; a dash where it is the site's."""
         return _hours_or_dash(membership.quota_gpu_seconds)
@@ -285,7 +293,9 @@ class ReservationAdmin(ReadOnlyAdmin):
     action_form = ReasonAction
     actions = ("give_back",)
 
-    @admin.action(description="Give back (cancel or release), with a reason")
+    @admin.action(
+        description=gettext_lazy("Give back (cancel or release), with a reason")
+    )
     def give_back(
         self, request: HttpRequest, chosen: QuerySet[Reservation]
     ) -> HttpResponse | None:
@@ -294,7 +304,9 @@ class ReservationAdmin(ReadOnlyAdmin):
         user = request.user
         assert isinstance(user, User)
         if not user.is_operator:
-            self.message_user(request, "Only the operator may.", messages.ERROR)
+            self.message_user(
+                request, gettext("Only the operator may."), messages.ERROR
+            )
             return None
         given = 0
         for row in chosen.order_by("pk"):
@@ -304,9 +316,9 @@ class ReservationAdmin(ReadOnlyAdmin):
                 given += 1
             except BookingError as error:
                 zone = timezone.get_current_timezone()
-                text = f"#{row.pk}: {error.text(zone)}"
+                text = joined([f"#{row.pk}:", error.text(zone)])
                 self.message_user(request, text, messages.WARNING)
-        self.message_user(request, f"{given} given back.")
+        self.message_user(request, sentence("{n} given back.", n=given))
         return None
 
 
@@ -387,7 +399,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
         """Leave the hash out."""
         return ("label", "user", "scopes", "created_at", "expires_at", "revoked_at")
 
-    @admin.action(description="Revoke")
+    @admin.action(description=gettext_lazy("Revoke"))
     def revoke(
         self, request: HttpRequest, chosen: QuerySet[ApiToken]
     ) -> HttpResponse | None:

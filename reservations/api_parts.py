@@ -14,6 +14,7 @@ from reservations.domain.lifecycle import Kind
 from reservations.models import Membership, User
 from reservations.rates import check_rate
 from reservations.snapshots.calendar import iso
+from telemetry.domain.sentences import sentence
 
 PREVIEWS_PER_MINUTE = 300
 
@@ -35,7 +36,7 @@ def own_membership(user: User, pk: int | None) -> Membership | None:
         return None
     found = user.memberships.select_related("account").filter(pk=pk).first()
     if found is None:
-        raise NotFound(what=f"membership #{pk} of yours")
+        raise NotFound(what=sentence("membership #{pk} of yours", pk=pk))
     return found
 
 

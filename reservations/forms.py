@@ -7,9 +7,11 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from telemetry.models import Gpu
 from telemetry.plain_forms import PlainForm
+from telemetry.translation import translated
 
 WALL = "%Y-%m-%dT%H:%M"
 MOST_GPUS = 64
@@ -25,9 +27,9 @@ class GpuListField(forms.Field):
         try:
             numbers = [int(part) for part in str(value).split(",") if part.strip()]
         except ValueError as error:
-            raise forms.ValidationError("not a list of GPU numbers") from error
+            raise forms.ValidationError(gettext("not a list of GPU numbers")) from error
         if len(numbers) > MOST_GPUS or any(n < 1 or n > 2**62 for n in numbers):
-            raise forms.ValidationError("not a list of GPU numbers")
+            raise forms.ValidationError(gettext("not a list of GPU numbers"))
         return list(dict.fromkeys(numbers))
 
 
@@ -53,7 +55,7 @@ class DraftForm(PlainForm):
 def _plausible(at: datetime | None) -> datetime | None:
     """Refuse years whose conversion between zones would overflow."""
     if at is not None and not 2000 <= at.year <= 2200:
-        raise forms.ValidationError("the year is not between 2000 and 2200")
+        raise forms.ValidationError(gettext("the year is not between 2000 and 2200"))
     return at
 
 
@@ -82,7 +84,11 @@ def read(form_class: type[forms.Form], query: Mapping[str, Any]) -> Asked:
     form = form_class(query)
     form.full_clean()
     notices = [
-        f"“{name}” in the page's address was not understood and is ignored: {error}"
+        gettext(
+            "“%(name)s” in the page's address was not understood and is "
+            "ignored: %(error)s"
+        )
+        % {"name": name, "error": translated(str(error))}
         for name, errors in form.errors.items()
         for error in errors
     ]
@@ -116,11 +122,15 @@ def read_draft(query: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[st
     known = set(Gpu.objects.filter(pk__in=wanted).values_list("pk", flat=True))
     gone = [str(pk) for pk in wanted if pk not in known]
     if gone:
-        notices.append(f"There is no GPU number {', '.join(gone)}.")
+        notices.append(
+            gettext("There is no GPU number %(gone)s.") % {"gone": ", ".join(gone)}
+        )
     start, end = values.get("start"), values.get("end")
     if start and end and end <= start:
         notices.append(
-            "The end in the page's address is not after the start and is ignored."
+            gettext(
+                "The end in the page's address is not after the start and is ignored."
+            )
         )
         end = None
     draft = {

@@ -5,6 +5,8 @@ from smtplib import SMTPException, SMTPRecipientsRefused
 from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 
+from telemetry.domain.sentences import sentence
+
 TIMEOUT_SECONDS = 10
 
 
@@ -58,6 +60,8 @@ def send(
     except SMTPRecipientsRefused as error:
         code = next(iter(error.recipients.values()))[0]
         final = 500 <= code < 600
-        raise MailFailed(f"the address was refused ({code})", final=final) from error
+        raise MailFailed(
+            sentence("the address was refused ({code})", code=code), final=final
+        ) from error
     except (SMTPException, OSError) as error:
         raise MailFailed(str(error)[:200] or type(error).__name__) from error

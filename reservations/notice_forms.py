@@ -5,14 +5,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext
 
 from reservations.domain.delivering import CHANNELS
 from reservations.domain.webhooks import LONGEST
 from reservations.models import Notice, NoticeSettings
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 MUTES = (
-    ("0", "not muted"),
+    ("0", sentence("not muted")),
     ("1", "1 h"),
     ("8", "8 h"),
     ("24", "1 day"),
@@ -51,9 +53,9 @@ class NoticeChoiceForm(PlainForm):
         begin, end = found.get("quiet_from"), found.get("quiet_until")
         if (begin is None) != (end is None) and not self.errors:
             missing = "quiet_from" if begin is None else "quiet_until"
-            self.add_error(missing, "Quiet hours need both, or neither.")
+            self.add_error(missing, gettext("Quiet hours need both, or neither."))
         if begin is not None and begin == end:
-            self.add_error("quiet_until", "They would end when they begin.")
+            self.add_error("quiet_until", gettext("They would end when they begin."))
         return dict(found)
 
     def chosen(self) -> dict[str, list[str]]:

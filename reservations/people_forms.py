@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext, gettext_lazy
 
 from reservations.domain.lifecycle import State
 from reservations.models import Offer
@@ -14,25 +15,34 @@ MOST_GPUS = 64
 class ShareForm(PlainForm):
     """With whom."""
 
-    user = forms.CharField(label="With whom", max_length=150)
+    user = forms.CharField(label=gettext_lazy("With whom"), max_length=150)
 
 
 class OfferForm(PlainForm):
     """To a person, or against another Reservation."""
 
-    to = forms.CharField(label="Give it to", max_length=150, required=False)
-    account = forms.SlugField(label="Their group", max_length=63, required=False)
-    wanted = forms.IntegerField(
-        label="Swap for", required=False, min_value=1, max_value=2**62
+    to = forms.CharField(
+        label=gettext_lazy("Give it to"), max_length=150, required=False
     )
-    message = forms.CharField(label="Message", max_length=200, required=False)
+    account = forms.SlugField(
+        label=gettext_lazy("Their group"), max_length=63, required=False
+    )
+    wanted = forms.IntegerField(
+        label=gettext_lazy("Swap for"), required=False, min_value=1, max_value=2**62
+    )
+    message = forms.CharField(
+        label=gettext_lazy("Message"), max_length=200, required=False
+    )
 
     def clean(self) -> dict[str, object]:
         """Ask for one of both."""
         data = super().clean() or {}
         if not data.get("to") and not data.get("wanted") and not self.errors:
             self.add_error(
-                "to", "Enter who gets it, or choose the booking that you want for it."
+                "to",
+                gettext(
+                    "Enter who gets it, or choose the booking that you want for it."
+                ),
             )
         return data
 
@@ -59,7 +69,7 @@ class GiveBackForm(PlainForm):
 
     gpus = GpuNumbersField(label="GPUs", required=False)
     hours = forms.FloatField(
-        label="Hours", required=False, min_value=0, max_value=31 * 24
+        label=gettext_lazy("Hours"), required=False, min_value=0, max_value=31 * 24
     )
     version = forms.IntegerField(label="Version", min_value=1, max_value=2**31)
 
@@ -68,7 +78,8 @@ class GiveBackForm(PlainForm):
         data = super().clean() or {}
         if not data.get("gpus") and not data.get("hours") and not self.errors:
             self.add_error(
-                "hours", "Enter how many hours, or choose which GPUs you return."
+                "hours",
+                gettext("Enter how many hours, or choose which GPUs you return."),
             )
         return data
 

@@ -14,6 +14,8 @@ from pydantic import (
     StrictInt,
 )
 
+from telemetry.domain.sentences import sentence
+
 MOST_GPUS = 64
 LARGEST_KEY = 2**62
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
@@ -34,13 +36,19 @@ def in_utc(at: datetime) -> datetime:
         ValueError: its year is not one that the portal can know.
     """
     if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
-        raise ValueError(f"the year is not between {_FIRST_YEAR} and {_LAST_YEAR}")
+        raise ValueError(
+            sentence(
+                "The year is not between {first} and {last}.",
+                first=_FIRST_YEAR,
+                last=_LAST_YEAR,
+            )
+        )
     return at.astimezone(UTC)
 
 
 def _printable(text: str) -> str:
     if any(unicodedata.category(char) in _CONTROLS or char in _TURNS for char in text):
-        raise ValueError("control characters are not allowed")
+        raise ValueError(sentence("Control characters are not allowed."))
     return text.strip()
 
 

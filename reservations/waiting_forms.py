@@ -7,6 +7,7 @@ from django import forms
 from reservations.forms import _plausible
 from reservations.models import WaitingRequest
 from reservations.schemas import MOST_GPUS
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 OVER = [
@@ -27,7 +28,9 @@ class WaitForm(PlainForm):
     latest = forms.DateTimeField(required=False)
     membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     purpose = forms.CharField(required=False, max_length=120)
-    state = forms.ChoiceField(required=False, choices=[("", "Any end"), *OVER])
+    state = forms.ChoiceField(
+        required=False, choices=[("", sentence("Any end")), *OVER]
+    )
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
     def clean_earliest(self) -> datetime | None:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from reservations.domain.webhooks import Target, WebhookRefused, allowed, parse
+from telemetry.domain.sentences import sentence
 
 TIMEOUT_SECONDS = 5.0
 SECRET_SALT = "gpuportal.webhook"
@@ -75,8 +76,11 @@ def _not_reachable(target: Target) -> WebhookRefused:
     Two sentences would let anybody ask which names the institute's own DNS knows.
     """
     return WebhookRefused(
-        f"The portal cannot call {target.host}. The host must have a public address, "
-        "or one in a network that the site allows."
+        sentence(
+            "The portal cannot call {host}. The host must have a public "
+            "address, or one in a network that the site allows.",
+            host=target.host,
+        )
     )
 
 
@@ -121,14 +125,23 @@ def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
         connection.request("POST", target.path, data, dict(headers))
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
-        raise WebhookFailed(f"no answer: {_words(error)}") from error
+        raise WebhookFailed(
+            sentence("no answer: {error}", error=_words(error))
+        ) from error
     finally:
         hang_up.cancel()
         connection.close()
     if 200 <= status < 300:
         return
-    more = ": redirects are not followed" if 300 <= status < 400 else ""
-    raise WebhookFailed(f"answered {status}{more}", gone=status == 410)
+    template = (
+        sentence("answered {status}: redirects are not followed")
+        if 300 <= status < 400
+        else sentence("answered {status}")
+    )
+    raise WebhookFailed(
+        sentence(template, status=status),
+        gone=status == 410,
+    )
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:

@@ -25,13 +25,12 @@ def translated(text: str) -> str:
     """
     if not isinstance(text, Sentence):
         return text
-    language = get_language()
-    if language is None or language.startswith("en"):
+    if _is_english():
         return text.plain()
     if not text.template:
         return ""
     template = (
-        ngettext(text.template, text.many, text.number)  # type: ignore[arg-type]
+        ngettext(text.template, text.many, _whole(text.number))
         if text.many
         else gettext(text.template)
     )
@@ -48,17 +47,33 @@ def translated(text: str) -> str:
         return text.plain()
 
 
+def _whole(number: float) -> int:
+    """Return a number for the rule of plurals; a fraction counts as several things."""
+    return int(number) if number == int(number) else 2
+
+
+def _is_english() -> bool:
+    language = get_language()
+    return language is None or language.startswith("en")
+
+
 def translated_values(data: Any) -> Any:
     """Return JSON-ready data with every sentence in it in the active language.
+
+    In English the data is returned as it is: JSON sees a Sentence as its English text.
 
     Args:
         data: dictionaries, lists and tuples are walked through and copied; their keys
             are left alone.
     """
+    return data if _is_english() else _in_depth(data)
+
+
+def _in_depth(data: Any) -> Any:
     if isinstance(data, Sentence):
         return translated(data)
     if isinstance(data, dict):
-        return {key: translated_values(value) for key, value in data.items()}
+        return {key: _in_depth(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [translated_values(value) for value in data]
+        return [_in_depth(value) for value in data]
     return data

@@ -6,7 +6,7 @@ from django import template
 from django.template.context import Context
 from django.templatetags.static import static
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import html, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -19,7 +19,7 @@ from reservations.domain.words import credits_text, hours_text
 from reservations.snapshots.drains import drains, gpu_drain_reasons
 from telemetry.domain import units
 from telemetry.models import Gpu, Node
-from telemetry.translation import translated
+from telemetry.translation import translated, translated_values
 
 register = template.Library()
 
@@ -35,6 +35,12 @@ register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
 # Only for texts without escaping, such as mails: {{ }} translates by itself elsewhere.
 register.filter("translated", translated)
+
+
+@register.filter(is_safe=True)
+def json_script(value: object, element_id: str | None = None) -> SafeString:
+    """Return data for a script, as Django's filter, in the reader's language."""
+    return html.json_script(translated_values(value), element_id)
 
 
 @register.filter

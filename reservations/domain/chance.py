@@ -17,6 +17,7 @@ from reservations.domain.calendar import CalendarGpu
 from reservations.domain.displacement import FairTree, keys, stands_above
 from reservations.domain.waitlist import Waiting
 from reservations.domain.window import HOUR_SECONDS, Window, unix
+from telemetry.domain.sentences import counted, joined, sentence
 
 MOST_RIVALS = 30
 """The first in order are compared; who stands behind them hardly stands above."""
@@ -117,19 +118,40 @@ def chance_text(chance: Chance) -> str:
     'The chance that it is taken is 25 %: 1 of 3 waiting requests for such a GPU is \
 ahead of you. 4 of 30 members are ahead of you in the ranking and could take it.'
     """
-    are = "is" if chance.members_above == 1 else "are"
     ahead = (
-        f"{chance.members_above} of {chance.members} members {are} ahead of you in the "
-        "ranking and could take it."
+        counted(
+            "{n} of {members} members is ahead of you in the ranking and could take "
+            "it.",
+            "{n} of {members} members are ahead of you in the ranking and could take "
+            "it.",
+            chance.members_above,
+            members=chance.members,
+        )
         if chance.members_above
-        else "Nobody is ahead of you in the ranking now."
+        else sentence("Nobody is ahead of you in the ranking now.")
     )
     if not chance.waiting:
-        return f"{ahead} Nobody is asking now."
-    noun = "request" if chance.waiting == 1 else "requests"
-    are = "is" if chance.above == 1 else "are"
-    return (
-        f"The chance that it is taken is {round(100 * chance.ratio)} %: "
-        f"{chance.above or 'none'} of {chance.waiting} waiting {noun} for such a GPU "
-        f"{are} ahead of you. {ahead}"
+        return joined([ahead, sentence("Nobody is asking now.")])
+    waiting = counted(
+        "{n} waiting request for such a GPU",
+        "{n} waiting requests for such a GPU",
+        chance.waiting,
     )
+    values = {"percent": round(100 * chance.ratio), "waiting": waiting}
+    rivals = (
+        counted(
+            "The chance that it is taken is {percent} %: {n} of {waiting} is ahead of "
+            "you.",
+            "The chance that it is taken is {percent} %: {n} of {waiting} are ahead of "
+            "you.",
+            chance.above,
+            **values,
+        )
+        if chance.above
+        else sentence(
+            "The chance that it is taken is {percent} %: none of {waiting} are ahead "
+            "of you.",
+            **values,
+        )
+    )
+    return joined([rivals, ahead])

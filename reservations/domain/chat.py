@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from telemetry.domain.sentences import sentence
+
 NAME = "GPU Portal"
 MOST_CHARACTERS = 3500
 """Slack cuts at 4,000 characters a message, ntfy takes 4,096 bytes."""
@@ -34,6 +36,8 @@ class Line:
     text: str
     url: str
     """Absolute; "" where the site's own address is not set."""
+    link: str = "Open"
+    """The word that leads to the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,16 @@ class Message:
     headers: Mapping[str, str]
 
 
-def message(format_name: str, lines: Sequence[Line]) -> Message:
+def message(
+    format_name: str,
+    lines: Sequence[Line],
+    *,
+    translate: Callable[[str], str] = str,
+) -> Message:
     """Return the message that a chat service of this format takes.
+
+    Args:
+        translate: puts the few words around the Notices into the reader's language.
 
     Raises:
         KeyError: no such format.
@@ -55,7 +67,7 @@ def message(format_name: str, lines: Sequence[Line]) -> Message:
     >>> message("ntfy", [Line("Job 7 ended", "")]).body.decode()
     'Job 7 ended'
     """
-    return _MAKERS[format_name](_shortened(lines))
+    return _MAKERS[format_name](_shortened(lines, translate))
 
 
 def formats() -> frozenset[str]:
@@ -63,18 +75,20 @@ def formats() -> frozenset[str]:
     return frozenset(_MAKERS)
 
 
-def _shortened(lines: Sequence[Line]) -> list[Line]:
+def _shortened(lines: Sequence[Line], translate: Callable[[str], str]) -> list[Line]:
     """Return the lines that fit into one message, and how many were left out."""
     found: list[Line] = []
+    link = translate(sentence("Open"))
     left = MOST_CHARACTERS
     for line in lines:
         text = " ".join(line.text.split())
         text = text if len(text) <= 500 else text[:499] + "…"
         left -= len(text) + len(line.url) + 12
         if left < 0 and found:
-            found.append(Line(f"And {len(lines) - len(found)} more.", ""))
+            more = sentence("And {n} more.", n=len(lines) - len(found))
+            found.append(Line(translate(more), ""))
             break
-        found.append(Line(text, line.url))
+        found.append(Line(text, line.url, link))
     return found
 
 
@@ -90,7 +104,7 @@ def _slack(lines: Sequence[Line]) -> Message:
 
 def _slack_line(line: Line) -> str:
     text = html.escape(line.text, quote=False)
-    return f"{text} <{line.url}|Open>" if line.url else text
+    return f"{text} <{line.url}|{line.link}>" if line.url else text
 
 
 def _mattermost(lines: Sequence[Line]) -> Message:
@@ -101,7 +115,7 @@ def _mattermost(lines: Sequence[Line]) -> Message:
 def _markdown_line(line: Line) -> str:
     """Return a line of Markdown in which nothing of the text is markup or a mention."""
     text = _unmentioned(_MARKUP.sub(r"\\\1", line.text))
-    return f"{text} [Open]({line.url})" if line.url else text
+    return f"{text} [{line.link}]({line.url})" if line.url else text
 
 
 def _unmentioned(text: str) -> str:
@@ -114,7 +128,7 @@ def _teams(lines: Sequence[Line]) -> Message:
     for line in lines:
         text = _MARKUP.sub(r"\\\1", line.text)
         if line.url:
-            text += f" [Open]({line.url})"
+            text += f" [{line.link}]({line.url})"
         blocks.append({"type": "TextBlock", "text": text, "wrap": True})
     card = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
@@ -145,7 +159,7 @@ def _html_line(line: Line) -> str:
     text = html.escape(line.text)
     if not line.url:
         return text
-    return f'{text} <a href="{html.escape(line.url)}">Open</a>'
+    return f'{text} <a href="{html.escape(line.url)}">{html.escape(line.link)}</a>'
 
 
 def _ntfy(lines: Sequence[Line]) -> Message:

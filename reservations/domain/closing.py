@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from reservations.domain.errors import BookingError
 from reservations.domain.told import Told
+from telemetry.domain.sentences import joined, sentence
 
 LONGEST = timedelta(days=366)
 SLACK = timedelta(minutes=10)
@@ -20,12 +21,12 @@ class ClosureInvalid(BookingError):
     """A closure that cannot be meant."""
 
     code: ClassVar[str] = "closure-invalid"
-    title: ClassVar[str] = "This closure is not complete"
+    title: ClassVar[str] = sentence("This closure is not complete")
     wrong: Mapping[str, str]
     """Sentences by field."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return " ".join(self.wrong.values())
+        return joined(self.wrong.values())
 
 
 @dataclass(eq=False)
@@ -33,10 +34,10 @@ class PreviewStale(BookingError):
     """Bookings changed between the look and the deed."""
 
     code: ClassVar[str] = "preview-stale"
-    title: ClassVar[str] = "Changed meanwhile"
+    title: ClassVar[str] = sentence("Changed meanwhile")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "Bookings changed since this was shown. Check the list again."
+        return sentence("Bookings changed since this was shown. Check the list again.")
 
 
 def check_times(
@@ -48,20 +49,22 @@ def check_times(
         running: it has begun, so its start lies behind.
     """
     if end <= start:
-        return {"end": "The end is not after the start."}
+        return {"end": sentence("The end is not after the start.")}
     if end <= now:
-        return {"end": "The end is in the past."}
+        return {"end": sentence("The end is in the past.")}
     if end - start > LONGEST:
-        return {"end": "More than a year: take the GPUs out of service instead."}
+        return {
+            "end": sentence("More than a year: take the GPUs out of service instead.")
+        }
     if start < now - SLACK and not running:
-        return {"start": "The start is in the past."}
+        return {"start": sentence("The start is in the past.")}
     return {}
 
 
-_NAMES = {
-    "maintenance": "maintenance",
-    "blackout": "a blackout",
-    "teaching": "a course",
+_WHAT = {
+    "maintenance": sentence("maintenance"),
+    "blackout": sentence("a blackout"),
+    "teaching": sentence("a course"),
 }
 
 
@@ -71,17 +74,28 @@ def maintenance_words(told: Told) -> str:
     detail: closure, start, end, fate, reason, until, back_gpu_seconds.
     """
     fate = told.detail["fate"]
-    what = _NAMES.get(str(told.detail.get("closure")), "a closure")
-    span = f"{told.time('start')} to {told.time('end')}"
+    values = {
+        "booking": told.booking,
+        "what": _WHAT.get(str(told.detail.get("closure")), sentence("a closure")),
+        "start": told.time("start"),
+        "end": told.time("end"),
+        "reason": str(told.detail["reason"]).rstrip("."),
+    }
     if fate == "cut":
-        did = f"ends at {told.time('until')}"
+        did = sentence(
+            "Your {booking} ends at {until} for {what}, {start} to {end} ({reason}).",
+            until=told.time("until"),
+            **values,
+        )
     elif fate == "ended":
-        did = "was ended"
+        did = sentence(
+            "Your {booking} was ended for {what}, {start} to {end} ({reason}).",
+            **values,
+        )
     else:
-        did = "was cancelled"
+        did = sentence(
+            "Your {booking} was cancelled for {what}, {start} to {end} ({reason}).",
+            **values,
+        )
     back = told.hours("back_gpu_seconds")
-    paid = f" You got {back} back." if back else ""
-    return (
-        f"Your {told.booking} {did} for {what}, {span} "
-        f"({str(told.detail['reason']).rstrip('.')}).{paid}"
-    )
+    return joined([did, sentence("You got {back} back.", back=back) if back else ""])

@@ -27,14 +27,28 @@ from reservations.domain.errors import (
     time_text,
 )
 from reservations.domain.window import Window, instant, merged, unix, without
+from telemetry.domain.sentences import Sentence, joined, sentence
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 TEACHING = "teaching"
-_WHY = {
-    "maintenance": "under maintenance",
-    "blackout": "closed",
-    TEACHING: "kept for teaching",
+_SHUT: dict[str, Sentence] = {
+    "maintenance": sentence(
+        "{gpu} is under maintenance from {start} to {end}: {reason}."
+    ),
+    "blackout": sentence("{gpu} is closed from {start} to {end}: {reason}."),
+    TEACHING: sentence("{gpu} is kept for teaching from {start} to {end}: {reason}."),
+}
+_SHUT_FOR: dict[str, Sentence] = {
+    "maintenance": sentence(
+        "{gpu} is under maintenance of {account} from {start} to {end}: {reason}."
+    ),
+    "blackout": sentence(
+        "{gpu} is closed of {account} from {start} to {end}: {reason}."
+    ),
+    TEACHING: sentence(
+        "{gpu} is kept for teaching of {account} from {start} to {end}: {reason}."
+    ),
 }
 
 
@@ -111,18 +125,21 @@ class ClosedThen(GpuTaken):
     """The Gpu is closed in the Window, for everybody or all but a course."""
 
     code: ClassVar[str] = "closed-then"
-    title: ClassVar[str] = "Closed then"
+    title: ClassVar[str] = sentence("Closed then")
     kind: str = "maintenance"
     reason: str = ""
     account: str = ""
     """Whose teaching slot it is."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        whom = f" of {self.account}" if self.account else ""
-        return (
-            f"{self.gpu} is {_WHY.get(self.kind, 'closed')}{whom} from "
-            f"{time_text(self.start, zone)} to {time_text(self.end, zone)}: "
-            f"{self.reason.rstrip('.')}."
+        templates = _SHUT_FOR if self.account else _SHUT
+        return sentence(
+            templates.get(self.kind, templates["blackout"]),
+            gpu=self.gpu,
+            account=self.account,
+            start=time_text(self.start, zone),
+            end=time_text(self.end, zone),
+            reason=self.reason.rstrip("."),
         )
 
 
@@ -131,15 +148,16 @@ class DisplacementPaused(GpuTaken):
     """The requester displaced this person before and gave the time back."""
 
     code: ClassVar[str] = "displacement-paused"
-    title: ClassVar[str] = "Displaced and given back before"
+    title: ClassVar[str] = sentence("Displaced and given back before")
     until: datetime = NEVER
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"{GpuTaken.text(self, zone)} You displaced a flex booking of the same "
-            "person before and gave the time back, so you cannot displace them again "
-            f"until {time_text(self.until, zone)}."
+        paused = sentence(
+            "You displaced a flex booking of the same person before and gave the time "
+            "back, so you cannot displace them again until {until}.",
+            until=time_text(self.until, zone),
         )
+        return joined([GpuTaken.text(self, zone), paused])
 
 
 def refusal_of(gpu: CalendarGpu, span: Busy) -> GpuTaken:
@@ -171,15 +189,23 @@ class PoolNotYours(GpuNotBookable):
     """The Gpu's pool may be booked by other accounts only."""
 
     code: ClassVar[str] = "pool-not-yours"
-    title: ClassVar[str] = "Not your pool"
+    title: ClassVar[str] = sentence("Not your pool")
     pool: str = ""
     accounts: tuple[str, ...] = ()
     """Whose it is."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"{self.gpu} cannot be booked: the pool {self.pool} is reserved for "
-            f"{' and '.join(self.accounts) or 'other groups'}."
+        if not self.accounts:
+            return sentence(
+                "{gpu} cannot be booked: the pool {pool} is reserved for other groups.",
+                gpu=self.gpu,
+                pool=self.pool,
+            )
+        return sentence(
+            "{gpu} cannot be booked: the pool {pool} is reserved for {accounts}.",
+            gpu=self.gpu,
+            pool=self.pool,
+            accounts=joined(self.accounts, by=sentence(" and ")),
         )
 
 
@@ -197,7 +223,7 @@ def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
         if (accounts := barred.get(gpu.pool_pk)) is not None:
             raise PoolNotYours(
                 gpu=gpu.label,
-                why="its pool is kept for others",
+                why=sentence("its pool is kept for others"),
                 pool=gpu.gpu_class,
                 accounts=accounts,
             )
@@ -206,7 +232,7 @@ def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
 def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
     """Return these Gpus with those that are not for who asks out of service."""
     return [
-        replace(gpu, bookable=False, out="kept for other accounts")
+        replace(gpu, bookable=False, out=sentence("kept for other accounts"))
         if gpu.pool_pk in barred
         else gpu
         for gpu in gpus
@@ -218,12 +244,18 @@ class PoolQuotaExceeded(QuotaExceeded):
     """Some 7 days would hold more on one pool's Gpus than may be held there."""
 
     code: ClassVar[str] = "pool-quota-exceeded"
-    title: ClassVar[str] = "Quota of the pool"
+    title: ClassVar[str] = sentence("Quota of the pool")
     pool: str = ""
     own: bool = True
 
-    def _whose(self) -> str:
-        return "your" if self.own else f"{self.account}'s"
+    def _template(self) -> str:
+        if self.own:
+            return super()._template()
+        return sentence(
+            "Firm is not possible: {start} to {end} would hold {hours} of {account}'s "
+            "{quota}. {fits}"
+        )
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"{super().text(zone).rstrip()} This quota counts only {self.pool} GPUs."
+        pool = sentence("This quota counts only {pool} GPUs.", pool=self.pool)
+        return joined([super().text(zone), pool])

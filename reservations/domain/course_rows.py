@@ -16,6 +16,7 @@ from typing import Any
 from reservations.domain.editing import LOGIN, Edit
 from reservations.domain.import_rows import Person, mail_valid
 from reservations.domain.sheet import RowError, SheetRow, too_long
+from telemetry.domain.sentences import sentence
 
 COLUMNS = ("user", "name", "mail")
 MOST_STUDENTS = 2000
@@ -70,9 +71,15 @@ def students_of(rows: Iterable[SheetRow], people: Mapping[int, Person]) -> Stude
         matcher.add(row)
     found = matcher.found
     if len(found.students) > MOST_STUDENTS:
-        found.errors.append(RowError(0, "", f"more than {MOST_STUDENTS} students"))
+        found.errors.append(
+            RowError(
+                0,
+                "",
+                sentence("more than {most} students", most=MOST_STUDENTS),
+            )
+        )
     if not found.students and not found.errors:
-        found.errors.append(RowError(1, "", "nobody is on the list"))
+        found.errors.append(RowError(1, "", sentence("nobody is on the list")))
     return found
 
 
@@ -100,7 +107,7 @@ class _Matcher:
             return
         before = self.seen.setdefault(student.username.casefold(), row.number)
         if before != row.number:
-            text = f"is the same person as in row {before}"
+            text = sentence("is the same person as in row {before}", before=before)
             self._bad(row, "user" if row["user"] else "mail", text)
             return
         self.found.students.append(student)
@@ -110,13 +117,13 @@ class _Matcher:
 
     def _wrong(self, row: SheetRow) -> Iterable[RowError]:
         if not row["user"] and not row["mail"]:
-            yield RowError(row.number, "mail", "a login or a mail is needed")
+            yield RowError(row.number, "mail", sentence("a login or a mail is needed"))
         if row["user"] and not LOGIN.fullmatch(row["user"]):
-            yield RowError(row.number, "user", "is not a valid login")
+            yield RowError(row.number, "user", sentence("is not a valid login"))
         if row["mail"] and not mail_valid(row["mail"]):
-            yield RowError(row.number, "mail", "is not a valid mail address")
+            yield RowError(row.number, "mail", sentence("is not a valid mail address"))
         if len(row["name"]) > 80:
-            yield RowError(row.number, "name", "is longer than 80 characters")
+            yield RowError(row.number, "name", sentence("is longer than 80 characters"))
 
     def _student(self, row: SheetRow) -> Student | None:
         known = self.by_login.get(row["user"])
@@ -127,14 +134,18 @@ class _Matcher:
             )
             if other:
                 self._bad(
-                    row, "user", "is the login of a person with another mail address"
+                    row,
+                    "user",
+                    sentence("is the login of a person with another mail address"),
                 )
                 return None
             return _known(known, row)
         if row["mail"]:
             same = self.by_mail.get(row["mail"].casefold(), [])
             if len(same) > 1:
-                self._bad(row, "mail", "belongs to several logins: name the login")
+                self._bad(
+                    row, "mail", sentence("belongs to several logins: name the login")
+                )
                 return None
             if same:
                 return _known(same[0], row)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from reservations.domain.errors import BookingError
+from telemetry.domain.sentences import joined, sentence
 
 
 class Act(StrEnum):
@@ -32,27 +33,33 @@ class ActInfo:
 
 ACTS: dict[Act, ActInfo] = {
     Act.DRAIN: ActInfo(
-        "Drain",
-        "No new bookings from now on. Existing bookings and running jobs stay.",
+        sentence("Drain"),
+        sentence(
+            "No new bookings from now on. Existing bookings and running jobs stay."
+        ),
         {"draining": True},
     ),
     Act.DRAIN_ENDED: ActInfo(
-        "End the drain", "New bookings are possible again.", {"draining": False}
+        sentence("End the drain"),
+        sentence("New bookings are possible again."),
+        {"draining": False},
     ),
     Act.OUT: ActInfo(
-        "Not bookable",
-        "Out of service from now on. Running jobs continue.",
+        sentence("Not bookable"),
+        sentence("Out of service from now on. Running jobs continue."),
         {"maintenance": True},
     ),
     Act.BACK: ActInfo(
-        "Bookable again",
-        "Back in service. This also approves a new GPU.",
+        sentence("Bookable again"),
+        sentence("Back in service. This also approves a new GPU."),
         {"maintenance": False, "draining": False, "new": False},
     ),
     Act.POOL: ActInfo(
-        "Move to a pool",
-        "New bookings cost the weight of that pool and follow its rules. "
-        "Existing bookings keep their price.",
+        sentence("Move to a pool"),
+        sentence(
+            "New bookings cost the weight of that pool and follow its rules. "
+            "Existing bookings keep their price."
+        ),
     ),
 }
 
@@ -62,9 +69,9 @@ class DeskInvalid(BookingError):
     """Something at the operator's desk that cannot be meant."""
 
     code: ClassVar[str] = "desk-invalid"
-    title: ClassVar[str] = "This is not complete"
+    title: ClassVar[str] = sentence("This is not complete")
     wrong: Mapping[str, str]
     """Sentences by field."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return " ".join(self.wrong.values())
+        return joined(self.wrong.values())

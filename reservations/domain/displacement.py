@@ -41,6 +41,8 @@ from reservations.domain.fairshare import (
 )
 from reservations.domain.outranked import Scales
 from reservations.domain.window import Window, unix
+from reservations.domain.words import time_text
+from telemetry.domain.sentences import sentence
 
 MOST_GPUS = 16
 """Of a larger group those with the fewest Reservations in the way are tried."""
@@ -140,19 +142,35 @@ class FlexHeld(GpuTaken):
     """The flex in the way is of somebody who is not served better (rule 2)."""
 
     code: ClassVar[str] = "flex-held"
-    title: ClassVar[str] = "Held as flex"
+    title: ClassVar[str] = sentence("Held as flex")
     own_level_fs: float | None = None
     """With what was asked for. None: infinite."""
     their_level_fs: float | None = None
     """Without what they hold. None: infinite."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        taken = super().text(zone).removesuffix(".")
-        return (
-            f"{taken}, as flex. You can take flex time only from someone who has used "
-            f"more of their share. With this booking you would have used "
-            f"{used_ratio(self.own_level_fs):.1f}× your share. Without theirs they "
-            f"would have used {used_ratio(self.their_level_fs):.1f}×."
+        values = {
+            "gpu": self.gpu,
+            "start": time_text(self.start, zone),
+            "end": time_text(self.end, zone),
+            "own": f"{used_ratio(self.own_level_fs):.1f}",
+            "theirs": f"{used_ratio(self.their_level_fs):.1f}",
+        }
+        if not self.user:
+            return sentence(
+                "{gpu} is taken from {start} to {end}, as flex. You can take flex time "
+                "only from someone who has used more of their share. With this booking "
+                "you would have used {own}× your share. Without theirs they would have "
+                "used {theirs}×.",
+                **values,
+            )
+        return sentence(
+            "{gpu} is taken by {user} from {start} to {end}, as flex. You can take "
+            "flex time only from someone who has used more of their share. With this "
+            "booking you would have used {own}× your share. Without theirs they would "
+            "have used {theirs}×.",
+            user=self.user,
+            **values,
         )
 
 
@@ -231,13 +249,25 @@ class PlannedFor(GpuTaken):
     """A waiting request has its planned start there: only firm may go before it."""
 
     code: ClassVar[str] = "planned-for"
-    title: ClassVar[str] = "Held for the waitlist"
+    title: ClassVar[str] = sentence("Held for the waitlist")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        taken = super().text(zone).replace("is taken", "is planned", 1)
-        return (
-            f"{taken.removesuffix('.')}, for someone on the waitlist. Only a firm "
-            "booking can go before it."
+        values = {
+            "gpu": self.gpu,
+            "start": time_text(self.start, zone),
+            "end": time_text(self.end, zone),
+        }
+        if not self.user:
+            return sentence(
+                "{gpu} is planned from {start} to {end}, for someone on the waitlist. "
+                "Only a firm booking can go before it.",
+                **values,
+            )
+        return sentence(
+            "{gpu} is planned by {user} from {start} to {end}, for someone on the "
+            "waitlist. Only a firm booking can go before it.",
+            user=self.user,
+            **values,
         )
 
 

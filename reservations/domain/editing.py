@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from reservations.domain.errors import BookingError, Refusal
 from reservations.domain.tree import AccountInfo, MemberInfo, Row, Tree
+from telemetry.domain.sentences import joined, sentence
 
 Table = Literal["account", "member", "user"]
 SLUG = re.compile(r"[a-zA-Z0-9_-]{1,63}")
@@ -87,11 +88,11 @@ class EditsRefused(BookingError):
     """Some of the edits cannot be made, so none is."""
 
     code: ClassVar[str] = "edits-refused"
-    title: ClassVar[str] = "The changes cannot be made"
+    title: ClassVar[str] = sentence("The changes cannot be made")
     problems: tuple[str, ...] = ()
 
     def text(self, zone: Any = None) -> str:
-        return " ".join(self.problems) or self.title
+        return joined(self.problems) if self.problems else self.title
 
 
 @dataclass(eq=False)
@@ -99,11 +100,14 @@ class TreeStale(Refusal):
     """Somebody changed the rows since they were shown."""
 
     code: ClassVar[str] = "tree-stale"
-    title: ClassVar[str] = "Changed meanwhile"
+    title: ClassVar[str] = sentence("Changed meanwhile")
     what: str = ""
 
     def text(self, zone: Any = None) -> str:
-        return f"{self.what} was changed in the meantime. Check the new values first."
+        return sentence(
+            "{what} was changed in the meantime. Check the new values first.",
+            what=self.what,
+        )
 
 
 @dataclass
@@ -158,7 +162,7 @@ class _Editor:
         if name in self.users:
             return
         if not LOGIN.fullmatch(name):
-            self.bad(edit, "user", f"“{name}” is not a valid login")
+            self.bad(edit, "user", sentence("“{name}” is not a valid login", name=name))
             return
         pk = self.key()
         self.users[name] = pk
@@ -173,11 +177,18 @@ class _Editor:
                 self.bad(
                     edit,
                     "account",
-                    f"“{name}” is not a valid name. Use letters, digits, - and _",
+                    sentence(
+                        "“{name}” is not a valid name. Use letters, digits, - and _",
+                        name=name,
+                    ),
                 )
                 return
             if name in self.by_name:
-                self.bad(edit, "account", f"there is an account “{name}” already")
+                self.bad(
+                    edit,
+                    "account",
+                    sentence("there is an account “{name}” already", name=name),
+                )
                 return
             old = AccountInfo(self.key(), name, "", None, 1, None)
             self.by_name[name] = old.pk
@@ -186,7 +197,7 @@ class _Editor:
             if not self._fresh_enough(edit, old.version, old.name):
                 return
         else:
-            self.bad(edit, "account", "there is no such account")
+            self.bad(edit, "account", sentence("there is no such account"))
             return
         if "parent" in values:
             values["parent_pk"] = self._account(edit, "parent", values.pop("parent"))
@@ -228,20 +239,20 @@ class _Editor:
         if edit.pk is not None:
             found = self.members.get(edit.pk)
             if found is None:
-                self.bad(edit, "member", "there is no such member")
-            elif not self._fresh_enough(edit, found.version, "the member"):
+                self.bad(edit, "member", sentence("there is no such member"))
+            elif not self._fresh_enough(edit, found.version, sentence("the member")):
                 return None
             return found
         account = self._account(edit, "account", values.pop("account", None))
         user = self._user(edit, "user", values.pop("user", None))
         if account is None or user is None:
             if not edit.fields.get("account"):
-                self.bad(edit, "account", "an account is needed")
+                self.bad(edit, "account", sentence("an account is needed"))
             return None
         pk = self.by_right.get((user, account))
         if pk is not None:
             if self.members[pk].active:
-                self.bad(edit, "user", "is a member of this account already")
+                self.bad(edit, "user", sentence("is a member of this account already"))
                 return None
             values.setdefault("active", True)
             return replace(
@@ -255,29 +266,37 @@ class _Editor:
     def _fresh_enough(self, edit: Edit, stored: int, what: str) -> bool:
         if edit.version is None or edit.version == stored:
             return True
-        self.bad(edit, "version", f"{what} was changed in the meantime")
+        self.bad(
+            edit, "version", sentence("{what} was changed in the meantime", what=what)
+        )
         return False
 
     def _account(self, edit: Edit, field: str, name: str | None) -> int | None:
         if not name:
             return None
         if name not in self.by_name:
-            self.bad(edit, field, f"there is no account “{name}”")
+            self.bad(edit, field, sentence("there is no account “{name}”", name=name))
             return None
         return self.by_name[name]
 
     def _user(self, edit: Edit, field: str, name: str | None) -> int | None:
         if not name or name not in self.users:
-            self.bad(edit, field, f"there is no login “{name or ''}”")
+            self.bad(
+                edit, field, sentence("there is no login “{name}”", name=name or "")
+            )
             return None
         return self.users[name]
 
     def _figures(self, edit: Edit, row: Row) -> None:
         if not 0 <= row.shares <= MOST_SHARES:
-            self.bad(edit, "shares", f"not between 0 and {MOST_SHARES}")
+            self.bad(
+                edit,
+                "shares",
+                sentence("not between 0 and {most}", most=MOST_SHARES),
+            )
         quota = row.quota_gpu_seconds
         if quota is not None and not 0 <= quota <= MOST_QUOTA_GPU_SECONDS:
-            self.bad(edit, "quota", "not between 0 and 1,000,000,000 credits")
+            self.bad(edit, "quota", sentence("not between 0 and 1,000,000,000 credits"))
 
 
 def edited(
@@ -290,7 +309,11 @@ def edited(
     """
     editor = _Editor(tree, users, now)
     if len(edits) > MOST_EDITS:
-        editor.bad(edits[0], "", f"more than {MOST_EDITS} changes at once")
+        editor.bad(
+            edits[0],
+            "",
+            sentence("more than {most} changes at once", most=MOST_EDITS),
+        )
         edits = ()
     for edit in edits:
         getattr(editor, edit.table)(edit)
@@ -332,15 +355,24 @@ def _account_wrong(row: AccountInfo, tree: Tree) -> Iterable[tuple[str, str]]:
     above = row.parent_pk
     while above is not None:
         if above in seen:
-            yield "parent", f"“{row.name}” would be its own parent"
+            yield "parent", sentence("“{name}” would be its own parent", name=row.name)
             return
         seen.add(above)
         if len(seen) > MOST_LEVELS:
-            yield "parent", f"more than {MOST_LEVELS} levels of accounts"
+            yield (
+                "parent",
+                sentence(
+                    "more than {most} levels of accounts",
+                    most=MOST_LEVELS,
+                ),
+            )
             return
         above = tree.accounts[above].parent_pk
     if row.parent_pk is not None and tree.accounts[row.parent_pk].archived_at:
-        yield "parent", f"“{tree.accounts[row.parent_pk].name}” is archived"
+        yield (
+            "parent",
+            sentence("“{name}” is archived", name=tree.accounts[row.parent_pk].name),
+        )
 
 
 def _member_wrong(
@@ -349,17 +381,20 @@ def _member_wrong(
     if not row.active:
         return
     if tree.accounts[row.account_pk].archived_at is not None:
-        yield "account", f"“{tree.accounts[row.account_pk].name}” is archived"
+        yield (
+            "account",
+            sentence("“{name}” is archived", name=tree.accounts[row.account_pk].name),
+        )
     if row.sponsor_pk is None:
         return
     if row.expires_at is None:
-        yield "expires", "a guest needs a last day"
+        yield "expires", sentence("a guest needs a last day")
     if row.is_head:
-        yield "head", "a guest cannot head an account"
+        yield "head", sentence("a guest cannot head an account")
     if row.sponsor_pk == row.user_pk:
-        yield "sponsor", "a guest needs another member as sponsor"
+        yield "sponsor", sentence("a guest needs another member as sponsor")
     elif (row.sponsor_pk, row.account_pk) not in answering:
-        yield "sponsor", "is not a member of this account"
+        yield "sponsor", sentence("is not a member of this account")
 
 
 def _sponsors_left(done: Edited) -> list[Problem]:
@@ -376,6 +411,6 @@ def _sponsors_left(done: Edited) -> list[Problem]:
         key = (guest.sponsor_pk or 0, guest.account_pk)
         if guest.active and key in leaving:
             found[key] = Problem(
-                leaving[key], "sponsor", "is the sponsor of a guest here"
+                leaving[key], "sponsor", sentence("is the sponsor of a guest here")
             )
     return list(found.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from reservations.domain.told import Told
+from telemetry.domain.sentences import sentence
 
 WARN_DAYS = (7, 1)
 """How many days ahead people are told, the earliest first."""
@@ -27,16 +28,30 @@ def ending_words(told: Told) -> str:
     detail = told.detail
     account = detail["account"]
     if detail["what"] == "cancelled":
-        return f"{account} has ended: your {told.booking} was cancelled free of charge."
+        return sentence(
+            "{account} has ended: your {booking} was cancelled free of charge.",
+            account=account,
+            booking=told.booking,
+        )
     if detail["what"] == "released":
-        return f"{account} has ended: your {told.booking} ended now."
+        return sentence(
+            "{account} has ended: your {booking} ended now.",
+            account=account,
+            booking=told.booking,
+        )
     when = told.time("ends_at")
     if detail["what"] == "guest":
-        return (
-            f"The time of {told.who or 'your guest'} as a guest in {account} ends "
-            f"{when}. The lab admin can extend it."
+        return sentence(
+            "The time of {who} as a guest in {account} ends {when}. The "
+            "lab admin can extend it.",
+            who=told.who or sentence("your guest"),
+            account=account,
+            when=when,
         )
-    return (
-        f"Your membership in {account} ends {when}. Bookings and waiting requests end "
-        f"then, and running jobs are stopped. Save what you need before."
+    return sentence(
+        "Your membership in {account} ends {when}. Bookings and waiting "
+        "requests end then, and running jobs are stopped. Save what you "
+        "need before.",
+        account=account,
+        when=when,
     )

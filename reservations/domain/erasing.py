@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reservations.domain.errors import Refusal
+from telemetry.domain.sentences import joined, sentence
 
 SHORTEST_NAME = 3
 
@@ -23,11 +24,11 @@ class StillHolds(Refusal):
     """A person who holds something cannot be erased: others could not tell whose."""
 
     code: ClassVar[str] = "still-holds"
-    title: ClassVar[str] = "Still in use"
+    title: ClassVar[str] = sentence("Still in use")
     what: str = ""
 
     def text(self, zone: Any = None) -> str:
-        return f"This person {self.what}. End that first."
+        return sentence("This person {what}. End that first.", what=self.what)
 
 
 @dataclass(eq=False)
@@ -35,11 +36,11 @@ class NotErasable(Refusal):
     """The name was not typed, or nobody may be erased who runs the site."""
 
     code: ClassVar[str] = "not-erasable"
-    title: ClassVar[str] = "Not erased"
+    title: ClassVar[str] = sentence("Not erased")
     why: str = ""
 
     def text(self, zone: Any = None) -> str:
-        return f"{self.why}."
+        return joined([self.why, "."], by="")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from reservations.domain.words import credits_text as credits_text
 from reservations.domain.words import hours_text as hours_text
 from reservations.domain.words import steps_text as steps_text
 from reservations.domain.words import time_text as time_text
+from telemetry.domain.sentences import joined, known, sentence
 from telemetry.domain.units import format_duration
 
 
@@ -48,7 +49,7 @@ class BookingError(Exception):
     """Root of the tree."""
 
     code: ClassVar[str] = "booking-error"
-    title: ClassVar[str] = "This cannot be done"
+    title: ClassVar[str] = sentence("This cannot be done")
 
     @property
     def fields(self) -> dict[str, object]:
@@ -82,14 +83,15 @@ class InThePast(Refusal):
     """The Window is over before it begins, or by now: ``now`` is the later one."""
 
     code: ClassVar[str] = "in-the-past"
-    title: ClassVar[str] = "In the past"
+    title: ClassVar[str] = sentence("In the past")
     end: datetime
     now: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"The end is {time_text(self.end, zone)}. It must be after "
-            f"{time_text(self.now, zone)}."
+        return sentence(
+            "The end is {end}. It must be after {now}.",
+            end=time_text(self.end, zone),
+            now=time_text(self.now, zone),
         )
 
 
@@ -98,7 +100,7 @@ class OffGrid(Refusal):
     """A start (but now) or an end that does not stand on the grid."""
 
     code: ClassVar[str] = "off-grid"
-    title: ClassVar[str] = "Not a full step"
+    title: ClassVar[str] = sentence("Not a full step")
     edge: str
     at: datetime
     grid_seconds: int
@@ -112,9 +114,13 @@ class OffGrid(Refusal):
             f"{one:%H:%M}" if same_day else time_text(one, zone)
             for one in (before, after)
         )
-        return (
-            f"Bookings {self.edge} on full {steps_text(self.grid_seconds)}. "
-            f"Use {low} or {high}."
+        template = (
+            sentence("Bookings start on full {steps}. Use {low} or {high}.")
+            if self.edge == "start"
+            else sentence("Bookings end on full {steps}. Use {low} or {high}.")
+        )
+        return sentence(
+            template, steps=steps_text(self.grid_seconds), low=low, high=high
         )
 
 
@@ -123,23 +129,38 @@ class TooLong(Refusal):
     """Longer than one reservation may be, back-to-back ones included."""
 
     code: ClassVar[str] = "too-long"
-    title: ClassVar[str] = "Too long"
+    title: ClassVar[str] = sentence("Too long")
     asked_seconds: int
     longest_seconds: int
     joined: bool
     """Too long only together with own ones that touch it."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        what = (
-            "Together with your bookings right before or after it, this one"
-            if self.joined
-            else "This booking"
-        )
         asked = format_duration(self.asked_seconds)
         longest = format_duration(self.longest_seconds)
+        if self.joined and asked == longest:
+            return sentence(
+                "Together with your bookings right before or after it, this one would "
+                "last a little more than {longest}, the limit.",
+                longest=longest,
+            )
+        if self.joined:
+            return sentence(
+                "Together with your bookings right before or after it, this one would "
+                "last {asked}. The limit is {longest}.",
+                asked=asked,
+                longest=longest,
+            )
         if asked == longest:
-            return f"{what} would last a little more than {longest}, the limit."
-        return f"{what} would last {asked}. The limit is {longest}."
+            return sentence(
+                "This booking would last a little more than {longest}, the limit.",
+                longest=longest,
+            )
+        return sentence(
+            "This booking would last {asked}. The limit is {longest}.",
+            asked=asked,
+            longest=longest,
+        )
 
 
 @dataclass(eq=False)
@@ -147,15 +168,16 @@ class BeyondHorizon(Refusal):
     """Begins further ahead than may be booked."""
 
     code: ClassVar[str] = "beyond-horizon"
-    title: ClassVar[str] = "Too far ahead"
+    title: ClassVar[str] = sentence("Too far ahead")
     start: datetime
     latest: datetime
     horizon_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"A reservation may begin at most {format_duration(self.horizon_seconds)} "
-            f"ahead, until {time_text(self.latest, zone)}."
+        return sentence(
+            "A reservation may begin at most {horizon_seconds} ahead, until {latest}.",
+            horizon_seconds=format_duration(self.horizon_seconds),
+            latest=time_text(self.latest, zone),
         )
 
 
@@ -164,10 +186,10 @@ class NoGpus(Refusal):
     """A request for nothing."""
 
     code: ClassVar[str] = "no-gpus"
-    title: ClassVar[str] = "No GPU chosen"
+    title: ClassVar[str] = sentence("No GPU chosen")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "Choose at least one GPU."
+        return sentence("Choose at least one GPU.")
 
 
 @dataclass(eq=False)
@@ -175,7 +197,7 @@ class TooManyGpus(Refusal):
     """More Gpus at one instant than one person may hold."""
 
     code: ClassVar[str] = "too-many-gpus"
-    title: ClassVar[str] = "Too many GPUs at once"
+    title: ClassVar[str] = sentence("Too many GPUs at once")
     asked: int
     held: int
     most: int
@@ -188,17 +210,32 @@ class TooManyGpus(Refusal):
         return max(self.most - self.held, 0)
 
     def text(self, zone: tzinfo = UTC) -> str:
-        held = f" (you already hold {self.held} then)" if self.held else ""
-        return (
-            f"You would hold {self.asked + self.held} GPUs at once. "
-            f"The limit is {self.most}{held}."
-            + (
-                f" {self.shared} of them are shared with you: leave a shared booking "
-                "to book more."
-                if self.shared
-                else ""
+        together = self.asked + self.held
+        limit = (
+            sentence(
+                "You would hold {together} GPUs at once. The limit is {most} "
+                "(you already hold {held} then).",
+                together=together,
+                most=self.most,
+                held=self.held,
+            )
+            if self.held
+            else sentence(
+                "You would hold {together} GPUs at once. The limit is {most}.",
+                together=together,
+                most=self.most,
             )
         )
+        shared = (
+            sentence(
+                "{shared} of them are shared with you: leave a shared booking to book "
+                "more.",
+                shared=self.shared,
+            )
+            if self.shared
+            else ""
+        )
+        return joined([limit, shared])
 
 
 @dataclass(eq=False)
@@ -206,14 +243,16 @@ class TooManyReservations(Refusal):
     """As many live reservations as one person may have."""
 
     code: ClassVar[str] = "too-many-reservations"
-    title: ClassVar[str] = "Too many reservations"
+    title: ClassVar[str] = sentence("Too many reservations")
     live: int
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You have {self.live} bookings ahead or running. The limit is "
-            f"{self.most}. You can book again when one ends or is cancelled."
+        return sentence(
+            "You have {live} bookings ahead or running. The limit is "
+            "{most}. You can book again when one ends or is cancelled.",
+            live=self.live,
+            most=self.most,
         )
 
 
@@ -222,7 +261,7 @@ class QuotaExceeded(Refusal):
     """Some 7 days that touch the request would hold more than the quota."""
 
     code: ClassVar[str] = "quota-exceeded"
-    title: ClassVar[str] = "Quota"
+    title: ClassVar[str] = sentence("Quota")
     account: str
     window_start: datetime
     window_end: datetime
@@ -233,21 +272,29 @@ class QuotaExceeded(Refusal):
     flex_from: datetime
     """From when on the same request could be had as flex."""
 
-    def _whose(self) -> str:
-        return "your"
+    def _template(self) -> str:
+        return sentence(
+            "Firm is not possible: {start} to {end} would hold {hours} of your "
+            "{quota}. {fits}"
+        )
 
     def text(self, zone: tzinfo = UTC) -> str:
-        start, end = self.window_start, self.window_end
         fits = (
-            f"{credits_text(self.fits_gpu_seconds)} would fit as firm."
+            sentence(
+                "{credits} would fit as firm.",
+                credits=credits_text(self.fits_gpu_seconds),
+            )
             if self.fits_gpu_seconds
-            else "Nothing more fits as firm in these 7 days."
+            else sentence("Nothing more fits as firm in these 7 days.")
         )
-        return (
-            f"Firm is not possible: {time_text(start, zone)} to "
-            f"{time_text(end, zone)} would hold "
-            f"{hours_text(self.would_hold_gpu_seconds)} of {self._whose()} "
-            f"{credits_text(self.quota_gpu_seconds)}. {fits}"
+        return sentence(
+            self._template(),
+            start=time_text(self.window_start, zone),
+            end=time_text(self.window_end, zone),
+            hours=hours_text(self.would_hold_gpu_seconds),
+            quota=credits_text(self.quota_gpu_seconds),
+            account=self.account,
+            fits=fits,
         )
 
 
@@ -256,10 +303,13 @@ class GroupQuotaExceeded(QuotaExceeded):
     """The same, of an Account on the way to the root."""
 
     code: ClassVar[str] = "group-quota-exceeded"
-    title: ClassVar[str] = "Quota of the group"
+    title: ClassVar[str] = sentence("Quota of the group")
 
-    def _whose(self) -> str:
-        return f"{self.account}'s"
+    def _template(self) -> str:
+        return sentence(
+            "Firm is not possible: {start} to {end} would hold {hours} of {account}'s "
+            "{quota}. {fits}"
+        )
 
 
 @dataclass(eq=False)
@@ -267,17 +317,19 @@ class TooManyFlex(Refusal):
     """As many flex reservations ahead as one person may have."""
 
     code: ClassVar[str] = "too-many-flex"
-    title: ClassVar[str] = "Too many flex reservations"
+    title: ClassVar[str] = sentence("Too many flex reservations")
     live: int
     most: int
     why_not_firm: QuotaExceeded | None = None
 
     def text(self, zone: tzinfo = UTC) -> str:
-        why = f"{self.why_not_firm.text(zone)} " if self.why_not_firm else ""
-        return (
-            f"{why}Flex is not possible either: you have {self.live} flex bookings "
-            f"ahead. The limit is {self.most}."
+        flex = sentence(
+            "Flex is not possible either: you have {live} flex bookings ahead. The "
+            "limit is {most}.",
+            live=self.live,
+            most=self.most,
         )
+        return joined([self.why_not_firm.text(zone) if self.why_not_firm else "", flex])
 
 
 @dataclass(eq=False)
@@ -285,7 +337,7 @@ class GpuTaken(Refusal):
     """Somebody holds a Gpu in the Window."""
 
     code: ClassVar[str] = "gpu-taken"
-    title: ClassVar[str] = "GPU taken"
+    title: ClassVar[str] = sentence("GPU taken")
     gpu: str
     start: datetime
     end: datetime
@@ -293,10 +345,15 @@ class GpuTaken(Refusal):
     """Empty where names are hidden."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        who = f" by {self.user}" if self.user else ""
-        return (
-            f"{self.gpu} is taken{who} from {time_text(self.start, zone)} "
-            f"to {time_text(self.end, zone)}."
+        times = {
+            "gpu": self.gpu,
+            "start": time_text(self.start, zone),
+            "end": time_text(self.end, zone),
+        }
+        if not self.user:
+            return sentence("{gpu} is taken from {start} to {end}.", **times)
+        return sentence(
+            "{gpu} is taken by {user} from {start} to {end}.", user=self.user, **times
         )
 
 
@@ -305,12 +362,12 @@ class GpuNotBookable(Refusal):
     """A Gpu that is unknown, retired, lost or under maintenance."""
 
     code: ClassVar[str] = "gpu-not-bookable"
-    title: ClassVar[str] = "GPU not bookable"
+    title: ClassVar[str] = sentence("GPU not bookable")
     gpu: str
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"{self.gpu} cannot be booked: {self.why}."
+        return sentence("{gpu} cannot be booked: {why}.", gpu=self.gpu, why=self.why)
 
 
 @dataclass(eq=False)
@@ -318,16 +375,18 @@ class MembershipNeeded(Refusal):
     """Nobody can book without a right to, and with several one must choose."""
 
     code: ClassVar[str] = "membership-needed"
-    title: ClassVar[str] = "Account needed"
+    title: ClassVar[str] = sentence("Account needed")
     accounts: tuple[str, ...] = ()
 
     def text(self, zone: tzinfo = UTC) -> str:
         if not self.accounts:
-            return (
-                "You are in no group that can book. "
-                "Ask your lab admin or the head of a group to add you."
+            return sentence(
+                "You are in no group that can book. Ask your lab admin or "
+                "the head of a group to add you."
             )
-        return f"Choose the group that pays: {', '.join(self.accounts)}."
+        return sentence(
+            "Choose the group that pays: {accounts}.", accounts=", ".join(self.accounts)
+        )
 
 
 @dataclass(eq=False)
@@ -335,12 +394,12 @@ class StaleVersion(Refusal):
     """Somebody changed the Reservation since it was shown."""
 
     code: ClassVar[str] = "stale-version"
-    title: ClassVar[str] = "Changed meanwhile"
+    title: ClassVar[str] = sentence("Changed meanwhile")
     shown: int
     stored: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
+        return sentence(
             "This booking has changed in the meantime. Reload the page and try again."
         )
 
@@ -350,12 +409,16 @@ class NotChangeable(Refusal):
     """A move that the Reservation's state does not allow."""
 
     code: ClassVar[str] = "not-changeable"
-    title: ClassVar[str] = "Not possible any more"
+    title: ClassVar[str] = sentence("Not possible any more")
     state: str
     act: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"A booking that is {self.state} cannot be {self.act}."
+        return sentence(
+            "A booking that is {state} cannot be {act}.",
+            state=known(self.state),
+            act=known(self.act),
+        )
 
 
 @dataclass(eq=False)
@@ -363,13 +426,13 @@ class UndoOver(Refusal):
     """The ten seconds of the undo are over."""
 
     code: ClassVar[str] = "undo-over"
-    title: ClassVar[str] = "Too late to undo"
+    title: ClassVar[str] = sentence("Too late to undo")
     undo_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You can undo a cancellation for {self.undo_seconds} s. "
-            "Book the time again."
+        return sentence(
+            "You can undo a cancellation for {undo_seconds} s. Book the time again.",
+            undo_seconds=self.undo_seconds,
         )
 
 
@@ -378,13 +441,14 @@ class CannotUndoBooking(Refusal):
     """A booking that is too old, in use, or displaced somebody."""
 
     code: ClassVar[str] = "cannot-undo-booking"
-    title: ClassVar[str] = "Cannot be undone"
+    title: ClassVar[str] = sentence("Cannot be undone")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"This booking cannot be undone: {self.why}. "
-            "You can still cancel it or give it back."
+        return sentence(
+            "This booking cannot be undone: {why}. You can still cancel it "
+            "or give it back.",
+            why=self.why,
         )
 
 
@@ -393,10 +457,10 @@ class KeepUsed(Refusal):
     """Keep was pressed before; once per Reservation."""
 
     code: ClassVar[str] = "keep-used"
-    title: ClassVar[str] = "Keep was used"
+    title: ClassVar[str] = sentence("Keep was used")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "You can press Keep once per booking, and you have used it."
+        return sentence("You can press Keep once per booking, and you have used it.")
 
 
 @dataclass(eq=False)
@@ -404,10 +468,12 @@ class ReasonNeeded(Refusal):
     """Who acts for somebody else says why: it goes into the audit log."""
 
     code: ClassVar[str] = "reason-needed"
-    title: ClassVar[str] = "Reason needed"
+    title: ClassVar[str] = sentence("Reason needed")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "This booking is someone else's. Give a reason; its owner sees it."
+        return sentence(
+            "This booking is someone else's. Give a reason; its owner sees it."
+        )
 
 
 @dataclass(eq=False)
@@ -415,13 +481,13 @@ class TooFast(BookingError):
     """More requests in a minute than one person may send."""
 
     code: ClassVar[str] = "too-fast"
-    title: ClassVar[str] = "Too many requests"
+    title: ClassVar[str] = sentence("Too many requests")
     per_minute: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Too many requests: the limit is {self.per_minute} per minute. "
-            "Wait a moment."
+        return sentence(
+            "Too many requests: the limit is {per_minute} per minute. Wait a moment.",
+            per_minute=self.per_minute,
         )
 
 
@@ -430,11 +496,11 @@ class NotAllowed(BookingError):
     """A thing that is not the reader's to change."""
 
     code: ClassVar[str] = "not-allowed"
-    title: ClassVar[str] = "Not allowed"
+    title: ClassVar[str] = sentence("Not allowed")
     act: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"You may not {self.act}."
+        return sentence("You may not {act}.", act=self.act)
 
 
 @dataclass(eq=False)
@@ -442,8 +508,8 @@ class NotFound(BookingError):
     """No such thing, or not for the reader's eyes."""
 
     code: ClassVar[str] = "not-found"
-    title: ClassVar[str] = "Not found"
+    title: ClassVar[str] = sentence("Not found")
     what: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"There is no {self.what}."
+        return sentence("There is no {what}.", what=self.what)

@@ -20,6 +20,7 @@ from reservations.domain.errors import Refusal
 from reservations.domain.policy import Policy
 from reservations.domain.request import Holding
 from reservations.domain.window import Window, instant, unix
+from telemetry.domain.sentences import sentence
 
 LEAVE_SECONDS = 30
 """On top of the grace: the way of the order to the node, and of its answer back."""
@@ -35,14 +36,16 @@ class GapGone(Refusal):
     """The time was taken in this moment, or is too short by now."""
 
     code: ClassVar[str] = "gap-gone"
-    title: ClassVar[str] = "No gap any more"
+    title: ClassVar[str] = sentence("No gap any more")
     left_seconds: int
     shortest_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"These GPUs are free for {self.left_seconds} s now; "
-            f"{self.shortest_seconds} s are needed at least."
+        return sentence(
+            "These GPUs are free for {left_seconds} s now; "
+            "{shortest_seconds} s are needed at least.",
+            left_seconds=self.left_seconds,
+            shortest_seconds=self.shortest_seconds,
         )
 
 

@@ -10,17 +10,18 @@ from typing import ClassVar
 
 from reservations.domain.errors import BookingError
 from reservations.domain.words import credits_text
+from telemetry.domain.sentences import known, sentence
 
 Changes = Mapping[str, tuple[object, object]]
 """(before, after) by field."""
 _UNITS = (
-    ("_gpu_seconds", "weighted GPU-seconds"),
-    ("_seconds", "seconds"),
-    ("_days", "days"),
+    ("_gpu_seconds", sentence("weighted GPU-seconds")),
+    ("_seconds", sentence("seconds")),
+    ("_days", sentence("days")),
     ("_mib", "MiB"),
-    ("_pct", "percent"),
-    ("_ratio", "ratio, 0 to 1"),
-    ("_samples", "samples"),
+    ("_pct", sentence("percent")),
+    ("_ratio", sentence("ratio, 0 to 1")),
+    ("_samples", sentence("samples")),
 )
 
 
@@ -54,7 +55,7 @@ class PolicyField:
             words_of(self.name, int(end) if end == int(end) else end)
             for end in (self.least, self.most)
         )
-        return f"{least} to {most}"
+        return sentence("{least} to {most}", least=least, most=most)
 
     @property
     def shown(self) -> str:
@@ -75,7 +76,7 @@ def label_of(name: str) -> str:
     """
     for end, _unit in _UNITS[:-1]:
         name = name.removesuffix(end)
-    return name.replace("_", " ")
+    return known(name.replace("_", " "))
 
 
 def unit_of(name: str) -> str:
@@ -90,15 +91,17 @@ def words_of(name: str, value: object) -> str:
     ('12 h', 'no')
     """
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return sentence("yes") if value else sentence("no")
     if isinstance(value, int) and name.endswith("_gpu_seconds"):
         return credits_text(value)
     if isinstance(value, int) and name.endswith("_seconds"):
         return exact_duration(value)
     if isinstance(value, str):
-        return ", ".join(value.split("\n")) if value else "none"
+        return ", ".join(value.split("\n")) if value else sentence("none")
     unit = unit_of(name)
-    return f"{value} {unit}" if unit and "ratio" not in unit else str(value)
+    if unit and "ratio" not in unit:
+        return sentence("{value} {unit}", value=value, unit=known(unit))
+    return str(value)
 
 
 _PARTS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -120,10 +123,10 @@ def exact_duration(seconds: int) -> str:
 
 _TYPED = re.compile(r"(\d{1,12})\s*([a-z]*)")
 _SECONDS = {
-    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("", "s", "sec", "second", sentence("seconds")), 1),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
     **dict.fromkeys(("h", "hour", "hours"), 3600),
-    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("d", "day", sentence("days")), 86_400),
     **dict.fromkeys(("w", "week", "weeks"), 604_800),
 }
 
@@ -142,11 +145,11 @@ def read_duration(text: str) -> int:
     while left:
         found = _TYPED.match(left)
         if found is None or found[2] not in _SECONDS:
-            raise ValueError("not a length of time")
+            raise ValueError(sentence("not a length of time"))
         total += int(found[1]) * _SECONDS[found[2]]
         left = left[found.end() :].lstrip(" ,")
     if not text.strip():
-        raise ValueError("not a length of time")
+        raise ValueError(sentence("not a length of time"))
     return total
 
 
@@ -155,10 +158,10 @@ class PolicyChanged(BookingError):
     """Somebody changed the policy since it was looked at."""
 
     code: ClassVar[str] = "policy-changed"
-    title: ClassVar[str] = "Changed meanwhile"
+    title: ClassVar[str] = sentence("Changed meanwhile")
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
+        return sentence(
             "Another person has changed the policy in the meantime. "
             "Preview your change again."
         )

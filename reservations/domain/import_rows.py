@@ -14,6 +14,7 @@ from typing import Any
 from reservations.domain.editing import LOGIN, Edit
 from reservations.domain.sheet import RowError, SheetRow, too_long
 from reservations.domain.tree import AccountInfo, MemberInfo, Tree
+from telemetry.domain.sentences import sentence
 
 COLUMNS = (
     *("row", "account", "title", "parent", "shares", "quota_hours", "ends", "user"),
@@ -53,7 +54,7 @@ def read_yes(text: str) -> bool:
         return True
     if text.lower() in NO:
         return False
-    raise CellWrong("must be yes or no")
+    raise CellWrong(sentence("must be yes or no"))
 
 
 def read_shares(text: str) -> int:
@@ -61,7 +62,7 @@ def read_shares(text: str) -> int:
     if not text:
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 7:
-        raise CellWrong("is not a whole number of shares")
+        raise CellWrong(sentence("is not a whole number of shares"))
     return int(text)
 
 
@@ -72,9 +73,9 @@ def read_hours(text: str) -> int | None:
     try:
         found = float(text.replace(",", "."))
     except ValueError as error:
-        raise CellWrong("is not a number of credits") from error
+        raise CellWrong(sentence("is not a number of credits")) from error
     if not 0 <= found <= 10**9:
-        raise CellWrong("is not between 0 and 1,000,000,000 credits")
+        raise CellWrong(sentence("is not between 0 and 1,000,000,000 credits"))
     return round(found * HOUR)
 
 
@@ -89,11 +90,11 @@ def read_end(text: str, zone: tzinfo) -> datetime | None:
         else:
             at = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise CellWrong("is not a day like 2026-12-31") from error
+        raise CellWrong(sentence("is not a day like 2026-12-31")) from error
     if at.tzinfo is None:
-        raise CellWrong("has no zone: write a day like 2026-12-31")
+        raise CellWrong(sentence("has no zone: write a day like 2026-12-31"))
     if not 2000 <= at.year <= 2200:
-        raise CellWrong("is not between the years 2000 and 2200")
+        raise CellWrong(sentence("is not between the years 2000 and 2200"))
     return at.astimezone(UTC)
 
 
@@ -117,7 +118,7 @@ def edits_of(
         elif kind == "member":
             members += reader.member(row)
         else:
-            reader.wrong(row, "row", "must be account or member")
+            reader.wrong(row, "row", sentence("must be account or member"))
     reader.found.edits = [*_parents_first(accounts), *members]
     return reader.found
 
@@ -198,7 +199,11 @@ class _Reader:
     def member(self, row: SheetRow) -> list[Edit]:
         """Return what a row makes of its member, with the login where it is new."""
         if not LOGIN.fullmatch(row["user"]):
-            self.wrong(row, "user", f"“{row['user'][:40]}” is not a valid login")
+            self.wrong(
+                row,
+                "user",
+                sentence("“{user}” is not a valid login", user=row["user"][:40]),
+            )
             return []
         values = self.cells(
             row,
@@ -240,11 +245,14 @@ class _Reader:
             self.wrong(
                 row,
                 "user",
-                "there is no such login (a row with a name or mail address creates it)",
+                sentence(
+                    "there is no such login (a row with a name or mail address "
+                    "creates it)"
+                ),
             )
             return
         if row["mail"] and not mail_valid(row["mail"]):
-            self.wrong(row, "mail", "is not a valid mail address")
+            self.wrong(row, "mail", sentence("is not a valid mail address"))
         self.fresh.add(name)
         login = {"username": name, "display_name": row["name"], "email": row["mail"]}
         yield Edit("user", None, None, login, row.number)

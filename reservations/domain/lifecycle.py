@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from telemetry.domain.sentences import Sentence, sentence
+
 
 class State(StrEnum):
     """Where a Reservation stands."""
@@ -17,7 +19,7 @@ class State(StrEnum):
     @property
     def label(self) -> str:
         """Return the word on screen."""
-        return self.value
+        return _STATES[self.value]
 
     @classmethod
     def live(cls) -> frozenset["State"]:
@@ -39,8 +41,19 @@ class Kind(StrEnum):
     @property
     def label(self) -> str:
         """Return the word on screen."""
-        return self.value
+        return _KINDS[self.value]
 
+
+_STATES: dict[str, Sentence] = {
+    "confirmed": sentence("confirmed"),
+    "active": sentence("active"),
+    "ended": sentence("ended"),
+    "released": sentence("released"),
+    "cancelled": sentence("cancelled"),
+    "displaced": sentence("displaced"),
+    "refunded": sentence("refunded"),
+}
+_KINDS: dict[str, Sentence] = {"firm": sentence("firm"), "flex": sentence("flex")}
 
 NEXT: dict[State, frozenset[State]] = {
     State.CONFIRMED: frozenset(

@@ -35,6 +35,7 @@ from reservations.domain.quota import Peak, QuotaInfo, fitting_gpu_seconds, peak
 from reservations.domain.request import Holding, Request, Snapshot
 from reservations.domain.rights import check_right
 from reservations.domain.window import Window, chain, grid_floor, on_grid
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(eq=False)
@@ -42,10 +43,13 @@ class PersonQuotaExceeded(QuotaExceeded):
     """One person would hold too much over all Memberships together."""
 
     code: ClassVar[str] = "person-quota-exceeded"
-    title: ClassVar[str] = "Quota of one person"
+    title: ClassVar[str] = sentence("Quota of one person")
 
-    def _whose(self) -> str:
-        return "one person's, over all accounts together:"
+    def _template(self) -> str:
+        return sentence(
+            "Firm is not possible: {start} to {end} would hold {hours} of one "
+            "person's, over all accounts together: {quota}. {fits}"
+        )
 
 
 def check_window(
@@ -98,7 +102,9 @@ def check_gpus(gpus: Sequence[CalendarGpu], barred: Barred | None = None) -> Non
         raise NoGpus
     for gpu in gpus:
         if not gpu.bookable:
-            raise GpuNotBookable(gpu=gpu.label, why=gpu.out or "it is out of service")
+            raise GpuNotBookable(
+                gpu=gpu.label, why=gpu.out or sentence("it is out of service")
+            )
     check_pools(gpus, barred or {})
 
 

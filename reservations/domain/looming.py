@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from reservations.domain.policy import Policy
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,17 @@ class Looming:
         'Idle for 25 min'
         """
         if self.kind == "no_show":
-            return "Not started yet"
-        return f"Idle for {self.idle_seconds // 60} min"
+            return sentence("Not started yet")
+        return sentence("Idle for {minutes} min", minutes=self.idle_seconds // 60)
 
     @property
     def unless(self) -> str:
         """Say what stops it."""
         if self.kind == "no_show":
-            return "unless a job starts or you press “I’m here”"
+            return sentence("unless a job starts or you press “I’m here”")
         if self.keep:
-            return "unless work starts or you press “Keep (once)”"
-        return "unless work starts"
+            return sentence("unless work starts or you press “Keep (once)”")
+        return sentence("unless work starts")
 
     def to_json(self) -> dict[str, object]:
         """Return it as the board and the API tell it."""

@@ -26,6 +26,7 @@ from reservations.domain.sharing import (
 )
 from reservations.domain.told import Told, Words
 from reservations.domain.words import credits_text, time_text
+from telemetry.domain.sentences import joined, known, sentence
 
 
 def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
@@ -59,19 +60,36 @@ def displaced_text(
     Args:
         who: the taker as the reader may see them: "Bo (vision)" or "vision".
     """
-    went = f"Your flex booking {time_text(start, zone)} on {gpus} went to {who}"
+    values = {"start": time_text(start, zone), "gpus": gpus, "who": who}
     if str(detail["rule"]).startswith("1"):
-        why = "as firm, within quota."
+        went = sentence(
+            "Your flex booking {start} on {gpus} went to {who}, as firm, within quota.",
+            **values,
+        )
+        used = ""
     else:
-        side = "Your group has" if detail["of_group"] else "You have"
+        went = sentence(
+            "Your flex booking {start} on {gpus} went to {who}, as flex.", **values
+        )
         own, other = (
             f"{used_ratio(detail[f'{name}_level_fs']):.1f}" for name in ("own", "other")
         )
-        why = (
-            f"as flex. {side} used {own} times the share, the other side {other} times."
+        used = (
+            sentence(
+                "Your group has used {own} times the share, the other side {other} "
+                "times.",
+                own=own,
+                other=other,
+            )
+            if detail["of_group"]
+            else sentence(
+                "You have used {own} times the share, the other side {other} times.",
+                own=own,
+                other=other,
+            )
         )
     back = credits_text(detail["refund_gpu_seconds"])
-    return f"{went}, {why} You got {back} back."
+    return joined([went, used, sentence("You got {back} back.", back=back)])
 
 
 def _displaced(told: Told) -> str:
@@ -149,4 +167,5 @@ def words(kind: str, title: str, told: Told) -> str:
     """
     if kind in WORDS:
         return WORDS[kind](told)
-    return str(told.detail.get("text") or f"{title}.")
+    stored = told.detail.get("text")
+    return known(str(stored)) if stored else sentence("{title}.", title=title)

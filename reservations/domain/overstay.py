@@ -17,6 +17,7 @@ from reservations.domain.errors import InThePast, time_text
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.domain.told import Told
 from reservations.domain.window import instant, unix
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_duration
 
 
@@ -25,18 +26,19 @@ class OverBeforeFree(InThePast):
     """Who is on the Gpus leaves only at ``now``, when the time asked for is over."""
 
     code: ClassVar[str] = "over-before-free"
-    title: ClassVar[str] = "Over before it begins"
+    title: ClassVar[str] = sentence("Over before it begins")
     leave_seconds: int
     works_from: datetime
     """The first end that can be granted."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"The person who uses these GPUs now has "
-            f"{format_duration(self.leave_seconds)} to "
-            f"leave. A booking that ends {time_text(self.end, zone)} would be over "
-            f"before it begins. Choose an end at {time_text(self.works_from, zone)} "
-            f"or later."
+        return sentence(
+            "The person who uses these GPUs now has {leave_seconds} to "
+            "leave. A booking that ends {end} would be over before it "
+            "begins. Choose an end at {works_from} or later.",
+            leave_seconds=format_duration(self.leave_seconds),
+            end=time_text(self.end, zone),
+            works_from=time_text(self.works_from, zone),
         )
 
 
@@ -99,8 +101,10 @@ def tail_end(
 
 def claimed_words(told: Told) -> str:
     """Say until when the Gpus have to be left. detail: leave_at."""
-    return (
-        f"Someone needs the GPUs on which you stayed after your booking. Your "
-        f"{told.booking} now ends at {told.clock('leave_at')}. Jobs that still run "
-        f"then are stopped."
+    return sentence(
+        "Someone needs the GPUs on which you stayed after your booking. "
+        "Your {booking} now ends at {leave_at}. Jobs that still run then "
+        "are stopped.",
+        booking=told.booking,
+        leave_at=told.clock("leave_at"),
     )

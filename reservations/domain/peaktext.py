@@ -13,6 +13,7 @@ import re
 from itertools import groupby
 
 from reservations.domain.prices import WEEK_HOURS, PeakHours
+from telemetry.domain.sentences import sentence
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 LONGEST_TEXT = 400
@@ -39,7 +40,9 @@ def read_hours(text: str) -> int:
     True
     """
     if len(text) > LONGEST_TEXT:
-        raise PeakTextInvalid(f"At most {LONGEST_TEXT} characters.")
+        raise PeakTextInvalid(
+            sentence("At most {longest} characters.", longest=LONGEST_TEXT)
+        )
     mask = 0
     for part in re.split(r"[;\n]", text.replace("–", "-")):
         part = part.strip()
@@ -48,8 +51,11 @@ def read_hours(text: str) -> int:
         found = _PART.fullmatch(part)
         if found is None:
             raise PeakTextInvalid(
-                f"“{part}” is not understood: write days and whole hours, "
-                "as in “Mon-Fri 9-18; Sat 10-14”."
+                sentence(
+                    "“{part}” is not understood: write days and whole hours, "
+                    "as in “Mon-Fri 9-18; Sat 10-14”.",
+                    part=part,
+                )
             )
         for day in _days(found["days"]):
             for span in found["hours"].replace(":00", "").split(","):
@@ -64,7 +70,9 @@ def _days(text: str | None) -> list[int]:
     for part in re.sub(r"\s", "", text).split(","):
         first, *last = (DAYS.index(name.capitalize()) for name in part.split("-"))
         if len(last) > 1:
-            raise PeakTextInvalid(f"“{part}” names more than two ends of a span.")
+            raise PeakTextInvalid(
+                sentence("“{part}” names more than two ends of a span.", part=part)
+            )
         count = (last[0] - first) % 7 if last else 0
         found += [(first + more) % 7 for more in range(count + 1)]
     return found
@@ -73,9 +81,13 @@ def _days(text: str | None) -> list[int]:
 def _span(day: int, text: str) -> int:
     first, last = (int(number) for number in text.split("-"))
     if first > 23 or last > 24:
-        raise PeakTextInvalid(f"“{text.strip()}”: hours go from 0 to 24.")
+        raise PeakTextInvalid(
+            sentence("“{text}”: hours go from 0 to 24.", text=text.strip())
+        )
     if first == last:
-        raise PeakTextInvalid(f"“{text.strip()}” is an empty span. All day is 0-24.")
+        raise PeakTextInvalid(
+            sentence("“{text}” is an empty span. All day is 0-24.", text=text.strip())
+        )
     count = (last - first) % 24 or 24
     hours = (day * 24 + first + more for more in range(count))
     return sum(1 << hour % WEEK_HOURS for hour in hours)
@@ -116,5 +128,10 @@ def peak_words(peak: PeakHours | None) -> str:
     '2 times in Sat 10-14 (Europe/Berlin)'
     """
     if peak is None:
-        return "none"
-    return f"{peak.factor} times in {hours_text(peak.mask)} ({peak.zone})"
+        return sentence("none")
+    return sentence(
+        "{factor} times in {hours} ({zone})",
+        factor=peak.factor,
+        hours=hours_text(peak.mask),
+        zone=peak.zone,
+    )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from reservations.domain.window import DAY_SECONDS, HOUR_SECONDS
+from telemetry.domain.sentences import sentence
 
 LONGEST_POSSIBLE_SECONDS = 31 * DAY_SECONDS
 """No site may allow more: it bounds how far back a query for overlaps looks."""
@@ -140,7 +141,9 @@ class Policy:
             if field.name in LIMITS:
                 _between(field.name, value, *LIMITS[field.name])
         if DAY_SECONDS % self.grid_seconds:
-            raise PolicyInvalid(field="grid_seconds", why="does not divide a day")
+            raise PolicyInvalid(
+                field="grid_seconds", why=sentence("does not divide a day")
+            )
         _between(
             "longest_seconds",
             self.longest_seconds,
@@ -149,10 +152,13 @@ class Policy:
         )
         if self.flex_horizon_seconds > self.firm_horizon_seconds:
             raise PolicyInvalid(
-                field="flex_horizon_seconds", why="is beyond the firm horizon"
+                field="flex_horizon_seconds", why=sentence("is beyond the firm horizon")
             )
 
 
 def _between(name: str, value: float, least: float, most: float) -> None:
     if not math.isfinite(value) or not least <= value <= most:
-        raise PolicyInvalid(field=name, why=f"is not between {least} and {most}")
+        raise PolicyInvalid(
+            field=name,
+            why=sentence("is not between {least} and {most}", least=least, most=most),
+        )

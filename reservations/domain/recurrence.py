@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from reservations.domain.errors import Refusal
 from reservations.domain.window import DAY_SECONDS, Window, whole_second
+from telemetry.domain.sentences import sentence
 
 LONGEST_DAYS = 366
 MOST_TIMES = 366
@@ -33,9 +34,10 @@ class Repeat(StrEnum):
     @property
     def words(self) -> str:
         """Return it for a sentence."""
-        return {"daily": "every day", "weekdays": "Monday to Friday"}.get(
-            self.value, "every week"
-        )
+        return {
+            "daily": sentence("every day"),
+            "weekdays": sentence("Monday to Friday"),
+        }.get(self.value, sentence("every week"))
 
 
 @dataclass(eq=False)
@@ -43,12 +45,14 @@ class SeriesInvalid(Refusal):
     """A repetition that cannot be meant: which field, and why."""
 
     code: ClassVar[str] = "series-invalid"
-    title: ClassVar[str] = "Not a series"
+    title: ClassVar[str] = sentence("Not a series")
     field: str
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"The repetition’s “{self.field}” {self.why}."
+        return sentence(
+            "The repetition’s “{field}” {why}.", field=self.field, why=self.why
+        )
 
 
 @dataclass(eq=False)
@@ -56,16 +60,20 @@ class SeriesConflict(Refusal):
     """Some occurrences cannot be booked, and were not said to be left out."""
 
     code: ClassVar[str] = "series-conflict"
-    title: ClassVar[str] = "Some days are refused"
+    title: ClassVar[str] = sentence("Some days are refused")
     days: tuple[str, ...]
     of: int
     first_why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"{len(self.days)} of {self.of} days are refused, the first one "
-            f"{self.days[0]}: {self.first_why} Nothing was booked. Skip the refused "
-            f"days, or change the time."
+        return sentence(
+            "{refused} of {of} days are refused, the first one {day}: "
+            "{first_why} Nothing was booked. Skip the refused days, or "
+            "change the time.",
+            refused=len(self.days),
+            of=self.of,
+            day=self.days[0],
+            first_why=self.first_why,
         )
 
 
@@ -106,22 +114,30 @@ class Rule:
             SeriesInvalid: names the field.
         """
         if self.until is None and self.times is None:
-            raise SeriesInvalid(field="until", why="or a number of times is needed")
+            raise SeriesInvalid(
+                field="until", why=sentence("or a number of times is needed")
+            )
         if self.times is not None and not 1 <= self.times <= MOST_TIMES:
-            raise SeriesInvalid(field="times", why=f"is not 1 to {MOST_TIMES}")
+            raise SeriesInvalid(
+                field="times",
+                why=sentence("is not 1 to {most}", most=MOST_TIMES),
+            )
         if self.until is not None and self.until < self.first_day:
-            raise SeriesInvalid(field="until", why="is before the first day")
+            raise SeriesInvalid(field="until", why=sentence("is before the first day"))
         last = self.first_day + timedelta(days=LONGEST_DAYS)
         if self.until is not None and self.until > last:
             raise SeriesInvalid(
-                field="until", why=f"is more than {LONGEST_DAYS} days ahead"
+                field="until",
+                why=sentence("is more than {longest} days ahead", longest=LONGEST_DAYS),
             )
         if self.repeat is not Repeat.WEEKLY and self.duration_seconds > DAY_SECONDS:
-            raise SeriesInvalid(field="end", why="is after the next one's start")
+            raise SeriesInvalid(
+                field="end", why=sentence("is after the next one's start")
+            )
         if self.duration_seconds < 1:
-            raise SeriesInvalid(field="end", why="is not after the start")
+            raise SeriesInvalid(field="end", why=sentence("is not after the start"))
         if next(self.days(), None) is None:
-            raise SeriesInvalid(field="until", why="has no day left")
+            raise SeriesInvalid(field="until", why=sentence("has no day left"))
 
     def days(self) -> Iterator[date]:
         """Yield its local days in order; never more than a year of them."""
@@ -147,8 +163,17 @@ class Rule:
     @property
     def words(self) -> str:
         """Return "every week at 09:00, 4 times"."""
-        end = f"{self.times} times" if self.times else f"until {self.until:%-d %b %Y}"
-        return f"{self.repeat.words} at {self.local_start:%H:%M}, {end}"
+        end = (
+            sentence("{times} times", times=self.times)
+            if self.times
+            else sentence("until {until}", until=f"{self.until:%-d %b %Y}")
+        )
+        return sentence(
+            "{words} at {local_start}, {end}",
+            words=self.repeat.words,
+            local_start=f"{self.local_start:%H:%M}",
+            end=end,
+        )
 
 
 def rule_from(
@@ -170,7 +195,9 @@ def rule_from(
     try:
         how = Repeat(repeat)
     except ValueError as error:
-        raise SeriesInvalid(field="repeat", why="is not a known value") from error
+        raise SeriesInvalid(
+            field="repeat", why=sentence("is not a known value")
+        ) from error
     rule = Rule(
         repeat=how,
         first_day=local.date(),

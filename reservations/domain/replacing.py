@@ -19,6 +19,7 @@ from reservations.domain.errors import BookingError
 from reservations.domain.prices import Tariff
 from reservations.domain.relief import Booked, by_right
 from reservations.domain.window import Window
+from telemetry.domain.sentences import sentence
 
 
 class Carry(StrEnum):
@@ -32,11 +33,11 @@ class Carry(StrEnum):
 
 
 WORDS = {
-    Carry.CARRIED: "moves to the new GPU",
-    Carry.RUNS: "running: it stays until it ends",
-    Carry.TAKEN: "conflict: the new GPU is booked then",
-    Carry.CLOSED: "conflict: the new GPU is closed then",
-    Carry.BOTH: "conflict: it holds both GPUs",
+    Carry.CARRIED: sentence("moves to the new GPU"),
+    Carry.RUNS: sentence("running: it stays until it ends"),
+    Carry.TAKEN: sentence("conflict: the new GPU is booked then"),
+    Carry.CLOSED: sentence("conflict: the new GPU is closed then"),
+    Carry.BOTH: sentence("conflict: it holds both GPUs"),
 }
 
 
@@ -45,7 +46,7 @@ class CannotReplace(BookingError):
     """Two Gpus of which one cannot take the other's place."""
 
     code: ClassVar[str] = "cannot-replace"
-    title: ClassVar[str] = "This cannot be replaced"
+    title: ClassVar[str] = sentence("This cannot be replaced")
     field: str
     why: str
 

@@ -21,6 +21,7 @@ from reservations.domain.whose import (
 )
 from telemetry.domain.policy import JudgePolicy
 from telemetry.domain.reading import ProcessReading
+from telemetry.domain.sentences import sentence
 from telemetry.domain.standing import STALE_SECONDS
 
 
@@ -45,17 +46,19 @@ REACH = {
 class Never(StrEnum):
     """Why nothing is done against a process, whatever the pool allows."""
 
-    STALE = "its newest sample is stale"
-    FEW_SAMPLES = "it was not seen in enough samples"
-    NOT_HELD = "nobody holds the GPU"
-    UNATTRIBUTED = "nobody knows whose it is"
-    ROOT = "it is root's"
-    SYSTEM = "it is a system account's"
-    HOLDER = "it is the holder's"
-    JOB = "it is a job of the portal, which ends with its own reservation"
-    EXEMPT = "it is on the whitelist"
-    NO_START = "nobody knows when it started: its number may be another's by now"
-    SETTLED = "the operator acknowledged or snoozed the alert"
+    STALE = sentence("its newest sample is stale")
+    FEW_SAMPLES = sentence("it was not seen in enough samples")
+    NOT_HELD = sentence("nobody holds the GPU")
+    UNATTRIBUTED = sentence("nobody knows whose it is")
+    ROOT = sentence("it is root's")
+    SYSTEM = sentence("it is a system account's")
+    HOLDER = sentence("it is the holder's")
+    JOB = sentence("it is a job of the portal, which ends with its own reservation")
+    EXEMPT = sentence("it is on the whitelist")
+    NO_START = sentence(
+        "nobody knows when it started: its number may be another's by now"
+    )
+    SETTLED = sentence("the operator acknowledged or snoozed the alert")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import ClassVar
 from reservations.domain.errors import BeyondHorizon, time_text
 from reservations.domain.policy import Policy
 from reservations.domain.window import DAY_SECONDS, Window
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_duration
 
 WINDOW_SECONDS = 14 * DAY_SECONDS
@@ -56,7 +57,7 @@ class ReturnedTooMuch(BeyondHorizon):
     """Further ahead than a person may book who gave back more than they used."""
 
     code: ClassVar[str] = "returned-too-much"
-    title: ClassVar[str] = "Too far ahead after many returns"
+    title: ClassVar[str] = sentence("Too far ahead after many returns")
     returned_gpu_seconds: int
     used_gpu_seconds: int
     free_gpu_seconds: int
@@ -70,12 +71,16 @@ class ReturnedTooMuch(BeyondHorizon):
                 self.free_gpu_seconds,
             )
         )
-        return (
-            f"In the last 14 days you gave back {returned} credits before they began "
-            f"and used {used}; up to {free} are free. Until you use more, or the "
-            f"returns are 14 days old, you can book at most "
-            f"{format_duration(self.horizon_seconds)} ahead, now until "
-            f"{time_text(self.latest, zone)}."
+        return sentence(
+            "In the last 14 days you gave back {returned} credits before "
+            "they began and used {used}; up to {free} are free. Until you "
+            "use more, or the returns are 14 days old, you can book at "
+            "most {horizon_seconds} ahead, now until {latest}.",
+            returned=returned,
+            used=used,
+            free=free,
+            horizon_seconds=format_duration(self.horizon_seconds),
+            latest=time_text(self.latest, zone),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from reservations.domain.editing import Edit, Edited, Problem, check
 from reservations.domain.tree import AccountInfo, MemberInfo, Row, Tree
+from telemetry.domain.sentences import sentence
 
 INSTANTS = ("ends_at", "archived_at", "expires_at")
 BROUGHT_BACK = timedelta(days=7)
@@ -30,7 +31,7 @@ def reverted(tree: Tree, rows: Iterable[Kept], *, now: datetime) -> Edited:
         row = kept[table].get(pk)
         if row is None or row.version != version:
             what = row.name if isinstance(row, AccountInfo) else "a member"
-            text = f"{what} was changed in the meantime"
+            text = sentence("{what} was changed in the meantime", what=what)
             problems.append(Problem(edit, "version", text))
             continue
         touched[table, pk] = edit

@@ -10,6 +10,7 @@ from typing import ClassVar
 from reservations.domain.errors import Refusal
 from reservations.domain.window import Window
 from reservations.domain.words import time_text
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(eq=False)
@@ -17,14 +18,15 @@ class RightEnds(Refusal):
     """The Window goes on past the end of the right to book."""
 
     code: ClassVar[str] = "right-ends"
-    title: ClassVar[str] = "Past the end of your time here"
+    title: ClassVar[str] = sentence("Past the end of your time here")
     account: str
     until: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You can book with {self.account} until {time_text(self.until, zone)}. "
-            f"This booking would end later."
+        return sentence(
+            "You can book with {account} until {until}. This booking would end later.",
+            account=self.account,
+            until=time_text(self.until, zone),
         )
 
 

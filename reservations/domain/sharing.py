@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from reservations.domain.errors import Refusal, json_ready
 from reservations.domain.told import Told
 from reservations.domain.words import time_text
+from telemetry.domain.sentences import joined, known, sentence
 
 MOST_CO_USERS = 8
 """People one Reservation may be shared with."""
@@ -26,11 +27,11 @@ class CannotShare(Refusal):
     """Somebody who cannot be made a co-user."""
 
     code: ClassVar[str] = "cannot-share"
-    title: ClassVar[str] = "Cannot be shared"
+    title: ClassVar[str] = sentence("Cannot be shared")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"It cannot be shared: {self.why}."
+        return sentence("It cannot be shared: {why}.", why=self.why)
 
 
 @dataclass(eq=False)
@@ -38,11 +39,11 @@ class CannotOffer(Refusal):
     """What cannot be given away or swapped, or not with them."""
 
     code: ClassVar[str] = "cannot-offer"
-    title: ClassVar[str] = "Cannot be offered"
+    title: ClassVar[str] = sentence("Cannot be offered")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"It cannot be offered: {self.why}."
+        return sentence("It cannot be offered: {why}.", why=self.why)
 
 
 @dataclass(eq=False)
@@ -50,11 +51,11 @@ class CannotAsk(Refusal):
     """A message to a holder that cannot be sent."""
 
     code: ClassVar[str] = "cannot-ask"
-    title: ClassVar[str] = "Not sent"
+    title: ClassVar[str] = sentence("Not sent")
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"The message was not sent: {self.why}."
+        return sentence("The message was not sent: {why}.", why=self.why)
 
 
 @dataclass(eq=False)
@@ -62,18 +63,21 @@ class OfferOver(Refusal):
     """An Offer that cannot be answered any more."""
 
     code: ClassVar[str] = "offer-over"
-    title: ClassVar[str] = "The offer is over"
+    title: ClassVar[str] = sentence("The offer is over")
     state: str
     changed: bool = False
     """What it offers is no longer what was shown."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if self.changed:
-            return (
-                "A reservation of this offer has changed or ended since the offer "
-                "was made. Nothing was exchanged. You can make a new offer."
+            return sentence(
+                "A reservation of this offer has changed or ended since "
+                "the offer was made. Nothing was exchanged. You can make a "
+                "new offer."
             )
-        return f"This offer is {self.state}. Nothing was exchanged."
+        return sentence(
+            "This offer is {state}. Nothing was exchanged.", state=known(self.state)
+        )
 
 
 @dataclass(eq=False)
@@ -81,19 +85,20 @@ class OtherSideRefused(Refusal):
     """The rules say no to what the maker of a swap would get."""
 
     code: ClassVar[str] = "other-side-refused"
-    title: ClassVar[str] = "Not possible for the other side"
+    title: ClassVar[str] = sentence("Not possible for the other side")
     rule: str
     """Code of the refusal; its numbers are for its own side only."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if self.rule == "flex":
-            return (
-                "The other person would get flex time now, and expected firm time. "
-                "Nothing was exchanged."
+            return sentence(
+                "The other person would get flex time now, and expected "
+                "firm time. Nothing was exchanged."
             )
-        return (
+        return sentence(
             "The other person cannot have your booking under the rules now "
-            f"({self.rule}). Nothing was exchanged."
+            "({rule}). Nothing was exchanged.",
+            rule=self.rule,
         )
 
 
@@ -115,52 +120,70 @@ def terms_of(
 def couser_words(told: Told) -> str:
     """Say that a booking is shared with one, or no longer."""
     if told.detail.get("removed"):
-        return (
-            f"The {told.booking} is no longer shared with you. Your jobs there "
-            "are stopped."
+        return sentence(
+            "The {booking} is no longer shared with you. Your jobs there are stopped.",
+            booking=told.booking,
         )
-    return (
-        f"{told.who or 'Someone'} shares the {told.booking} with you. You can run "
-        "jobs there. It stays on the owner’s quota."
+    return sentence(
+        "{who} shares the {booking} with you. You can run jobs there. It stays on the "
+        "owner’s quota.",
+        who=told.who or sentence("Someone"),
+        booking=told.booking,
     )
 
 
 def asked_words(told: Told) -> str:
     """Say who asks what about a booking. detail: person, reason (the message)."""
-    who = told.who or "A member of the lab"
-    message = str(told.detail.get("reason", ""))
-    if not message:
-        return f"{who} wrote about your {told.booking}. The message was erased."
-    return f"{who} writes about your {told.booking}: “{message}”"
+    values = {
+        "who": told.who or sentence("A member of the lab"),
+        "booking": told.booking,
+        "message": str(told.detail.get("reason", "")),
+    }
+    if not values["message"]:
+        return sentence(
+            "{who} wrote about your {booking}. The message was erased.", **values
+        )
+    return sentence("{who} writes about your {booking}: “{message}”", **values)
 
 
 def offer_made_words(told: Told) -> str:
     """Say who offers what, and until when it can be answered."""
-    who = told.who or "Someone"
+    values = {
+        "who": told.who or sentence("Someone"),
+        "booking": told.booking,
+        "until": told.time("expires_at"),
+    }
     if told.detail.get("swap"):
-        what = f"proposes to swap the {told.booking} with yours"
-    else:
-        what = f"offers you the {told.booking}"
-    return f"{who} {what}. Answer by {told.time('expires_at')}."
+        return sentence(
+            "{who} proposes to swap the {booking} with yours. Answer by {until}.",
+            **values,
+        )
+    return sentence("{who} offers you the {booking}. Answer by {until}.", **values)
 
 
 def offer_answered_words(told: Told) -> str:
     """Say how an Offer ended."""
     answer = told.detail.get("answer", "answered")
-    who = told.who or "The other side"
+    values = {"who": told.who or sentence("The other side"), "booking": told.booking}
     if answer == "accepted":
-        back = " You hold theirs now." if told.detail.get("swap") else ""
-        return f"{who} accepted your offer of the {told.booking}.{back}"
+        taken = sentence("{who} accepted your offer of the {booking}.", **values)
+        swap = told.detail.get("swap")
+        return joined([taken, sentence("You hold theirs now.") if swap else ""])
     if answer == "expired":
-        return f"Your offer of the {told.booking} was not answered in time."
+        return sentence(
+            "Your offer of the {booking} was not answered in time.", **values
+        )
     if answer == "withdrawn":
-        return f"{who} withdrew the offer of the {told.booking}."
-    return f"{who} declined your offer of the {told.booking}. You keep it."
+        return sentence("{who} withdrew the offer of the {booking}.", **values)
+    return sentence(
+        "{who} declined your offer of the {booking}. You keep it.", **values
+    )
 
 
 def series_conflict_words(told: Told) -> str:
     """Say which day of a Series could not be booked, and why."""
+    why = known(str(told.detail.get("why", "")))
     if told.detail.get("ended"):
-        return f"Your series has ended. {told.detail.get('why', '')}"
+        return sentence("Your series has ended. {why}", why=why)
     at = time_text(datetime.fromisoformat(told.detail["start"]), told.zone)
-    return f"Your series could not be booked on {at}. {told.detail.get('why', '')}"
+    return sentence("Your series could not be booked on {at}. {why}", at=at, why=why)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reservations.domain.errors import BookingError
+from telemetry.domain.sentences import sentence
 from telemetry.domain.sheet import FORMULA
 
 MOST_BYTES = 2 * 2**20
@@ -34,8 +35,14 @@ class RowError:
     text: str
 
     def __str__(self) -> str:
-        where = f"Row {self.row}, {self.column}" if self.column else f"Row {self.row}"
-        return f"{where}: {self.text}."
+        if self.column:
+            return sentence(
+                "Row {row}, {column}: {text}.",
+                row=self.row,
+                column=self.column,
+                text=self.text,
+            )
+        return sentence("Row {row}: {text}.", row=self.row, text=self.text)
 
 
 @dataclass(eq=False)
@@ -43,11 +50,11 @@ class SheetInvalid(BookingError):
     """The file is no table that can be read."""
 
     code: ClassVar[str] = "sheet-invalid"
-    title: ClassVar[str] = "The file cannot be read"
+    title: ClassVar[str] = sentence("The file cannot be read")
     why: str = ""
 
     def text(self, zone: object = None) -> str:
-        return f"{self.title}: {self.why}."
+        return sentence("{title}: {why}.", title=self.title, why=self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,9 @@ def decoded(data: bytes) -> str:
         SheetInvalid: too large, or no Unicode.
     """
     if len(data) > MOST_BYTES:
-        raise SheetInvalid(why=f"it is larger than {MOST_BYTES >> 20} MiB")
+        raise SheetInvalid(
+            why=sentence("it is larger than {most} MiB", most=MOST_BYTES >> 20)
+        )
     for mark, encoding in (
         (codecs.BOM_UTF8, "utf-8-sig"),
         (codecs.BOM_UTF16_LE, "utf-16"),
@@ -110,11 +119,11 @@ def decoded(data: bytes) -> str:
                 text = data.decode(encoding)
             except UnicodeDecodeError as error:
                 raise SheetInvalid(
-                    why="it is not UTF-8; save it as “CSV UTF-8”"
+                    why=sentence("it is not UTF-8; save it as “CSV UTF-8”")
                 ) from error
             break
     if "\0" in text:
-        raise SheetInvalid(why="it is not a text file")
+        raise SheetInvalid(why=sentence("it is not a text file"))
     return text.removeprefix("\ufeff")
 
 
@@ -142,19 +151,28 @@ def read_sheet(
                 head = _head(cells, known=known, needed=needed)
                 continue
             if len(rows) >= MOST_ROWS:
-                raise SheetInvalid(why=f"it has more than {MOST_ROWS} rows")
+                raise SheetInvalid(
+                    why=sentence("it has more than {most} rows", most=MOST_ROWS)
+                )
             if len(cells) > len(head) and any(c.strip() for c in cells[len(head) :]):
                 raise SheetInvalid(
-                    why=f"row {reader.line_num} has more cells than the header"
+                    why=sentence(
+                        "row {line_num} has more cells than the header",
+                        line_num=reader.line_num,
+                    )
                 )
             values = [unwrapped(cell.strip(" \u00a0")) for cell in cells]
             rows.append(
                 SheetRow(reader.line_num, dict(zip(head, values, strict=False)))
             )
     except csv.Error as error:
-        raise SheetInvalid(why=f"line {reader.line_num}: {error}") from error
+        raise SheetInvalid(
+            why=sentence(
+                "line {line_num}: {error}", line_num=reader.line_num, error=error
+            )
+        ) from error
     if head is None:
-        raise SheetInvalid(why="it is empty")
+        raise SheetInvalid(why=sentence("it is empty"))
     return rows
 
 
@@ -167,13 +185,19 @@ def _head(
     unknown = [name for name in head if name not in known]
     if unknown:
         raise SheetInvalid(
-            why=f"there is no column “{unknown[0][:40]}”; known are {', '.join(known)}"
+            why=sentence(
+                "there is no column “{unknown}”; known are {known}",
+                unknown=unknown[0][:40],
+                known=", ".join(known),
+            )
         )
     if len(set(head)) != len(head):
-        raise SheetInvalid(why="a column appears twice")
+        raise SheetInvalid(why=sentence("a column appears twice"))
     missing = [name for name in needed if name not in head]
     if missing:
-        raise SheetInvalid(why=f"the column “{missing[0]}” is missing")
+        raise SheetInvalid(
+            why=sentence("the column “{missing}” is missing", missing=missing[0])
+        )
     return head
 
 
@@ -181,9 +205,9 @@ def too_long(row: SheetRow) -> Iterable[RowError]:
     """Name cells that are longer than anything here may be, or hold two lines."""
     for column, text in row.cells.items():
         if len(text) > LONGEST_CELL:
-            yield RowError(row.number, column, "is too long")
+            yield RowError(row.number, column, sentence("is too long"))
         elif "\n" in text or "\r" in text:
-            yield RowError(row.number, column, "holds more than one line")
+            yield RowError(row.number, column, sentence("holds more than one line"))
 
 
 def written(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

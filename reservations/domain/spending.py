@@ -15,6 +15,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.errors import Refusal, time_text
+from telemetry.domain.sentences import sentence
 
 USED, EXPIRED, REVOKED = "used", "expired", "revoked"
 ELSEWHERE, TOO_FAR = "elsewhere", "too-far"
@@ -27,7 +28,7 @@ class TokenRefused(Refusal):
     """This Token cannot be spent on this booking."""
 
     code: ClassVar[str] = "token-refused"
-    title: ClassVar[str] = "The voucher cannot be used"
+    title: ClassVar[str] = sentence("The voucher cannot be used")
     token: int
     why: str
     account: str = ""
@@ -35,11 +36,22 @@ class TokenRefused(Refusal):
     expires_at: datetime | None = None
 
     def text(self, zone: tzinfo = UTC) -> str:
-        until = time_text(self.expires_at, zone) if self.expires_at else "some time ago"
+        until = (
+            time_text(self.expires_at, zone)
+            if self.expires_at
+            else sentence("some time ago")
+        )
         return {
-            USED: "This voucher was used for another booking.",
-            EXPIRED: f"This voucher expired {until}.",
-            REVOKED: "This voucher was withdrawn when your group membership ended.",
-            ELSEWHERE: f"This voucher is only for bookings charged to {self.account}.",
-            TOO_FAR: f"A booking with this voucher must begin before {until}.",
+            USED: sentence("This voucher was used for another booking."),
+            EXPIRED: sentence("This voucher expired {until}.", until=until),
+            REVOKED: sentence(
+                "This voucher was withdrawn when your group membership ended."
+            ),
+            ELSEWHERE: sentence(
+                "This voucher is only for bookings charged to {account}.",
+                account=self.account,
+            ),
+            TOO_FAR: sentence(
+                "A booking with this voucher must begin before {until}.", until=until
+            ),
         }[self.why]

@@ -16,6 +16,7 @@ from typing import ClassVar
 from reservations.domain.errors import BeyondHorizon, time_text
 from reservations.domain.policy import Policy
 from reservations.domain.window import Window
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_duration
 
 
@@ -33,7 +34,7 @@ class StruckHorizon(BeyondHorizon):
     """Further ahead than who did not come several times may book."""
 
     code: ClassVar[str] = "struck-horizon"
-    title: ClassVar[str] = "Too far ahead after no-shows"
+    title: ClassVar[str] = sentence("Too far ahead after no-shows")
     count: int
     first: datetime
     last: datetime
@@ -41,12 +42,16 @@ class StruckHorizon(BeyondHorizon):
     """From then on the usual horizon counts again."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You did not use {self.count} of your bookings between "
-            f"{time_text(self.first, zone)} and {time_text(self.last, zone)}. Until "
-            f"{time_text(self.until, zone)} your bookings may begin at most "
-            f"{format_duration(self.horizon_seconds)} ahead, now until "
-            f"{time_text(self.latest, zone)}."
+        return sentence(
+            "You did not use {count} of your bookings between {first} and "
+            "{last}. Until {until} your bookings may begin at most "
+            "{horizon_seconds} ahead, now until {latest}.",
+            count=self.count,
+            first=time_text(self.first, zone),
+            last=time_text(self.last, zone),
+            until=time_text(self.until, zone),
+            horizon_seconds=format_duration(self.horizon_seconds),
+            latest=time_text(self.latest, zone),
         )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from reservations.domain.words import credits_text, time_text
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,17 @@ class Told:
     @property
     def booking(self) -> str:
         """Return "booking Tue 3 Mar 09:00 on node-a:0", or "booking"."""
-        when = f" {time_text(self.start, self.zone)}" if self.start else ""
-        return f"booking{when}" + (f" on {self.gpus}" if self.gpus else "")
+        if self.start and self.gpus:
+            return sentence(
+                "booking {start} on {gpus}",
+                start=time_text(self.start, self.zone),
+                gpus=self.gpus,
+            )
+        if self.start:
+            return sentence("booking {start}", start=time_text(self.start, self.zone))
+        if self.gpus:
+            return sentence("booking on {gpus}", gpus=self.gpus)
+        return sentence("booking")
 
     def time(self, name: str) -> str:
         """Return an instant stored as ISO 8601, for a sentence.

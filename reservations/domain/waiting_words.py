@@ -19,6 +19,7 @@ from typing import ClassVar
 from reservations.domain.errors import Refusal
 from reservations.domain.told import Told
 from reservations.domain.words import time_text
+from telemetry.domain.sentences import joined, known, sentence
 from telemetry.domain.units import format_duration
 
 
@@ -27,14 +28,16 @@ class TooManyWaiting(Refusal):
     """As many waiting requests as one person may have."""
 
     code: ClassVar[str] = "too-many-waiting"
-    title: ClassVar[str] = "Too many waiting requests"
+    title: ClassVar[str] = sentence("Too many waiting requests")
     live: int
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You have {self.live} waiting requests. The limit is {self.most}. "
-            "Withdraw one first."
+        return sentence(
+            "You have {live} waiting requests. The limit is {most}. "
+            "Withdraw one first.",
+            live=self.live,
+            most=self.most,
         )
 
 
@@ -43,15 +46,28 @@ class NeverFits(Refusal):
     """Nothing here fits, however long one waits."""
 
     code: ClassVar[str] = "never-fits"
-    title: ClassVar[str] = "No such GPUs"
+    title: ClassVar[str] = sentence("No such GPUs")
     asked: int
     there: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Of the GPUs you may book here {self.there or 'none'} "
-            f"{'fits' if self.there == 1 else 'fit'}; {self.asked} were asked for. "
-            "Waiting would not help."
+        values = {"there": self.there, "asked": self.asked}
+        if not self.there:
+            return sentence(
+                "Of the GPUs you may book here none fit; {asked} were asked for. "
+                "Waiting would not help.",
+                **values,
+            )
+        if self.there == 1:
+            return sentence(
+                "Of the GPUs you may book here 1 fits; {asked} were asked for. Waiting "
+                "would not help.",
+                **values,
+            )
+        return sentence(
+            "Of the GPUs you may book here {there} fit; {asked} were asked for. "
+            "Waiting would not help.",
+            **values,
         )
 
 
@@ -60,16 +76,17 @@ class SpanTooShort(Refusal):
     """The duration does not fit between the two times."""
 
     code: ClassVar[str] = "span-too-short"
-    title: ClassVar[str] = "Too little time"
+    title: ClassVar[str] = sentence("Too little time")
     earliest: datetime
     latest: datetime
     asked_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Between {time_text(self.earliest, zone)} and "
-            f"{time_text(self.latest, zone)} there is no room for "
-            f"{format_duration(self.asked_seconds)}."
+        return sentence(
+            "Between {earliest} and {latest} there is no room for {asked_seconds}.",
+            earliest=time_text(self.earliest, zone),
+            latest=time_text(self.latest, zone),
+            asked_seconds=format_duration(self.asked_seconds),
         )
 
 
@@ -78,12 +95,15 @@ class SpanTooFar(Refusal):
     """It may be over later than anybody may wait for."""
 
     code: ClassVar[str] = "span-too-far"
-    title: ClassVar[str] = "Too far ahead"
+    title: ClassVar[str] = sentence("Too far ahead")
     latest: datetime
     most_seconds: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"You can wait for at most {format_duration(self.most_seconds)}."
+        return sentence(
+            "You can wait for at most {most_seconds}.",
+            most_seconds=format_duration(self.most_seconds),
+        )
 
 
 @dataclass(eq=False)
@@ -91,12 +111,16 @@ class NotWaiting(Refusal):
     """It is placed, withdrawn or over."""
 
     code: ClassVar[str] = "not-waiting"
-    title: ClassVar[str] = "It no longer waits"
+    title: ClassVar[str] = sentence("It no longer waits")
     state: str
     act: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"A request that is {self.state} cannot be {self.act}."
+        return sentence(
+            "A request that is {state} cannot be {act}.",
+            state=known(self.state),
+            act=known(self.act),
+        )
 
 
 @dataclass(eq=False)
@@ -104,13 +128,14 @@ class NotDeclinable(Refusal):
     """A placement inside its freeze: it can be cancelled at the usual price."""
 
     code: ClassVar[str] = "not-declinable"
-    title: ClassVar[str] = "Too late to decline"
+    title: ClassVar[str] = sentence("Too late to decline")
     frozen_at: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"A placement can be declined until {time_text(self.frozen_at, zone)}. "
-            "It can still be cancelled or released, at the usual price."
+        return sentence(
+            "A placement can be declined until {frozen_at}. It can still "
+            "be cancelled or released, at the usual price.",
+            frozen_at=time_text(self.frozen_at, zone),
         )
 
 
@@ -119,16 +144,16 @@ class OfferLapsed(Refusal):
     """There is no offer, or not any more."""
 
     code: ClassVar[str] = "offer-lapsed"
-    title: ClassVar[str] = "The offer has expired"
+    title: ClassVar[str] = sentence("The offer has expired")
     taken: bool = False
 
     def text(self, zone: tzinfo = UTC) -> str:
         why = (
-            "Someone else has booked this slot."
+            sentence("Someone else has booked this slot.")
             if self.taken
-            else "No slot is offered to this request now."
+            else sentence("No slot is offered to this request now.")
         )
-        return f"{why} It keeps its place on the waitlist."
+        return joined([why, sentence("It keeps its place on the waitlist.")])
 
 
 # --- what people are told ---------------------------------------------------------
@@ -136,41 +161,53 @@ class OfferLapsed(Refusal):
 
 def placed_words(told: Told) -> str:
     """Say where a request was placed, and until when it can be declined."""
-    kind = told.detail.get("kind", "flex")
-    until = (
-        f"You can decline it free of charge until {told.time('decline_until')}."
-        if told.detail.get("decline_until")
-        else "It starts too soon to be declined. You can still cancel it."
+    placed = sentence(
+        "Your waiting request was booked: {booking}, {kind}.",
+        booking=told.booking,
+        kind=known(str(told.detail.get("kind", "flex"))),
     )
-    return f"Your waiting request was booked: {told.booking}, {kind}. {until}"
+    until = (
+        sentence(
+            "You can decline it free of charge until {time}.",
+            time=told.time("decline_until"),
+        )
+        if told.detail.get("decline_until")
+        else sentence("It starts too soon to be declined. You can still cancel it.")
+    )
+    return joined([placed, until])
 
 
 def planned_words(told: Told) -> str:
     """Say from when a request's start is held, or that firm time pushed it back."""
     at = told.time("start")
     if told.detail.get("before"):
-        return (
-            f"The planned start of your waiting request moved from "
-            f"{told.time('before')} to {at}, because of a firm booking or a closure."
+        return sentence(
+            "The planned start of your waiting request moved from {before} "
+            "to {at}, because of a firm booking or a closure.",
+            before=told.time("before"),
+            at=at,
         )
-    return (
-        f"Your waiting request has a planned start: {at}. Only a firm booking can "
-        "delay it."
+    return sentence(
+        "Your waiting request has a planned start: {at}. Only a firm "
+        "booking can delay it.",
+        at=at,
     )
 
 
 def lost_words(told: Told) -> str:
     """Say that a request ended without time."""
-    return (
-        f"Your waiting request has expired: no GPUs became free until "
-        f"{told.time('latest')}."
+    return sentence(
+        "Your waiting request has expired: no GPUs became free until {latest}.",
+        latest=told.time("latest"),
     )
 
 
 def offered_words(told: Told) -> str:
     """Say what is offered on short notice, and how long."""
-    return (
-        f"A slot is offered to your waiting request: {told.time('start')} to "
-        f"{told.time('end')}. Accept it by {told.time('until')}. Until then someone "
-        "else can still book it."
+    return sentence(
+        "A slot is offered to your waiting request: {start} to {end}. "
+        "Accept it by {until}. Until then someone else can still book it.",
+        start=told.time("start"),
+        end=told.time("end"),
+        until=told.time("until"),
     )

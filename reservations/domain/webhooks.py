@@ -25,6 +25,8 @@ from ipaddress import (
 )
 from urllib.parse import urlsplit
 
+from telemetry.domain.sentences import sentence
+
 LONGEST = 400
 Network = IPv4Network | IPv6Network
 NAT64 = IPv6Network("64:ff9b::/96")
@@ -64,23 +66,29 @@ def parse(url: str, *, loopback_http: bool = False) -> Target:
     Target(secure=True, host='hooks.example.org', port=443, path='/x?y=1')
     """
     if len(url) > LONGEST:
-        raise WebhookRefused(f"It is longer than {LONGEST} characters.")
+        raise WebhookRefused(
+            sentence("It is longer than {longest} characters.", longest=LONGEST)
+        )
     if not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
         raise WebhookRefused(
-            "It contains spaces or characters that an address cannot have."
+            sentence("It contains spaces or characters that an address cannot have.")
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise WebhookRefused("It is not an address.") from error
+        raise WebhookRefused(sentence("It is not an address.")) from error
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        raise WebhookRefused("It does not begin with https:// and a host.")
+        raise WebhookRefused(sentence("It does not begin with https:// and a host."))
     if parts.username is not None or parts.password is not None:
-        raise WebhookRefused("It contains a user name or password. Leave them out.")
+        raise WebhookRefused(
+            sentence("It contains a user name or password. Leave them out.")
+        )
     local = loopback_http and parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme == "http" and not local:
-        raise WebhookRefused("It must begin with https://: notices name people.")
+        raise WebhookRefused(
+            sentence("It must begin with https://: notices name people.")
+        )
     path = parts.path or "/"
     return Target(
         secure=parts.scheme == "https",

@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import date, datetime, tzinfo
 
+from telemetry.domain.sentences import counted, joined, sentence
 from telemetry.domain.units import gpu_hours, little
+
+_WEEKDAYS = (
+    sentence("Mon"),
+    sentence("Tue"),
+    sentence("Wed"),
+    sentence("Thu"),
+    sentence("Fri"),
+    sentence("Sat"),
+    sentence("Sun"),
+)
+_MONTHS = (
+    sentence("Jan"),
+    sentence("Feb"),
+    sentence("Mar"),
+    sentence("Apr"),
+    sentence("May"),
+    sentence("Jun"),
+    sentence("Jul"),
+    sentence("Aug"),
+    sentence("Sep"),
+    sentence("Oct"),
+    sentence("Nov"),
+    sentence("Dec"),
+)
 
 
 def hours_text(gpu_seconds: int) -> str:
@@ -24,10 +49,9 @@ def steps_text(seconds: int) -> str:
     >>> steps_text(300), steps_text(3600), steps_text(7200), steps_text(60)
     ('5 minutes', 'hours', '2 hours', 'minutes')
     """
-    number, noun = seconds // 60, "minutes"
     if seconds % 3600 == 0:
-        number, noun = seconds // 3600, "hours"
-    return noun if number == 1 else f"{number} {noun}"
+        return counted("hours", "{n} hours", seconds // 3600)
+    return counted("minutes", "{n} minutes", seconds // 60)
 
 
 def time_text(at: datetime, zone: tzinfo) -> str:
@@ -38,7 +62,27 @@ def time_text(at: datetime, zone: tzinfo) -> str:
     'Tue 3 Mar 09:00'
     """
     local = at.astimezone(zone)
-    return f"{local:%a} {local.day} {local:%b %H:%M}"
+    return sentence(
+        "{weekday} {day} {month} {time}",
+        weekday=_WEEKDAYS[local.weekday()],
+        day=local.day,
+        month=_MONTHS[local.month - 1],
+        time=f"{local:%H:%M}",
+    )
+
+
+def day_text(day: date) -> str:
+    """Return a day for a sentence.
+
+    >>> day_text(date(2026, 3, 3))
+    'Tue 3 Mar'
+    """
+    return sentence(
+        "{weekday} {day} {month}",
+        weekday=_WEEKDAYS[day.weekday()],
+        day=day.day,
+        month=_MONTHS[day.month - 1],
+    )
 
 
 def credits_text(gpu_seconds: int) -> str:
@@ -51,7 +95,8 @@ def credits_text(gpu_seconds: int) -> str:
     ('80 credits', '1 credit', '0.02 credits', '0 credits')
     """
     figure = hours_text(gpu_seconds)
-    return f"{figure} credit" if figure in {"1", "-1"} else f"{figure} credits"
+    one = figure in {"1", "-1"}
+    return counted("{n} credit", "{n} credits", 1 if one else 2, n=figure)
 
 
 def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> str:
@@ -67,16 +112,30 @@ def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> s
     >>> price_sum([("A100", 3_600, 10), ("A40", 7_200, 3)], 64_800)
     '1 GPU-hour × 10 (A100) + 2 GPU-hours × 3 (A40) + 2 for peak hours = 18 credits'
     """
-    terms = []
+    terms: list[str] = []
     for gpu_class, seconds, weight in parts:
         hours = hours_text(seconds)
-        unit = "GPU-hour" if hours == "1" else "GPU-hours"
-        terms.append(f"{hours} {unit} × {weight} ({gpu_class})")
+        terms.append(
+            counted(
+                "{n} GPU-hour × {weight} ({gpu_class})",
+                "{n} GPU-hours × {weight} ({gpu_class})",
+                1 if hours == "1" else 2,
+                n=hours,
+                weight=weight,
+                gpu_class=gpu_class,
+            )
+        )
     surcharge = cost_gpu_seconds - sum(each[1] * each[2] for each in parts)
     if surcharge > 0:
-        terms.append(f"{hours_text(surcharge)} for peak hours")
-    returned = f" − {hours_text(-surcharge)} returned" if surcharge < 0 else ""
-    return f"{' + '.join(terms)}{returned} = {credits_text(cost_gpu_seconds)}"
+        terms.append(sentence("{hours} for peak hours", hours=hours_text(surcharge)))
+    total = joined(terms, by=" + ")
+    if surcharge < 0:
+        total = sentence(
+            "{terms} − {hours} returned", terms=total, hours=hours_text(-surcharge)
+        )
+    return sentence(
+        "{terms} = {cost}", terms=total, cost=credits_text(cost_gpu_seconds)
+    )
 
 
 def gpus_title(gpus: Sequence[tuple[str, str]]) -> str:
@@ -93,8 +152,11 @@ def gpus_title(gpus: Sequence[tuple[str, str]]) -> str:
     counts: dict[tuple[str, str], int] = {}
     for one in gpus:
         counts[one] = counts.get(one, 0) + 1
-    parts = [f"{n} × {name} on {node}" for (name, node), n in sorted(counts.items())]
-    return ", ".join(parts) or "No GPUs left"
+    parts = [
+        sentence("{n} × {name} on {node}", n=n, name=name, node=node)
+        for (name, node), n in sorted(counts.items())
+    ]
+    return joined(parts, by=", ") if parts else sentence("No GPUs left")
 
 
 def span_text(start: datetime, end: datetime, zone: tzinfo) -> str:
@@ -107,4 +169,4 @@ def span_text(start: datetime, end: datetime, zone: tzinfo) -> str:
     """
     begin, over = start.astimezone(zone), end.astimezone(zone)
     until = f"{over:%H:%M}" if begin.date() == over.date() else time_text(over, zone)
-    return f"{time_text(begin, zone)} to {until}"
+    return sentence("{begin} to {until}", begin=time_text(begin, zone), until=until)

@@ -5,6 +5,7 @@ from django.utils import timezone
 
 from reservations.models.accounts import User
 from reservations.models.calendar import Reservation
+from telemetry.domain.sentences import sentence
 
 
 class NoticeQuerySet(models.QuerySet["Notice"]):
@@ -25,39 +26,48 @@ class Notice(models.Model):
     class Kind(models.TextChoices):
         """Events, and what they are called where a User chooses among them."""
 
-        DISPLACED = "displaced", "Another person took a flex booking of yours"
-        PLACED = "placed", "A waiting request was booked"
-        PLANNED = "planned", "A waiting request has a planned start"
-        DECLINED = "declined", "A waiting request ended without a booking"
-        SLOT_OFFERED = "slot_offered", "A slot is offered to a waiting request"
-        BOOKING_STARTED = "booking_started", "A booking of yours has started"
-        MOVED = "moved", "A booking moved to another GPU"
-        RELEASED = "released", "Your GPUs were released"
-        IDLE_WARNING = "idle_warning", "Your GPUs are idle and will be released"
-        ENDING_SOON = "ending_soon", "A booking ends soon"
+        DISPLACED = "displaced", sentence("Another person took a flex booking of yours")
+        PLACED = "placed", sentence("A waiting request was booked")
+        PLANNED = "planned", sentence("A waiting request has a planned start")
+        DECLINED = "declined", sentence("A waiting request ended without a booking")
+        SLOT_OFFERED = (
+            "slot_offered",
+            sentence("A slot is offered to a waiting request"),
+        )
+        BOOKING_STARTED = "booking_started", sentence("A booking of yours has started")
+        MOVED = "moved", sentence("A booking moved to another GPU")
+        RELEASED = "released", sentence("Your GPUs were released")
+        IDLE_WARNING = (
+            "idle_warning",
+            sentence("Your GPUs are idle and will be released"),
+        )
+        ENDING_SOON = "ending_soon", sentence("A booking ends soon")
         OVERSTAY_CLAIMED = (
             "overstay_claimed",
-            "Another person needs the GPUs you stayed on",
+            sentence("Another person needs the GPUs you stayed on"),
         )
-        REFUNDED = "refunded", "You got a refund after a failure"
-        TOKEN_GIVEN = "token_given", "You got a voucher"
-        MAINTENANCE = "maintenance", "Maintenance affects a booking"
-        OFFER_MADE = "offer_made", "You were offered a booking"
-        OFFER_ANSWERED = "offer_answered", "An offer of yours was answered"
-        ASKED = "asked", "Someone writes about a booking of yours"
-        COUSER_ADDED = "couser_added", "A booking was shared with you"
-        SERIES_CONFLICT = "series_conflict", "A repeated booking found no free time"
-        COURSE_ENDING = "course_ending", "A group or course of yours ends"
-        LOW_USE = "low_use", "Booked GPUs are hardly used"
-        JOB_STARTED = "job_started", "A job started"
-        JOB_DONE = "job_done", "A job finished"
-        JOB_FAILED = "job_failed", "A job failed"
-        JOB_WARNING = "job_warning", "A job is about to be stopped"
-        PLAN_AGAIN = "plan_again", "A job was planned again for other GPUs"
-        JOB_HELD = "job_held", "A GPU is held after its job"
-        SERVE_DOWN = "serve_down", "A served model does not answer"
-        WEBHOOK_OFF = "webhook_off", "Your webhook was switched off"
-        TRIAL = "trial", "A test message, sent by you"
+        REFUNDED = "refunded", sentence("You got a refund after a failure")
+        TOKEN_GIVEN = "token_given", sentence("You got a voucher")
+        MAINTENANCE = "maintenance", sentence("Maintenance affects a booking")
+        OFFER_MADE = "offer_made", sentence("You were offered a booking")
+        OFFER_ANSWERED = "offer_answered", sentence("An offer of yours was answered")
+        ASKED = "asked", sentence("Someone writes about a booking of yours")
+        COUSER_ADDED = "couser_added", sentence("A booking was shared with you")
+        SERIES_CONFLICT = (
+            "series_conflict",
+            sentence("A repeated booking found no free time"),
+        )
+        COURSE_ENDING = "course_ending", sentence("A group or course of yours ends")
+        LOW_USE = "low_use", sentence("Booked GPUs are hardly used")
+        JOB_STARTED = "job_started", sentence("A job started")
+        JOB_DONE = "job_done", sentence("A job finished")
+        JOB_FAILED = "job_failed", sentence("A job failed")
+        JOB_WARNING = "job_warning", sentence("A job is about to be stopped")
+        PLAN_AGAIN = "plan_again", sentence("A job was planned again for other GPUs")
+        JOB_HELD = "job_held", sentence("A GPU is held after its job")
+        SERVE_DOWN = "serve_down", sentence("A served model does not answer")
+        WEBHOOK_OFF = "webhook_off", sentence("Your webhook was switched off")
+        TRIAL = "trial", sentence("A test message, sent by you")
 
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="notices")
     # No choices here: a kind more is no change of the table.
@@ -107,7 +117,7 @@ class NoticeSettings(models.Model):
     class Format(models.TextChoices):
         """What a webhook's receiver takes; payloads: ``domain/chat.py``."""
 
-        PORTAL = "portal", "own program (signed JSON)"
+        PORTAL = "portal", sentence("own program (signed JSON)")
         SLACK = "slack", "Slack"
         MATTERMOST = "mattermost", "Mattermost"
         TEAMS = "teams", "Microsoft Teams"

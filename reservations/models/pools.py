@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from reservations.domain.prices import PEAK_LENGTH
 from reservations.models.accounts import Account, Membership, User
+from telemetry.domain.sentences import sentence
 
 
 class PoolRule(models.Model):
@@ -110,15 +111,15 @@ class Closure(models.Model):
     """
 
     class Kind(models.TextChoices):
-        MAINTENANCE = "maintenance", "Maintenance"
-        BLACKOUT = "blackout", "Blackout"
-        TEACHING = "teaching", "Teaching slot"
+        MAINTENANCE = "maintenance", sentence("Maintenance")
+        BLACKOUT = "blackout", sentence("Blackout")
+        TEACHING = "teaching", sentence("Teaching slot")
 
     class Scope(models.TextChoices):
-        GPUS = "gpus", "These GPUs"
-        NODE = "node", "Every GPU of a node"
-        POOL = "pool", "Every GPU of a pool"
-        SITE = "site", "Every GPU"
+        GPUS = "gpus", sentence("These GPUs")
+        NODE = "node", sentence("Every GPU of a node")
+        POOL = "pool", sentence("Every GPU of a pool")
+        SITE = "site", sentence("Every GPU")
 
     kind = models.CharField(max_length=12, choices=Kind)
     scope = models.CharField(max_length=4, choices=Scope)

@@ -26,6 +26,7 @@ from reservations.models import (
 )
 from reservations.services.auditing import audit_act
 from reservations.snapshots.tree import read_tree, users_named
+from telemetry.domain.sentences import Sentence, joined, sentence
 
 TREE_LOCK = 0x47505554
 """Key of PostgreSQL's advisory lock: edits of the tree come one after another.
@@ -95,20 +96,21 @@ def refuse(done: Edited) -> None:
     """
     for problem in done.problems:
         if problem.field == "version":
-            raise TreeStale(
-                what=problem.text.removesuffix(" was changed in the meantime")
-            )
+            text = problem.text
+            what = text.values.get("what") if isinstance(text, Sentence) else None
+            raise TreeStale(what=what if isinstance(what, str) else text)
     if done.problems:
         raise EditsRefused(problems=tuple(words_of(done)))
 
 
 def words_of(done: Edited) -> list[str]:
     """Return the problems as sentences, each once."""
-    found = []
+    found: list[str] = []
     for problem in done.problems:
-        where = f"Row {problem.edit.line}, " if problem.edit.line else ""
-        what = f"{problem.field}: " if problem.field else ""
-        found.append(f"{where}{what}{problem.text}.")
+        line = problem.edit.line
+        row = sentence("Row {line}, ", line=line) if line else ""
+        field = f"{problem.field}: " if problem.field else ""
+        found.append(joined([row, field, problem.text, "."], by=""))
     return list(dict.fromkeys(found))
 
 
@@ -129,8 +131,11 @@ def refuse_holders(done: Edited) -> None:
     if names:
         raise EditsRefused(
             problems=(
-                f"{', '.join(names)} still hold reservations under this account: "
-                f"cancel or release them first, or end the account by date.",
+                sentence(
+                    "{names} still hold reservations under this account: "
+                    "cancel or release them first, or end the account by date.",
+                    names=", ".join(names),
+                ),
             )
         )
 
@@ -165,9 +170,9 @@ def undo(*, change_id: int, actor: User, now: datetime) -> TreeChange:
             .first()
         )
         if change is None:
-            raise NotFound(what=f"change #{change_id}")
+            raise NotFound(what=sentence("change #{pk}", pk=change_id))
         if change.undone_by_id is not None:
-            raise TreeStale(what=f"Change #{change_id}")
+            raise TreeStale(what=sentence("Change #{pk}", pk=change_id))
         rows = [
             (r.table, r.row_pk, r.before, r.version_after) for r in change.rows.all()
         ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from reservations.domain.errors import NotFound
 from reservations.models import Reservation, User, WaitingRequest
+from telemetry.domain.sentences import sentence
 
 Launch = dict[str, Any]
 
@@ -51,7 +52,7 @@ def checked(user: User, job: Mapping[str, Any]) -> Launch:
         NotFound: nobody here runs Jobs; or the carrier's own refusals.
     """
     if not CARRIERS:
-        raise NotFound(what="anything that runs jobs")
+        raise NotFound(what=sentence("anything that runs jobs"))
     return CARRIERS[0].check(user, job)
 
 

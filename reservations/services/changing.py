@@ -44,6 +44,7 @@ from reservations.services.returned import (
 )
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import load_membership, site_policy
+from telemetry.domain.sentences import sentence
 
 
 def change(
@@ -73,7 +74,7 @@ def change(
     now = whole_second(now)
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
-    check_may_change(user, before, act="change", reason=reason)
+    check_may_change(user, before, act=sentence("change"), reason=reason)
     if purpose is not None and start is None and end is None and gpu_ids is None:
         return _rename(
             before,
@@ -211,7 +212,7 @@ def _gpu_ids(reservation: Reservation) -> list[int]:
 def _check_row(row: Reservation, version: int, wanted: list[int] | None = None) -> None:
     """Refuse a row that changed since it was shown, or cannot change any more."""
     if row.state not in State.live():
-        raise NotChangeable(state=row.state, act="changed")
+        raise NotChangeable(state=row.state, act=sentence("changed"))
     if row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
     if wanted is not None and row.state == State.ACTIVE and wanted != _gpu_ids(row):
@@ -234,7 +235,7 @@ def new_window(
     over = end if end is not None else row.end
     if row.state == State.ACTIVE:
         if begin != row.start and not (begin <= now and start is None):
-            raise NotChangeable(state=row.state, act="moved to another start")
+            raise NotChangeable(state=row.state, act=sentence("moved to another start"))
         begin = row.start
     elif begin != row.start:
         begin = max(begin, now)

@@ -26,6 +26,7 @@ from reservations.services import leaving
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.pools import closures_between
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node, Pool
 
 log = logging.getLogger(__name__)
@@ -230,19 +231,21 @@ def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
     """
     wrong = check_times(draft.start, draft.end, now=now, running=running)
     if not draft.reason.strip():
-        wrong["reason"] = "Give a reason. The affected users see it."
+        wrong["reason"] = sentence("Give a reason. The affected users see it.")
     if draft.kind not in Closure.Kind.values:
-        wrong["kind"] = "Choose a kind from the list."
+        wrong["kind"] = sentence("Choose a kind from the list.")
     if draft.scope not in Closure.Scope.values:
-        wrong["scope"] = "Choose a place from the list."
+        wrong["scope"] = sentence("Choose a place from the list.")
     elif (field := _place_missing(draft)) is not None:
-        wrong[field] = "Choose what it closes."
+        wrong[field] = sentence("Choose what it closes.")
     teaching = draft.kind == TEACHING
     known = Account.objects.filter(pk=draft.account_id or 0).exists()
     if teaching and not known:
-        wrong["account"] = "Choose the account for which the teaching slot is kept."
+        wrong["account"] = sentence(
+            "Choose the account for which the teaching slot is kept."
+        )
     if not teaching and draft.account_id is not None:
-        wrong["account"] = "Only a teaching slot can be kept for an account."
+        wrong["account"] = sentence("Only a teaching slot can be kept for an account.")
     if wrong:
         raise ClosureInvalid(wrong)
 
@@ -265,7 +268,7 @@ def _runs(pk: int | None, now: datetime) -> bool:
 def _locked(pk: int, version: int | None, now: datetime) -> Closure:
     row = Closure.objects.select_for_update().filter(pk=pk).first()
     if row is None or row.cancelled_at is not None or row.end <= now:
-        raise NotFound(what="open closure with this number")
+        raise NotFound(what=sentence("open closure with this number"))
     if version is not None and row.version != version:
         raise StaleVersion(shown=version, stored=row.version)
     return row

@@ -27,6 +27,7 @@ from reservations.models import (
 from reservations.services import accounts, winding
 from reservations.services.notices import tell
 from reservations.snapshots.calendar import subtree
+from telemetry.domain.sentences import sentence
 
 MOST_TOLD = 100
 """People that one tick tells of one course."""
@@ -152,7 +153,7 @@ def _end_courses(at: datetime, policy: Policy) -> int:
     due = Account.objects.filter(archived_at=None, ends_at__lte=at)
     for course in due.order_by("ends_at", "pk")[:MOST_ENDED]:
         inside = Membership.objects.filter(account_id__in=subtree(course.pk))
-        reason = f"{course.name} has ended"
+        reason = sentence("{name} has ended", name=course.name)
         assert course.ends_at is not None
         # As of its end and not of the tick, which may come late.
         if winding.wind_down(inside, at=course.ends_at, policy=policy, reason=reason):
@@ -161,11 +162,13 @@ def _end_courses(at: datetime, policy: Policy) -> int:
     # Whoever booked in the very moment in which an account was archived.
     stray = _stray()
     if stray.exists():
-        winding.wind_down(stray, at=at, policy=policy, reason="the account has ended")
+        winding.wind_down(
+            stray, at=at, policy=policy, reason=sentence("the account has ended")
+        )
     # Who left an Account waits and repeats no more; what they are owed stays theirs.
     left = _left()
     if left.exists():
-        winding.end_wishes(left, at=at, reason="left it", owed=False)
+        winding.end_wishes(left, at=at, reason=sentence("left it"), owed=False)
     return ended
 
 
@@ -194,7 +197,7 @@ def _end_guests(at: datetime, policy: Policy) -> int:
         own = Membership.objects.filter(pk=member.pk)
         over = member.expires_at or at
         if winding.wind_down(
-            own, at=over, policy=policy, reason="the membership has ended"
+            own, at=over, policy=policy, reason=sentence("the membership has ended")
         ):
             winding.end_sharing(
                 user_pk=member.user_id, account_pk=member.account_id, at=over
@@ -202,7 +205,9 @@ def _end_guests(at: datetime, policy: Policy) -> int:
             gone.append(Edit("member", member.pk, member.version, {"active": False}))
     if not gone:
         return 0
-    return _change(gone, TreeChange.Kind.EXPIRY, "the membership has ended", at)
+    return _change(
+        gone, TreeChange.Kind.EXPIRY, sentence("the membership has ended"), at
+    )
 
 
 def _change(edits: list[Edit], kind: str, reason: str, at: datetime) -> int:

@@ -23,6 +23,7 @@ from reservations.services import books, locking
 from reservations.services.notices import tell
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.holdings import holdings_of
+from telemetry.domain.sentences import sentence
 
 
 @transaction.atomic(durable=True)
@@ -35,12 +36,12 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         NotAllowed, NotFound: not the owner; no such member of the Account.
     """
     at = whole_second(now)
-    row = _own(reservation_id, user, act="share")
+    row = _own(reservation_id, user, act=sentence("share"))
     if row.state not in State.live() or row.end <= at:
-        raise NotChangeable(state=_state(row), act="shared")
+        raise NotChangeable(state=_state(row), act=sentence("shared"))
     other = _member(row, username.strip())
     if other.pk == row.user_id:
-        raise CannotShare(why="it is yours already")
+        raise CannotShare(why=sentence("it is yours already"))
     sharing = CoUser.objects.sharing().filter(reservation=row)
     # Also one whose membership ended and was given back.
     known = CoUser.objects.filter(reservation=row, user=other, removed_at=None)
@@ -49,7 +50,10 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         return before
     if sharing.count() >= MOST_CO_USERS:
         raise CannotShare(
-            why=f"{MOST_CO_USERS} people share it already, which is the limit"
+            why=sentence(
+                "{most} people share it already, which is the limit",
+                most=MOST_CO_USERS,
+            )
         )
     check_co_users(
         row,
@@ -94,8 +98,14 @@ def check_co_users(
         own = most_at_once(window, held.get(one.pk, ()))
         if own + gpus > policy.gpus_at_once:
             raise CannotShare(
-                why=f"{one} would use {own + gpus} GPUs at once, {own} of them in "
-                f"other bookings; the limit is {policy.gpus_at_once}"
+                why=sentence(
+                    "{one} would use {together} GPUs at once, {own} of them in "
+                    "other bookings; the limit is {gpus_at_once}",
+                    one=one,
+                    together=own + gpus,
+                    own=own,
+                    gpus_at_once=policy.gpus_at_once,
+                )
             )
 
 
@@ -111,7 +121,7 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
         NotFound: no such Reservation.
     """
     at = whole_second(now)
-    row = _own(reservation_id, user, act="unshare", besides=co_user_id)
+    row = _own(reservation_id, user, act=sentence("unshare"), besides=co_user_id)
     known = CoUser.objects.filter(reservation=row, user_id=co_user_id)
     removed = known.filter(removed_at=None).update(removed_at=at)
     if not removed:
@@ -145,7 +155,7 @@ def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reserv
     """
     before = locking.load_reservation(pk)
     if user.pk not in (before.user_id, besides):
-        raise NotAllowed(act=f"{act} someone else's reservation")
+        raise NotAllowed(act=sentence("{act} someone else's reservation", act=act))
     if connection.features.has_select_for_update:
         owner = User.objects.filter(pk=before.user_id)
         list(owner.select_for_update(no_key=True).values_list("pk"))
@@ -166,7 +176,11 @@ def _member(row: Reservation, username: str) -> User:
         .first()
     )
     if found is None:
-        raise NotFound(what=f"member “{username}” of {account}")
+        raise NotFound(
+            what=sentence(
+                "member “{username}” of {account}", username=username, account=account
+            )
+        )
     return found.user
 
 

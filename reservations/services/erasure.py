@@ -45,6 +45,7 @@ from reservations.models import (
 from reservations.services import accounts
 from reservations.services.auditing import audit_act
 from reservations.triggers import STRUCK_JSON, STRUCK_TEXT
+from telemetry.domain.sentences import counted, sentence
 
 NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (TreeChange, ("reason",)),
@@ -103,21 +104,29 @@ def check_erasable(user: User, *, typed: str, actor: User | None) -> None:
         StillHolds: live reservations, or a guest to answer for.
     """
     if user.erased_at is not None:
-        raise NotErasable(why="This person has been erased already")
+        raise NotErasable(why=sentence("This person has been erased already"))
     if user.is_superuser or user.is_staff or (actor and actor.pk == user.pk):
         raise NotErasable(
-            why="An admin cannot be erased. Take the admin rights away first"
+            why=sentence("An admin cannot be erased. Take the admin rights away first")
         )
     if typed != user.username:
-        raise NotErasable(why=f"Type “{user.username}” to confirm")
+        raise NotErasable(
+            why=sentence("Type “{username}” to confirm", username=user.username)
+        )
     held = Reservation.objects.live().filter(user=user).count()
     if held:
-        raise StillHolds(what=f"holds {held} reservation{'s' * (held > 1)}")
+        raise StillHolds(
+            what=counted("holds {n} reservation", "holds {n} reservations", held)
+        )
     if WaitingRequest.objects.waiting().filter(user=user).exists():
-        raise StillHolds(what="has waiting requests")
+        raise StillHolds(what=sentence("has waiting requests"))
     guest = Membership.objects.filter(sponsor=user, active=True).first()
     if guest is not None:
-        raise StillHolds(what=f"is the sponsor of a guest in {guest.account}")
+        raise StillHolds(
+            what=sentence(
+                "is the sponsor of a guest in {account}", account=guest.account
+            )
+        )
 
 
 def erase(*, user_id: int, typed: str, actor: User | None, now: datetime) -> Names:

@@ -30,11 +30,12 @@ from reservations.services import books, locking
 from reservations.services.booking import judge, request_of, write_decision
 from reservations.services.giving import _release
 from reservations.snapshots.facts import account_path
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
-TAKEN_FROM = (
-    "it took over someone's flex booking, so it can go only to a person for whom it "
-    "is firm"
+TAKEN_FROM = sentence(
+    "it took over someone's flex booking, so it can go only to a person "
+    "for whom it is firm"
 )
 
 

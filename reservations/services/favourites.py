@@ -5,6 +5,7 @@ from django.db import transaction
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.models.favourite import Favourite
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Pool
 
 
@@ -17,7 +18,7 @@ def star_gpu(*, user: User, gpu_id: int, wanted: bool) -> None:
     """
     gpu = Gpu.objects.shown().filter(pk=gpu_id).first()
     if gpu is None:
-        raise NotFound(what=f"GPU number {gpu_id}")
+        raise NotFound(what=sentence("GPU number {gpu_id}", gpu_id=gpu_id))
     if wanted:
         Favourite.objects.get_or_create(user=user, gpu=gpu)
     else:
@@ -33,7 +34,7 @@ def star_class(*, user: User, gpu_class: str, wanted: bool) -> None:
     """
     pools = list(Pool.objects.filter(gpu_class=gpu_class))
     if not pools:
-        raise NotFound(what=f"class {gpu_class}")
+        raise NotFound(what=sentence("class {gpu_class}", gpu_class=gpu_class))
     for pool in pools:
         if wanted:
             Favourite.objects.get_or_create(user=user, pool=pool)

@@ -34,6 +34,7 @@ from reservations.snapshots.facts import (
     request_snapshot,
     site_policy,
 )
+from telemetry.domain.sentences import sentence
 
 UNDO_SECONDS = 10
 _SLACK_SECONDS = 3
@@ -55,9 +56,9 @@ def cancel(
     policy = site_policy()
     with transaction.atomic(durable=True):
         row = locking.load_reservation(reservation_id, lock=True)
-        check_may_change(user, row, act="cancel", reason=reason)
+        check_may_change(user, row, act=sentence("cancel"), reason=reason)
         if row.state != State.CONFIRMED:
-            raise NotChangeable(state=row.state, act="cancelled")
+            raise NotChangeable(state=row.state, act=sentence("cancelled"))
         allocations = allocations_of(row)
         Reservation.objects.move(
             row.pk, old=State.CONFIRMED, new=State.CANCELLED, cancelled_at=at
@@ -85,7 +86,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
     at = whole_second(now)
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
-    check_may_change(user, before, act="undo the cancel of", reason="undo")
+    check_may_change(user, before, act=sentence("undo the cancel of"), reason="undo")
     allocations = allocations_of(before)
     gpu_ids = [a.gpu_id for a in allocations]
     try:
@@ -156,7 +157,7 @@ def _check_again(
 
 def _check_undo(row: Reservation, *, now: datetime) -> None:
     if row.state != State.CANCELLED or row.cancelled_at is None:
-        raise NotChangeable(state=row.state, act="brought back")
+        raise NotChangeable(state=row.state, act=sentence("brought back"))
     limit = timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
     charged = row.late_returns.exclude(charged_at=None).exists()
     if now - row.cancelled_at > limit or row.end <= now or charged:
@@ -186,10 +187,10 @@ def release(
     with transaction.atomic(durable=True):
         row = locking.load_reservation(reservation_id, lock=True)
         if user is not None:
-            check_may_change(user, row, act="release", reason=reason)
+            check_may_change(user, row, act=sentence("release"), reason=reason)
         if row.state != State.ACTIVE or row.end <= at:
             state = State.ENDED if row.state == State.ACTIVE else State(row.state)
-            raise NotChangeable(state=state, act="released")
+            raise NotChangeable(state=state, act=sentence("released"))
         price = policy.late_return_permille if permille is None else permille
         _release(row, user=user, at=at, reason=reason, permille=price, policy=policy)
     return row
@@ -210,10 +211,12 @@ def free_unused(
     at = whole_second(now)
     row = locking.load_reservation(reservation_id, lock=True)
     if row.state != State.ACTIVE or row.end <= at:
-        raise NotChangeable(state=row.state, act="released")
+        raise NotChangeable(state=row.state, act=sentence("released"))
     if no_show:
         if row.checked_in_at is not None:
-            raise NotChangeable(state="in use", act="released as unused")
+            raise NotChangeable(
+                state=sentence("in use"), act=sentence("released as unused")
+            )
         Reservation.objects.filter(pk=row.pk).update(no_show=True)
     price, policy = FULL_PRICE_PERMILLE, site_policy()
     _release(row, user=None, at=at, reason=reason, permille=price, policy=policy)

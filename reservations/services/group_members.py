@@ -25,6 +25,7 @@ from reservations.models import (
 from reservations.services import accounts
 from reservations.services.auditing import audit_act
 from reservations.snapshots.calendar import headed_accounts
+from telemetry.domain.sentences import sentence
 
 LINK_DAYS = (1, 7, 14, 30)
 MOST_JOINS = 200
@@ -53,7 +54,7 @@ def may_change_members(user: User, account: Account) -> bool:
 def _account(user: User, account_id: int) -> Account:
     account = Account.objects.filter(pk=account_id, archived_at=None).first()
     if account is None or not may_change_members(user, account):
-        raise NotAllowed(act="change the members of this group")
+        raise NotAllowed(act=sentence("change the members of this group"))
     return account
 
 
@@ -95,7 +96,12 @@ def add(*, user: User, account_id: int, username: str, now: datetime) -> TreeCha
         username=username.strip(), is_active=True, erased_at=None
     ).first()
     if person is None:
-        raise NotFound(what=f"person with the user name “{username.strip()[:150]}”")
+        raise NotFound(
+            what=sentence(
+                "person with the user name “{username}”",
+                username=username.strip()[:150],
+            )
+        )
     edits = [*_quota_kept(account), _joins(account, person)]
     return accounts.save(
         edits=edits, actor=user, reason="member added by the group head", now=now
@@ -122,9 +128,9 @@ def remove(
         pk=membership_id, account=account, active=True
     ).first()
     if member is None:
-        raise NotFound(what=f"such member of {account}")
+        raise NotFound(what=sentence("such member of {account}", account=account))
     if member.is_head and not user.is_operator:
-        raise NotAllowed(act="remove a group head: ask the lab admin")
+        raise NotAllowed(act=sentence("remove a group head: ask the lab admin"))
     edit = Edit("member", member.pk, member.version, {"active": False})
     return accounts.save(
         edits=[edit], actor=user, reason="member removed by the group head", now=now
@@ -146,7 +152,12 @@ def make_link(
     account = _account(user, account_id)
     working = [link for link in account.links.all() if link.works(now)]
     if len(working) >= LINKS_AT_ONCE:
-        raise NotAllowed(act=f"have more than {LINKS_AT_ONCE} links: revoke one first")
+        raise NotAllowed(
+            act=sentence(
+                "have more than {most} links: revoke one first",
+                most=LINKS_AT_ONCE,
+            )
+        )
     text = secrets.token_urlsafe(32)
     link = GroupLink.objects.create(
         account=account,
@@ -208,7 +219,7 @@ def link_of(text: str, *, now: datetime) -> GroupLink:
         or link.made_by is None
         or not may_change_members(link.made_by, link.account)
     ):
-        raise NotFound(what="such link, or it has expired")
+        raise NotFound(what=sentence("such link, or it has expired"))
     return link
 
 
@@ -227,7 +238,10 @@ def join(*, text: str, user: User, now: datetime) -> Account:
     account = link.account
     if account.memberships.filter(user=user, active=False).exists():
         raise NotAllowed(
-            act=f"join {account} again by a link: ask its head to add you by name"
+            act=sentence(
+                "join {account} again by a link: ask its head to add you by name",
+                account=account,
+            )
         )
 
     def claim(_done: Edited) -> None:
@@ -239,7 +253,7 @@ def join(*, text: str, user: User, now: datetime) -> Account:
             joins__lt=F("most_joins"),
         )
         if not rows.update(joins=F("joins") + 1):
-            raise NotFound(what="such link, or it has expired")
+            raise NotFound(what=sentence("such link, or it has expired"))
         audit_act(
             verb="group.joined",
             subject=f"account:{account.pk}",

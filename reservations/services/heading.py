@@ -8,6 +8,7 @@ from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import Account, Membership, TreeChange, User
 from reservations.services import accounts
 from reservations.snapshots.calendar import headed_accounts
+from telemetry.domain.sentences import sentence
 
 
 def headed_account(user: User, account_id: int) -> Account:
@@ -20,7 +21,7 @@ def headed_account(user: User, account_id: int) -> Account:
         pk__in=headed_accounts(user), pk=account_id, archived_at=None
     ).first()
     if account is None:
-        raise NotAllowed(act="steer this group")
+        raise NotAllowed(act=sentence("steer this group"))
     return account
 
 
@@ -44,7 +45,13 @@ def share_edits(
     )
     strangers = set(shares) - own
     if strangers:
-        raise NotFound(what=f"member {min(strangers)} of {account}")
+        raise NotFound(
+            what=sentence(
+                "member {member} of {account}",
+                member=min(strangers),
+                account=account,
+            )
+        )
     return [
         Edit("member", pk, version, {"shares": new})
         for pk, (new, version) in sorted(shares.items())

@@ -12,6 +12,7 @@ from reservations.domain.sharing import CannotAsk
 from reservations.domain.window import unix, whole_second
 from reservations.models import Notice, Reservation, User
 from reservations.services.notices import tell
+from telemetry.domain.sentences import sentence
 
 AGAIN_SECONDS = 3600
 """One message about one Reservation in so long."""
@@ -35,9 +36,9 @@ def ask_holder(
     at = whole_second(now)
     row = Reservation.objects.select_related("user").filter(pk=reservation_id).first()
     if row is None:
-        raise NotFound(what=f"reservation #{reservation_id}")
+        raise NotFound(what=sentence("reservation #{pk}", pk=reservation_id))
     if not user.memberships.filter(active=True).exists():
-        raise NotAllowed(act="write to holders: you are in no group")
+        raise NotAllowed(act=sentence("write to holders: you are in no group"))
     # The rows of one sender are counted one after another.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     _check(row, user, message, at)
@@ -50,7 +51,7 @@ def ask_holder(
         key=f"{row.pk}:{user.pk}:{unix(at) // AGAIN_SECONDS}",
     )
     if told is None:
-        raise CannotAsk(why="you wrote to them less than an hour ago")
+        raise CannotAsk(why=sentence("you wrote to them less than an hour ago"))
     return told
 
 
@@ -60,14 +61,14 @@ def _check(row: Reservation, user: User, message: str, now: datetime) -> None:
     why = ""
     if not any(unicodedata.category(char)[0] in "LNPS" for char in message):
         # Letters, numbers, punctuation, symbols: spaces of no width are no message.
-        why = "write a message first"
+        why = sentence("write a message first")
     elif row.user_id == user.pk:
-        why = "the booking is yours"
+        why = sentence("the booking is yours")
     elif row.state not in State.live() or is_gap(row.start, row.booked_end):
-        why = "nobody holds these GPUs with it now"
+        why = sentence("nobody holds these GPUs with it now")
     elif recent.filter(reservation=row).exists():
-        why = "you wrote to them less than an hour ago"
+        why = sentence("you wrote to them less than an hour ago")
     elif sent.filter(told_at__gt=now - timedelta(days=1)).count() >= MOST_A_DAY:
-        why = f"the limit is {MOST_A_DAY} messages in 24 h"
+        why = sentence("the limit is {most} messages in 24 h", most=MOST_A_DAY)
     if why:
         raise CannotAsk(why=why)

@@ -14,6 +14,7 @@ from django.db import transaction
 from reservations.domain.errors import NotFound
 from reservations.models import ApiToken, Invitation, User
 from reservations.services.auditing import audit_act
+from telemetry.domain.sentences import sentence
 
 DAYS = 14
 UNUSABLE = "!"
@@ -75,7 +76,7 @@ def invitation_of(text: str, *, now: datetime) -> Invitation:
         .first()
     )
     if found is None:
-        raise NotFound(what="such invitation, or it is used or too old")
+        raise NotFound(what=sentence("such invitation, or it is used or too old"))
     return found
 
 
@@ -91,7 +92,7 @@ def accept(*, text: str, password: str, now: datetime) -> User:
         validate_password(password, found.user)
         used = Invitation.objects.filter(pk=found.pk, used_at=None).update(used_at=now)
         if not used:
-            raise NotFound(what="such invitation, or it is used or too old")
+            raise NotFound(what=sentence("such invitation, or it is used or too old"))
         user = found.user
         user.set_password(password)
         user.save(update_fields=["password"])

@@ -7,8 +7,10 @@ from datetime import datetime
 from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from reservations import mailing
+from reservations.languages import with_language_of
 from reservations.models import Invitation, User
 from reservations.services import invitations
 from reservations.services.auditing import audit_act
@@ -41,17 +43,12 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
         try:
             if not user.email:
                 raise mailing.MailFailed("there is no mail address", final=True)
+            with with_language_of(user):
+                subject, mail = _letter(user, text, until)
             mailing.send(
                 to=user.email,
-                subject="Your account at the GPU Portal",
-                text=(
-                    f"You have a new account at the GPU Portal. Your user name is "
-                    f"{user.username}.\n\n"
-                    f"Choose your password here. The link works once, until {until}:\n"
-                    f"{link_of(text, settings.PORTAL_URL)}\n\n"
-                    "Anyone who has this link can choose the password. Keep it "
-                    "private.\n"
-                ),
+                subject=subject,
+                text=mail,
                 message_id=f"invitation-{row.pk}",
             )
             sent += 1
@@ -65,3 +62,19 @@ def send(*, user_ids: Sequence[int], actor_id: int | None, now: datetime) -> int
                 now=now,
             )
     return sent
+
+
+def _letter(user: User, text: str, until: str) -> tuple[str, str]:
+    """Return (subject, text) of the mail, in the active language."""
+    words = gettext(
+        "You have a new account at the GPU Portal. Your user name is %(name)s.\n\n"
+        "Choose your password here. The link works once, until %(until)s:\n"
+        "%(link)s\n\n"
+        "Anyone who has this link can choose the password. Keep it private.\n"
+    )
+    values = {
+        "name": user.username,
+        "until": until,
+        "link": link_of(text, settings.PORTAL_URL),
+    }
+    return gettext("Your account at the GPU Portal"), words % values

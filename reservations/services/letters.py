@@ -7,14 +7,17 @@ from datetime import datetime
 from django.conf import settings
 from django.core import signing
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from reservations import mailing, webhook
 from reservations.domain import chat
 from reservations.domain.webhooks import signature
+from reservations.languages import with_language_of
 from reservations.models import Notice, NoticeSettings, User
 from reservations.services.channels import MAIL
 from reservations.snapshots.calendar import iso
-from reservations.snapshots.notices import NoticeInfo, notices_in_words
+from reservations.snapshots.notices import NoticeInfo, notices_to_send
+from telemetry.translation import translated
 
 UNSUBSCRIBE_SALT = "gpuportal.notices.off"
 ALL_KINDS = "*"
@@ -43,11 +46,12 @@ def send(
     Raises:
         NotTaken: nobody took it.
     """
-    told = notices_in_words(notices, user)
-    if channel == MAIL:
-        _mail(user, told, number)
-    else:
-        _post(user, how, told, number, now)
+    told = notices_to_send(notices, user)
+    with with_language_of(user):
+        if channel == MAIL:
+            _mail(user, told, number)
+        else:
+            _post(user, how, told, number, now)
 
 
 def absolute(path: str) -> str:
@@ -65,14 +69,23 @@ def _mail(user: User, told: Sequence[NoticeInfo], number: str) -> None:
     kinds = {one.kind for one in told}
     only = kinds.pop() if len(kinds) == 1 else ALL_KINDS
     off = absolute(unsubscribe_path(user, only))
-    first = Notice.Kind(told[0].kind).label
-    subject = first if len(told) == 1 else f"{len(told)} notices: {first} and more"
-    lines = [f"{one.text}\n{iso(one.told_at)}  {absolute(one.url)}" for one in told]
-    what = "mails of this kind" if only != ALL_KINDS else "all mails"
-    foot = (
-        f"-- \nGPU Portal. Settings: {absolute(reverse('notice-settings'))}\n"
-        f"End {what}: {off}"
+    first = told[0].title
+    subject = (
+        first
+        if len(told) == 1
+        else gettext("%(count)s notices: %(first)s and more")
+        % {"count": len(told), "first": first}
     )
+    lines = [f"{one.text}\n{iso(one.told_at)}  {absolute(one.url)}" for one in told]
+    settings_line = gettext("GPU Portal. Settings: %(address)s") % {
+        "address": absolute(reverse("notice-settings"))
+    }
+    end_line = (
+        gettext("End mails of this kind: %(address)s")
+        if only != ALL_KINDS
+        else gettext("End all mails: %(address)s")
+    ) % {"address": off}
+    foot = f"-- \n{settings_line}\n{end_line}"
     try:
         mailing.send(
             to=user.email,
@@ -130,7 +143,7 @@ def _chat(how: NoticeSettings, told: Sequence[NoticeInfo], number: str) -> None:
     """Post the Notices to a chat service, in the payload that it takes."""
     links = [absolute(one.url) if settings.PORTAL_URL else "" for one in told]
     lines = [chat.Line(one.text, url) for one, url in zip(told, links, strict=True)]
-    made = chat.message(how.webhook_format, lines)
+    made = chat.message(how.webhook_format, lines, translate=translated)
     _call(how.webhook_url, made.body, {**made.headers, "X-Portal-Delivery": number})
 
 

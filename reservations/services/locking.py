@@ -17,6 +17,7 @@ from reservations.models import Account, Membership, PoolQuota, Reservation, Use
 from reservations.snapshots.facts import account_path
 from reservations.snapshots.gpus import gpus_named
 from reservations.snapshots.rights import rights_of
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 _WITH_QUOTA = Q(quota_gpu_seconds__isnull=False) | Exists(
@@ -42,10 +43,12 @@ def choose_membership(user: User, membership: Membership | None) -> Membership:
         NotAllowed: not this User's, or switched off.
     """
     if not user.is_active:
-        raise NotAllowed(act="book: the login is switched off")
+        raise NotAllowed(act=sentence("book: the login is switched off"))
     found = rights_of(user, membership.pk if membership is not None else None)
     if membership is not None and not found:
-        raise NotAllowed(act=f"book under {membership.account}")
+        raise NotAllowed(
+            act=sentence("book under {account}", account=membership.account)
+        )
     if membership is None and len(found) != 1:
         raise MembershipNeeded(accounts=tuple(str(m.account) for m in found))
     return found[0]
@@ -58,7 +61,9 @@ def check_still(membership: Membership) -> None:
         NotAllowed: switched off, or its Account archived.
     """
     if not rights_of(membership.user, membership.pk):
-        raise NotAllowed(act=f"book under {membership.account}")
+        raise NotAllowed(
+            act=sentence("book under {account}", account=membership.account)
+        )
 
 
 def read(membership: Membership, gpu_ids: Sequence[int]) -> Locked:
@@ -94,7 +99,7 @@ def _facts(
     gpus = gpus_named(wanted)
     if len(gpus) != len(wanted):
         missing = wanted - {gpu.pk for gpu in gpus}
-        raise NotFound(what=f"GPU with the number {min(missing)}")
+        raise NotFound(what=sentence("GPU with the number {gpu}", gpu=min(missing)))
     return Locked(membership, path, tuple(gpus))
 
 
@@ -109,5 +114,5 @@ def load_reservation(pk: int, *, lock: bool = False) -> Reservation:
         rows = rows.select_for_update(no_key=True, of=("self",))
     found = rows.filter(pk=pk).first()
     if found is None:
-        raise NotFound(what=f"reservation #{pk}")
+        raise NotFound(what=sentence("reservation #{pk}", pk=pk))
     return found

@@ -28,6 +28,7 @@ from reservations.services.booking import (
 from reservations.services.giving import _release
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import load_membership, site_policy
+from telemetry.domain.sentences import sentence
 
 
 def move_rest(
@@ -54,7 +55,7 @@ def move_rest(
     at = whole_second(now)
     before = locking.load_reservation(reservation_id)
     if actor is not None:
-        check_may_change(actor, before, act="move", reason=reason)
+        check_may_change(actor, before, act=sentence("move"), reason=reason)
     membership = load_membership(before.membership_id)
     assert membership is not None
     wanted = set(gpu_ids)
@@ -83,9 +84,11 @@ def _go_on(
     policy = site_policy()
     if row.state != State.ACTIVE or row.end <= at:
         state = State.ENDED if row.state == State.ACTIVE else State(row.state)
-        raise NotChangeable(state=state, act="moved to other GPUs")
+        raise NotChangeable(state=state, act=sentence("moved to other GPUs"))
     if row.booked_end <= at:
-        raise NotChangeable(state="past its booked end", act="moved to other GPUs")
+        raise NotChangeable(
+            state=sentence("past its booked end"), act=sentence("moved to other GPUs")
+        )
     end, kind, purpose = row.booked_end, Kind(row.kind), row.purpose
     came, keep_used, kept_at = row.checked_in_at, row.keep_used, row.kept_at
     _release(row, user=actor, at=at, reason=reason, permille=0, policy=policy)

@@ -10,7 +10,8 @@ from reservations import live
 from reservations.domain.errors import NotFound
 from reservations.models import Notice, Reservation, User
 from reservations.services import channels
-from reservations.snapshots.notices import notices_in_words
+from reservations.snapshots.notices import notices_to_send
+from telemetry.domain.sentences import sentence
 
 _ONCE = ("notice_told_once", "reservations_notice.key")
 """How PostgreSQL and SQLite name the constraint that a key is told once."""
@@ -51,7 +52,7 @@ def tell(
     if not _write(told):
         return None
     channels.queue(told, now=now)
-    live.publish_notice(notices_in_words([told], user)[0], user_pk=user.pk)
+    live.publish_notice(notices_to_send([told], user)[0], user_pk=user.pk)
     return told
 
 
@@ -82,7 +83,7 @@ def read_notice(*, notice_id: int, user: User, now: datetime) -> None:
     """
     own = Notice.objects.filter(pk=notice_id, user=user)
     if not own.exists():
-        raise NotFound(what=f"notice #{notice_id} of yours")
+        raise NotFound(what=sentence("notice #{pk} of yours", pk=notice_id))
     own.filter(read_at=None).update(read_at=now)
 
 

@@ -29,6 +29,7 @@ from reservations.services.booking import OVERLAP, _taken
 from reservations.services.exchanging import Sides
 from reservations.services.notices import tell
 from reservations.snapshots.facts import site_policy
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 200
 """Offers that one tick looks at."""
@@ -67,7 +68,9 @@ def offer(
     _check_can_be_offered(row, at, swapped=wanted is not None)
     made_today = Offer.objects.filter(made_by=user, made_at__gt=at - timedelta(days=1))
     if made_today.count() >= MOST_A_DAY:
-        raise CannotOffer(why=f"the limit is {MOST_A_DAY} offers in 24 h")
+        raise CannotOffer(
+            why=sentence("the limit is {most} offers in 24 h", most=MOST_A_DAY)
+        )
     taker = wanted.membership if wanted else _taker(to, account, user, row, policy)
     made = Offer(
         reservation=row,
@@ -91,7 +94,7 @@ def offer(
     except IntegrityError as error:
         if "reservation" not in str(error):
             raise
-        raise CannotOffer(why="it is already offered to someone") from error
+        raise CannotOffer(why=sentence("it is already offered to someone")) from error
     return made
 
 
@@ -119,7 +122,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
     policy = site_policy()
     found = _load(offer_id, user)
     if found.taker.user_id != user.pk:
-        raise NotAllowed(act="accept someone else's offer")
+        raise NotAllowed(act=sentence("accept someone else's offer"))
     try:
         with transaction.atomic(durable=True):
             exchanging.exchange(found, actor=user, kind=kind, policy=policy, at=at)
@@ -191,16 +194,18 @@ def _expire(row: Offer, at: datetime) -> bool:
 def _own(pk: int, user: User) -> Reservation:
     row = locking.load_reservation(pk)
     if row.user_id != user.pk:
-        raise NotAllowed(act="offer someone else's reservation")
+        raise NotAllowed(act=sentence("offer someone else's reservation"))
     return row
 
 
 def _wanted(pk: int, user: User) -> Reservation:
     row = locking.load_reservation(pk)
     if row.user_id == user.pk:
-        raise CannotOffer(why="both reservations are yours")
+        raise CannotOffer(why=sentence("both reservations are yours"))
     if row.state != State.CONFIRMED:
-        raise CannotOffer(why=f"the other reservation is {row.state}, not ahead")
+        raise CannotOffer(
+            why=sentence("the other reservation is {state}, not ahead", state=row.state)
+        )
     return row
 
 
@@ -208,9 +213,9 @@ def _check_can_be_offered(row: Reservation, at: datetime, *, swapped: bool) -> N
     """Refuse what is over; a swap is of what has not begun."""
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
-        raise NotChangeable(state=state, act="offered")
+        raise NotChangeable(state=state, act=sentence("offered"))
     if swapped and row.state != State.CONFIRMED:
-        raise CannotOffer(why="it has begun; only its rest can be given away")
+        raise CannotOffer(why=sentence("it has begun; only its rest can be given away"))
 
 
 def _taker(
@@ -232,13 +237,15 @@ def _taker(
         rows = rows.filter(account_id__in=near)
     found = list(rows.order_by("account__name")[:20])
     if not found:
-        raise NotFound(what=f"person “{to.strip()}” to give it to")
+        raise NotFound(what=sentence("person “{to}” to give it to", to=to.strip()))
     if found[0].user_id == row.user_id:
-        raise CannotOffer(why="it is yours already")
+        raise CannotOffer(why=sentence("it is yours already"))
     same = [one for one in found if one.account_id == row.membership.account_id]
     if len(found) > 1 and not same:
         names = ", ".join(one.account.name for one in found)
-        raise CannotOffer(why=f"they are in several groups, name one: {names}")
+        raise CannotOffer(
+            why=sentence("they are in several groups, name one: {names}", names=names)
+        )
     return found[0] if len(found) == 1 else same[0]
 
 
@@ -277,7 +284,7 @@ def _load(pk: int, user: User) -> Offer:
     mine = Q(made_by=user) | Q(taker__user=user)
     found = rows.filter(mine, pk=pk).first()
     if found is None:
-        raise NotFound(what=f"offer #{pk} of or to you")
+        raise NotFound(what=sentence("offer #{pk} of or to you", pk=pk))
     return found
 
 

@@ -40,6 +40,7 @@ from reservations.snapshots.facts import (
     site_policy,
 )
 from reservations.snapshots.gaps import whole_holdings
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 
@@ -60,14 +61,16 @@ def set_overstay(
     at = whole_second(now)
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
-    check_may_change(user, before, act="stay on with", reason=reason)
+    check_may_change(user, before, act=sentence("stay on with"), reason=reason)
     with transaction.atomic(durable=True):
         _lock(before)
         row = locking.load_reservation(reservation_id, lock=True)
         if row.state not in State.live() or row.end <= at:
-            raise NotChangeable(state=row.state, act="kept past its end")
+            raise NotChangeable(state=row.state, act=sentence("kept past its end"))
         if wanted and not policy.overstay_seconds:
-            raise NotChangeable(state="live", act="kept past its end at this site")
+            raise NotChangeable(
+                state="live", act=sentence("kept past its end at this site")
+            )
         row.overstay = wanted
         row.version += 1
         row.save(update_fields=["overstay", "version"])
@@ -266,7 +269,7 @@ def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> Non
         row = locking.load_reservation(pk, lock=True)
         leave_at = max(start, now, row.start)
         if row.state == State.ACTIVE and leave_at < row.end:
-            set_end(row, leave_at, now=now, why="its Gpus are needed")
+            set_end(row, leave_at, now=now, why=sentence("its Gpus are needed"))
             publish(row, policy)
 
 

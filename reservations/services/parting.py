@@ -24,6 +24,7 @@ from reservations.services.giving import _release
 from reservations.services.returned import given_back
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import site_policy
+from telemetry.domain.sentences import sentence
 
 Gate = Callable[[Reservation, frozenset[int]], None]
 GATES: list[Gate] = []
@@ -65,7 +66,7 @@ def price(
     at = whole_second(now)
     policy = site_policy()
     row = locking.load_reservation(reservation_id)
-    check_may_change(user, row, act="give back", reason="a look at the price")
+    check_may_change(user, row, act=sentence("give back"), reason="a look at the price")
     kept, end = _kept(row, gpu_ids, last_seconds, policy=policy, at=at)
     return _price(row, kept, end, policy=policy, at=at)
 
@@ -90,7 +91,7 @@ def give_back_part(
     at = whole_second(now)
     policy = site_policy()
     before = locking.load_reservation(reservation_id)
-    check_may_change(user, before, act="give back", reason=reason)
+    check_may_change(user, before, act=sentence("give back"), reason=reason)
     kept, end = _kept(before, gpu_ids, last_seconds, policy=policy, at=at)
     gone = set(_held(before)) - set(kept)
     if before.state == State.ACTIVE and gone:
@@ -130,19 +131,23 @@ def _kept(
     """
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
-        raise NotChangeable(state=state, act="given back")
+        raise NotChangeable(state=state, act=sentence("given back"))
     # Staying on past it is given back by leaving.
     row.end = min(row.end, row.booked_end)
     held = _held(row)
     strange = set(gpu_ids) - set(held)
     if strange:
-        raise NotFound(what=f"GPU with the number {min(strange)} in it")
+        raise NotFound(
+            what=sentence("GPU with the number {gpu} in it", gpu=min(strange))
+        )
     kept = [pk for pk in held if pk not in set(gpu_ids)]
     end = row.end
     if last_seconds:
         end = grid_ceil(end - timedelta(seconds=last_seconds), policy.grid_seconds)
     if not kept or min(end, row.end) <= max(row.start, at):
-        raise NotChangeable(state=row.state, act="given back in part: nothing is left")
+        raise NotChangeable(
+            state=row.state, act=sentence("given back in part: nothing is left")
+        )
     return kept, min(end, row.end)
 
 
@@ -192,7 +197,7 @@ def _split_off(
         row = locking.load_reservation(before.pk, lock=True)
         _check_row(row, version)
         if row.state != State.ACTIVE or row.end <= at or gone - set(_held(row)):
-            raise NotChangeable(state=row.state, act="given back in part")
+            raise NotChangeable(state=row.state, act=sentence("given back in part"))
         for gate in GATES:
             gate(row, gone)
         part = _part_of(row, gone, at)

@@ -13,6 +13,7 @@ from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import ApiToken, Invitation, User
 from reservations.services import invitations
 from reservations.services.auditing import audit_act
+from telemetry.domain.sentences import sentence
 
 AUDITED = ("unix_user", "is_active", "is_superuser")
 """Fields whose values the audit log keeps; of the others it keeps the name."""
@@ -54,7 +55,7 @@ def change(
         if not changes:
             return {}
         if user.pk == actor.pk and {"is_active", "is_superuser"} & set(changes):
-            raise NotAllowed(act="remove your own rights")
+            raise NotAllowed(act=sentence("remove your own rights"))
         for name, (_before, after) in changes.items():
             setattr(user, name, after)
         if "is_superuser" in changes:
@@ -103,7 +104,9 @@ def password_link(*, user_id: int, actor: User, now: datetime) -> str:
     with transaction.atomic(durable=True):
         user = _locked(user_id)
         if not user.is_active:
-            raise NotFound(what="person who may sign in: switch the account on first")
+            raise NotFound(
+                what=sentence("person who may sign in: switch the account on first")
+            )
         Invitation.objects.filter(user=user, used_at=None).delete()
         text = secrets.token_urlsafe(32)
         fresh = user.password.startswith(invitations.UNUSABLE)
@@ -147,7 +150,7 @@ def _locked(user_id: int) -> User:
     rows = User.objects.select_for_update(no_key=True, of=("self",))
     found = rows.filter(pk=user_id, erased_at=None).first()
     if found is None:
-        raise NotFound(what="such person")
+        raise NotFound(what=sentence("such person"))
     return found
 
 

@@ -27,6 +27,7 @@ from reservations.domain.governing import (
 from reservations.models import AuditEntry, SitePolicy, User
 from reservations.services.auditing import audit_act
 from telemetry import services as telemetry
+from telemetry.domain.sentences import Sentence, sentence
 from telemetry.models import TelemetryPolicy
 
 MODELS: dict[str, type[SitePolicy] | type[TelemetryPolicy]] = {
@@ -84,7 +85,7 @@ def _field(field: Any, value: object) -> PolicyField:
     return PolicyField(
         name=field.name,
         label=label_of(field.name),
-        meaning=as_typed(str(field.help_text)),
+        meaning=as_typed(field.help_text),
         unit=unit_of(field.name),
         kind=kind,
         default=field.get_default(),
@@ -104,6 +105,10 @@ def as_typed(meaning: str) -> str:
     >>> as_typed("Time to stop. In seconds; default 30.")
     'Time to stop. Default: 30 s.'
     """
+    if isinstance(meaning, Sentence) and "shown" in meaning.values:
+        return sentence("{meaning} Default: {shown}.", **meaning.values)
+    if isinstance(meaning, Sentence):
+        return meaning
     meaning = DEFAULT_IN_WORDS.sub(r" Default: \1.", meaning)
     meaning = DEFAULT_IN_SECONDS.sub(r" Default: \1 s.", meaning)
     return meaning.removesuffix(" Seconds.")
@@ -208,7 +213,7 @@ def undo_look(*, which: str, entry_id: int) -> tuple[AuditEntry, Look]:
     """
     entry = history(which).filter(pk=entry_id, verb__in=[CHANGED, UNDONE]).first()
     if entry is None:
-        raise NotFound(what="change of this policy under that number")
+        raise NotFound(what=sentence("change of this policy under that number"))
     row = _current(which)
     after = entry.detail["after"]
     if any(getattr(row, name) != value for name, value in after.items()):
@@ -240,7 +245,7 @@ def undo(
 
 def _current(which: str) -> SitePolicy | TelemetryPolicy:
     if which not in MODELS:
-        raise NotFound(what="policy of this name")
+        raise NotFound(what=sentence("policy of this name"))
     return MODELS[which].current()
 
 

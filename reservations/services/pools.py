@@ -23,6 +23,7 @@ from reservations.services import leaving
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import site_policy
 from telemetry import services as telemetry
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node, Pool
 
 MOST_WEIGHT = 10_000
@@ -53,7 +54,7 @@ def add_pool(
     name = " ".join(name.split())
     _check_weight(weight)
     if not name or len(name) > 80 or not name.isprintable():
-        raise DeskInvalid({"name": "A name of 1 to 80 printable characters."})
+        raise DeskInvalid({"name": sentence("A name of 1 to 80 printable characters.")})
     try:
         with transaction.atomic(durable=True):
             made = telemetry.make_pool(gpu_class=name, weight=weight)
@@ -62,7 +63,7 @@ def add_pool(
                 reason=reason, after={"name": name, "weight": weight},
             )  # fmt: skip
     except IntegrityError as error:
-        raise DeskInvalid({"name": "A pool of this name exists."}) from error
+        raise DeskInvalid({"name": sentence("A pool of this name exists.")}) from error
     return made
 
 
@@ -89,7 +90,7 @@ def change_pool(
             "pk", flat=True
         )
         if set(edit.account_ids) - set(known):
-            raise DeskInvalid({"accounts": "There is no such account."})
+            raise DeskInvalid({"accounts": sentence("There is no such account.")})
         after = {
             "weight": edit.weight,
             "accounts": sorted(known),
@@ -128,12 +129,14 @@ def set_pool_quota(
         NotFound.
     """
     if (membership_id is None) == (account_id is None):
-        raise DeskInvalid({"whose": "Choose an account or one member."})
+        raise DeskInvalid({"whose": sentence("Choose an account or one member.")})
     if (
         quota_gpu_seconds is not None
         and not 0 <= quota_gpu_seconds <= MOST_HOURS * 3600
     ):
-        raise DeskInvalid({"quota": f"Between 0 and {MOST_HOURS} credits."})
+        raise DeskInvalid(
+            {"quota": sentence("Between 0 and {most} credits.", most=MOST_HOURS)}
+        )
     with transaction.atomic(durable=True):
         pool = _pool(pool_id)
         if membership_id is not None:
@@ -141,7 +144,9 @@ def set_pool_quota(
         else:
             known = Account.objects.filter(pk=account_id or 0).exists()
         if not known:
-            raise DeskInvalid({"whose": "There is no such account or member."})
+            raise DeskInvalid(
+                {"whose": sentence("There is no such account or member.")}
+            )
         rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
         whose = (
             Q(account_id=account_id or 0)
@@ -242,7 +247,7 @@ def drain_node(
     """
     with transaction.atomic(durable=True):
         if not Node.objects.filter(pk=node_id).exists():
-            raise NotFound(what="node under this number")
+            raise NotFound(what=sentence("node under this number"))
         changed = telemetry.set_node_draining(node_id=node_id, draining=draining)
         if changed:
             audit_act(
@@ -261,22 +266,29 @@ def _fields(
         DeskInvalid: by field.
     """
     if act not in ACTS:
-        raise DeskInvalid({"act": "Choose an action from the list."})
+        raise DeskInvalid({"act": sentence("Choose an action from the list.")})
     if not gpu_ids:
-        raise DeskInvalid({"gpus": "Choose at least one GPU."})
+        raise DeskInvalid({"gpus": sentence("Choose at least one GPU.")})
     known = Gpu.objects.filter(pk__in=gpu_ids, retired=False)
     if known.count() != len(set(gpu_ids)):
-        raise DeskInvalid({"gpus": "One of these GPUs is not in service."})
+        raise DeskInvalid({"gpus": sentence("One of these GPUs is not in service.")})
     if act != Act.POOL:
         return ACTS[Act(act)].fields
     if pool_id is None or not Pool.objects.filter(pk=pool_id).exists():
-        raise DeskInvalid({"pool": "Choose a pool."})
+        raise DeskInvalid({"pool": sentence("Choose a pool.")})
     return {"pool_id": pool_id}
 
 
 def _check_weight(weight: int) -> None:
     if not 1 <= weight <= MOST_WEIGHT:
-        raise DeskInvalid({"weight": f"A whole number between 1 and {MOST_WEIGHT}."})
+        raise DeskInvalid(
+            {
+                "weight": sentence(
+                    "A whole number between 1 and {most}.",
+                    most=MOST_WEIGHT,
+                )
+            }
+        )
 
 
 def _peak(edit: PoolEdit) -> PeakHours | None:
@@ -287,7 +299,12 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
     """
     if not 1 <= edit.peak_factor <= MOST_FACTOR:
         raise DeskInvalid(
-            {"peak_factor": f"A whole number between 1 and {MOST_FACTOR}."}
+            {
+                "peak_factor": sentence(
+                    "A whole number between 1 and {most}.",
+                    most=MOST_FACTOR,
+                )
+            }
         )
     try:
         mask = read_hours(edit.peak_hours)
@@ -296,19 +313,22 @@ def _peak(edit: PoolEdit) -> PeakHours | None:
     if edit.peak_factor == 1 and mask:
         raise DeskInvalid(
             {
-                "peak_factor": "With 1, these hours cost the same as others. Choose 2 "
-                "or more."
+                "peak_factor": sentence(
+                    "With 1, these hours cost the same as others. Choose 2 or more."
+                )
             }
         )
     if edit.peak_factor == 1:
         return None
     if not mask:
-        raise DeskInvalid({"peak_hours": "Enter the hours, as in “Mon-Fri 9-18”."})
+        raise DeskInvalid(
+            {"peak_hours": sentence("Enter the hours, as in “Mon-Fri 9-18”.")}
+        )
     return PeakHours(edit.peak_factor, mask, settings.TIME_ZONE)
 
 
 def _pool(pk: int) -> Pool:
     pool = Pool.objects.filter(pk=pk).first()
     if pool is None:
-        raise NotFound(what="pool under this number")
+        raise NotFound(what=sentence("pool under this number"))
     return pool

@@ -14,6 +14,7 @@ from reservations.services import books, locking
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import site_policy
 from telemetry import services as telemetry
+from telemetry.domain.sentences import sentence
 
 IDLE_WARNING = "idle warning"
 """Alert rule: the Reservation will be released unless it is used or kept."""
@@ -48,9 +49,9 @@ def check_in_by_click(*, reservation_id: int, user: User, now: datetime) -> Rese
     """
     row = locking.load_reservation(reservation_id)
     if row.user_id != user.pk:
-        raise NotAllowed(act="check in to someone else's reservation")
+        raise NotAllowed(act=sentence("check in to someone else's reservation"))
     if row.state != State.ACTIVE:
-        raise NotChangeable(state=row.state, act="checked in to")
+        raise NotChangeable(state=row.state, act=sentence("checked in to"))
     check_in(reservation_id=reservation_id, now=now, by="click")
     return locking.load_reservation(reservation_id)
 
@@ -66,9 +67,9 @@ def keep(
     """
     at = whole_second(now)
     row = locking.load_reservation(reservation_id, lock=True)
-    check_may_change(user, row, act="keep", reason=reason)
+    check_may_change(user, row, act=sentence("keep"), reason=reason)
     if row.state != State.ACTIVE:
-        raise NotChangeable(state=row.state, act="kept")
+        raise NotChangeable(state=row.state, act=sentence("kept"))
     if row.keep_used:
         raise KeepUsed
     row.keep_used, row.kept_at, row.idle_warned_at = True, at, None

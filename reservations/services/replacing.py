@@ -23,6 +23,7 @@ from reservations.services.booking import OVERLAP
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.pools import closures_between
 from telemetry import services as telemetry
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 
@@ -64,7 +65,8 @@ def replace(
     policy = site_policy()
     if not reason.strip():
         raise CannotReplace(
-            field="reason", why="Give a reason. The people whose bookings move see it."
+            field="reason",
+            why=sentence("Give a reason. The people whose bookings move see it."),
         )
     try:
         with transaction.atomic(durable=True):
@@ -151,15 +153,23 @@ def _check(old_id: int, new_id: int) -> None:
     }
     for field, pk in (("old", old_id), ("new", new_id)):
         if pk not in rows:
-            raise CannotReplace(field=field, why="There is no such GPU in service.")
+            raise CannotReplace(
+                field=field, why=sentence("There is no such GPU in service.")
+            )
     if old_id == new_id:
-        raise CannotReplace(field="new", why="A GPU cannot replace itself.")
+        raise CannotReplace(field="new", why=sentence("A GPU cannot replace itself."))
     if rows[old_id].replaced_by_id is not None:
-        raise CannotReplace(field="old", why="This GPU has been replaced already.")
+        raise CannotReplace(
+            field="old", why=sentence("This GPU has been replaced already.")
+        )
     if Gpu.objects.filter(replaced_by_id=new_id).exists():
-        raise CannotReplace(field="new", why="This GPU replaces another GPU already.")
+        raise CannotReplace(
+            field="new", why=sentence("This GPU replaces another GPU already.")
+        )
     if rows[new_id].replaced_by_id is not None:
-        raise CannotReplace(field="new", why="This GPU has been replaced itself.")
+        raise CannotReplace(
+            field="new", why=sentence("This GPU has been replaced itself.")
+        )
 
 
 def _carry(
@@ -182,7 +192,7 @@ def _carry(
         row.cost_gpu_seconds -= one.less_gpu_seconds
     row.save(update_fields=["version", "cost_gpu_seconds"])
     if one.less_gpu_seconds:
-        books.hold(row, now=now, reason="on the GPU that took its place")
+        books.hold(row, now=now, reason=sentence("on the GPU that took its place"))
     names = {plan.old.label: plan.new.label}
     books.audit("moved", row, actor=actor, now=now, reason=reason, gpus=names)
     refunding.publish(row, policy)

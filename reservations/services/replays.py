@@ -24,6 +24,7 @@ from reservations.snapshots.traces import (
     site_trace,
     site_tree,
 )
+from telemetry.domain.sentences import sentence
 from telemetry.models import Pool
 
 LIMIT_SECONDS = 120.0
@@ -97,7 +98,10 @@ def ask_replay(
             >= MOST_OPEN
         ):
             raise TooManyReplays(
-                f"{MOST_OPEN} replays are still running. Wait, or cancel one"
+                sentence(
+                    "{most} replays are still running. Wait, or cancel one",
+                    most=MOST_OPEN,
+                )
             )
         row = PolicyReplay.objects.create(
             asked_by=user,
@@ -128,7 +132,7 @@ def fail_stale(*, now: datetime) -> int:
     ).update(
         state=State.FAILED,
         ended_at=now,
-        problem="no worker answered. Start the replay again",
+        problem=sentence("no worker answered. Start the replay again"),
     )
 
 
@@ -139,7 +143,7 @@ def cancel_replay(*, pk: int, user: User, now: datetime) -> bool:
         NotFound: there is none.
     """
     if not PolicyReplay.objects.filter(pk=pk).exists():
-        raise NotFound(what=f"replay #{pk}")
+        raise NotFound(what=sentence("replay #{pk}", pk=pk))
     with transaction.atomic(durable=True):
         moved = PolicyReplay.objects.filter(pk=pk, state__in=PolicyReplay.OPEN).update(
             state=State.CANCELLED, ended_at=now, doing=""
@@ -178,13 +182,19 @@ def _compare(row: PolicyReplay, running) -> dict[str, object]:  # type: ignore[n
     span = Span(row.from_at, row.to_at, _counted(row), row.pool)
     trace = span.trace()
     if not trace.jobs:
-        return {"state": State.FAILED, "problem": "nothing was booked in that time"}
+        return {
+            "state": State.FAILED,
+            "problem": sentence("nothing was booked in that time"),
+        }
     running.update(jobs=len(trace.jobs), gpus=trace.gpus)
     base, tree = site_policy(), site_tree(row.pool)
     watch = _Watch(running)
     found: dict[str, Outcome] = {}
     for number, (name, doing) in enumerate(
-        (("present", "the current rules"), ("edited", "the edited rules"))
+        (
+            ("present", sentence("the current rules")),
+            ("edited", sentence("the edited rules")),
+        )
     ):
         rules = getattr(row, name)
         edits = {
@@ -225,8 +235,10 @@ class _Watch:
         def tell(ratio: float) -> None:
             if time.process_time() - self.begun > LIMIT_SECONDS:
                 raise _Stopped(
-                    f"it took more than {LIMIT_SECONDS:.0f} s. Choose "
-                    f"fewer days or one class"
+                    sentence(
+                        "it took more than {seconds} s. Choose fewer days or one class",
+                        seconds=f"{LIMIT_SECONDS:.0f}",
+                    )
                 )
             if time.monotonic() - self.told < TELL_SECONDS:
                 return

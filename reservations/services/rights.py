@@ -4,6 +4,7 @@ from reservations.domain.errors import NotAllowed, NotChangeable, ReasonNeeded
 from reservations.domain.gaps import is_gap
 from reservations.models import Reservation, User
 from reservations.snapshots.calendar import headed_accounts
+from telemetry.domain.sentences import sentence
 
 
 def may_change(user: User, reservation: Reservation) -> bool:
@@ -26,8 +27,8 @@ def check_may_change(
         ReasonNeeded: it is somebody else's, and no reason was given.
     """
     if not may_change(user, reservation):
-        raise NotAllowed(act=f"{act} someone else's reservation")
+        raise NotAllowed(act=sentence("{act} someone else's reservation", act=act))
     if is_gap(reservation.start, reservation.booked_end) and act != "release":
-        raise NotChangeable(state="held for a job that runs in gaps", act=act)
+        raise NotChangeable(state=sentence("held for a job that runs in gaps"), act=act)
     if reservation.user_id != user.pk and not reason.strip():
         raise ReasonNeeded

@@ -35,6 +35,7 @@ from reservations.services.series_days import (
     rule_of,
 )
 from reservations.snapshots.facts import site_policy
+from telemetry.domain.sentences import sentence
 
 MOST_SERIES = 10
 """Series of one person that run at once."""
@@ -64,7 +65,9 @@ def wish(
         MembershipNeeded, NotAllowed.
     """
     if rule.window(next(rule.days())).start < whole_second(now):
-        raise SeriesInvalid(field="start", why="has passed; begin with the next day")
+        raise SeriesInvalid(
+            field="start", why=sentence("has passed; begin with the next day")
+        )
     chosen = locking.choose_membership(user, membership)
     return Wish(chosen, tuple(dict.fromkeys(gpu_ids)), rule, purpose)
 
@@ -114,7 +117,11 @@ def create(
         looked = book_days(wanted, days, policy, at)
         if Series.objects.filter(user=user, state="running").count() >= MOST_SERIES:
             raise SeriesInvalid(
-                field="times", why=f"cannot be: {MOST_SERIES} series run already"
+                field="times",
+                why=sentence(
+                    "cannot be: {most} series run already",
+                    most=MOST_SERIES,
+                ),
             )
         refused = [one for one in looked if one.state == REFUSED]
         if refused and (not skip_refused or len(refused) == len(looked)):
@@ -239,7 +246,7 @@ def _tell_conflicts(row: Series, looked: Iterable[Looked], at: datetime) -> None
     for one in looked:
         soon = one.window.start - at <= TOLD_BEFORE
         if one.state == REFUSED or (one.state == LATER and soon):
-            why = "It waited until its start."
+            why: str = sentence("It waited until its start.")
             if one.refusal is not None:
                 why = one.refusal.text(zone)
             detail = {"start": one.window.start.isoformat(), "why": why}

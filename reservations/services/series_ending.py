@@ -23,6 +23,7 @@ from reservations.services.series_days import (
     lock_row,
     rule_of,
 )
+from telemetry.domain.sentences import sentence
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ def skip_day(*, series_id: int, user: User, day: date, now: datetime) -> Occurre
     row = own_series(series_id, user)
     rule = rule_of(row)
     if day not in set(rule.days()) or rule.window(day).start <= at:
-        raise SeriesInvalid(field="day", why="is not a future day of this series")
+        raise SeriesInvalid(
+            field="day", why=sentence("is not a future day of this series")
+        )
     with transaction.atomic(durable=True):
         lock_row(row.pk)
         found, _ = Occurrence.objects.get_or_create(
@@ -104,7 +107,7 @@ def own_series(pk: int, user: User) -> Series:
     rows = Series.objects.select_related("membership__account", "user")
     found = rows.filter(pk=pk, user=user).first()
     if found is None:
-        raise NotFound(what=f"series #{pk} of yours")
+        raise NotFound(what=sentence("series #{pk} of yours", pk=pk))
     return found
 
 

@@ -13,6 +13,7 @@ from reservations.domain.window import Window
 from reservations.models import Membership, Reservation, Token, User
 from reservations.services import books
 from reservations.snapshots.strikes import user_strike
+from telemetry.domain.sentences import sentence
 
 
 def expires_at(token: Token) -> datetime:
@@ -52,7 +53,7 @@ def _token(user: User, token_id: int, *, lock: bool = False) -> Token:
         rows = rows.select_for_update(no_key=True, of=("self",))
     found = rows.filter(pk=token_id, membership__user=user).first()
     if found is None:
-        raise NotFound(what=f"voucher #{token_id} of yours")
+        raise NotFound(what=sentence("voucher #{pk} of yours", pk=token_id))
     return found
 
 

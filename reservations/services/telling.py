@@ -14,6 +14,7 @@ from reservations.services.auditing import audit_act
 from reservations.services.channels import settings_of
 from reservations.services.letters import ALL_KINDS
 from reservations.services.notices import tell
+from telemetry.domain.sentences import sentence
 
 
 def choose(
@@ -103,7 +104,7 @@ def enable_webhook(*, user: User, now: datetime) -> NoticeSettings:
         NotFound: there is none.
     """
     if not settings_of(user).webhook_url:
-        raise NotFound(what="webhook of yours")
+        raise NotFound(what=sentence("webhook of yours"))
     return _keep(
         user,
         "notices.webhook-on",

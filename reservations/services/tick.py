@@ -59,6 +59,7 @@ from reservations.services.refunding import publish, refund
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import held_in_hour
 from telemetry import services as telemetry
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 500
 """Rows a step takes at most; the next tick takes the next ones."""
@@ -160,9 +161,11 @@ def _watch_lost(pk: int, now: datetime, policy: Policy) -> bool:
         return False
     if row.end > row.booked_end and row.lost_since >= row.booked_end:
         # Its booked time was had: staying on ends where the Gpu went.
-        overstaying.set_end(row, row.lost_since, now=now, why="a GPU was lost")
+        overstaying.set_end(
+            row, row.lost_since, now=now, why=sentence("a GPU was lost")
+        )
         return True
-    refund(row, now=now, reason="a GPU was lost", policy=policy)
+    refund(row, now=now, reason=sentence("a GPU was lost"), policy=policy)
     return True
 
 
@@ -181,7 +184,7 @@ def _end(pk: int, now: datetime, policy: Policy) -> bool:
         return False
     if row.state == State.CONFIRMED:
         # Nothing ever began it: the portal was down, which nobody pays for.
-        refund(row, now=now, reason="the portal was down", policy=policy)
+        refund(row, now=now, reason=sentence("the portal was down"), policy=policy)
         return True
     used = Window(row.start, row.end) if row.end > row.start else None
     lost = None

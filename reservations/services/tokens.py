@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from reservations.models import ApiToken, AuditEntry, User
+from telemetry.domain.sentences import sentence
 
 
 @transaction.atomic(durable=True)
@@ -23,7 +24,11 @@ def create_token(
         if not ApiToken.SERVED.fullmatch(scope)
     )
     if unknown or not scopes:
-        raise ValueError(f"not scopes of a token: {unknown or 'none given'}")
+        raise ValueError(
+            sentence(
+                "not scopes of a token: {unknown}", unknown=unknown or "none given"
+            )
+        )
     text = ApiToken.draw()
     token = ApiToken.objects.create(
         user=user,

@@ -19,12 +19,13 @@ from reservations.services import books, locking, news, overrun
 from reservations.services.overstaying import clear_gaps
 from reservations.snapshots.pools import closed_gpus
 from telemetry.domain.rules import INTRUDER, OVERRUN
+from telemetry.domain.sentences import sentence
 from telemetry.models import Alert, Gpu
 
 WAIT_SECONDS = 120
 """How long what overran may take to go before the start has failed."""
 FOREIGN_RULES = (INTRUDER, OVERRUN)
-REASON = "the GPU was still in use by someone else"
+REASON = sentence("the GPU was still in use by someone else")
 
 Refund = Callable[..., bool]
 

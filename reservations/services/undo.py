@@ -14,6 +14,7 @@ from reservations.services import books, locking
 from reservations.services.giving import _SLACK_SECONDS, UNDO_SECONDS
 from reservations.services.parting import GATES
 from reservations.snapshots.facts import site_policy
+from telemetry.domain.sentences import sentence
 
 
 def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservation:
@@ -35,7 +36,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     with transaction.atomic(durable=True):
         row = locking.load_reservation(reservation_id, lock=True)
         if row.user_id != user.pk:
-            raise NotAllowed(act="undo someone else's booking")
+            raise NotAllowed(act=sentence("undo someone else's booking"))
         _check(row, now=at)
         allocations = list(row.allocations.order_by("gpu_id"))
         for gate in GATES:
@@ -69,18 +70,21 @@ def _check(row: Reservation, *, now: datetime) -> None:
     last = row.created_at + timedelta(seconds=UNDO_SECONDS + _SLACK_SECONDS)
     why = ""
     if row.state not in State.live():
-        why = f"it is {row.state} already"
+        why = sentence("it is {state} already", state=row.state)
     elif now > last:
-        why = f"the {UNDO_SECONDS} s for it are over"
+        why = sentence("the {seconds} s for it are over", seconds=UNDO_SECONDS)
     elif row.checked_in_at is not None:
-        why = "it is in use"
+        why = sentence("it is in use")
     elif Reservation.objects.filter(displaced_by=row).exists():
-        why = "it took over a flex booking, whose owner has been notified"
+        why = sentence("it took over a flex booking, whose owner has been notified")
     elif row.late_returns.exists():
-        why = "it was changed since"
+        why = sentence("it was changed since")
     elif books.came_by_offer(row):
-        why = "you got it by an offer"
+        why = sentence("you got it by an offer")
     elif books.cancelled_today(row.user, now) >= SLIPS_A_DAY:
-        why = f"you cancelled or undid {SLIPS_A_DAY} new bookings in the last 24 h"
+        why = sentence(
+            "you cancelled or undid {most} new bookings in the last 24 h",
+            most=SLIPS_A_DAY,
+        )
     if why:
         raise CannotUndoBooking(why=why)

@@ -36,6 +36,7 @@ from reservations.services import books, carrying, locking, placing
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import account_path, calendar_gpus, site_policy
 from reservations.snapshots.pools import barred_pools
+from telemetry.domain.sentences import sentence
 
 LONGEST_WAIT_SECONDS = 31 * DAY_SECONDS
 """How far ahead the end of what is waited for may be."""
@@ -152,7 +153,7 @@ def own_request(waiting_id: int, user: User) -> WaitingRequest:
     rows = WaitingRequest.objects.select_related("user", "membership__account")
     found = rows.filter(pk=waiting_id, user=user).first()
     if found is None:
-        raise NotFound(what=f"waiting request #{waiting_id} of yours")
+        raise NotFound(what=sentence("waiting request #{pk} of yours", pk=waiting_id))
     return found
 
 
@@ -171,7 +172,7 @@ def withdraw(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
         )
         row.refresh_from_db()
         if not moved:
-            raise NotWaiting(state=row.state, act="withdrawn")
+            raise NotWaiting(state=row.state, act=sentence("withdrawn"))
         _audit("withdrawn", row, actor=user, now=at)
     return row
 
@@ -197,7 +198,7 @@ def decline(*, waiting_id: int, user: User, now: datetime) -> WaitingRequest:
     elif row.state == PLACED and row.reservation_id is not None:
         _decline_placement(row, row.reservation_id, at=at, policy=policy)
     else:
-        raise NotWaiting(state=row.state, act="declined")
+        raise NotWaiting(state=row.state, act=sentence("declined"))
     row.refresh_from_db()
     return row
 
@@ -268,7 +269,7 @@ def accept(*, waiting_id: int, user: User, now: datetime) -> Reservation:
     policy = site_policy()
     row = own_request(waiting_id, user)
     if row.state != WAITING:
-        raise NotWaiting(state=row.state, act="accepted")
+        raise NotWaiting(state=row.state, act=sentence("accepted"))
     until, start = row.offer_until, row.offer_start
     if until is None or start is None or until <= at or not row.offer_gpu_ids:
         raise OfferLapsed

@@ -13,8 +13,14 @@ from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.models import Account, Allocation, Membership, Reservation, User
 from reservations.snapshots.closed import closures_page
 from reservations.snapshots.drains import drain_reasons, gpu_drain_reasons
-from reservations.snapshots.gpus import DRAINS, gpus_seen_by, short_words
+from reservations.snapshots.gpus import (
+    DRAINS,
+    OUT_SENTENCES,
+    gpus_seen_by,
+    short_words,
+)
 from reservations.snapshots.sharing import OwnExtras, own_extras
+from telemetry.domain.sentences import joined, sentence
 
 SHOWN = State.holding()
 _FIELDS = (
@@ -261,9 +267,9 @@ def _out_reason(gpu: CalendarGpu, reason: str) -> str:
     """Return why a Gpu cannot be booked, as a sentence; empty: it can."""
     if not gpu.out:
         return ""
-    return f"{gpu.out[:1].upper()}{gpu.out[1:]}." + (
-        f" Reason: {reason}" if reason else ""
-    )
+    out = OUT_SENTENCES.get(gpu.out) or f"{gpu.out[:1].upper()}{gpu.out[1:]}."
+    why = sentence("Reason: {reason}", reason=reason) if reason else ""
+    return joined([out, why])
 
 
 def _with_own(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from reservations.domain.calendar import CalendarGpu
 from reservations.models import Account, Closure, Membership
 from reservations.snapshots.pools import barred_pools, closures_between
+from telemetry.domain.sentences import joined, sentence
 from telemetry.models import Gpu
 
 NEAR = timedelta(hours=24)
@@ -91,12 +92,12 @@ def near_maintenance(now: datetime) -> list[NearMaintenance]:
 
 def _where(row: Closure) -> str:
     if row.scope == Closure.Scope.SITE:
-        return "all GPUs"
+        return sentence("all GPUs")
     if row.scope == Closure.Scope.NODE:
         return str(row.node)
     if row.scope == Closure.Scope.POOL:
-        return f"every {row.pool}"
-    return "some GPUs"
+        return sentence("every {pool}", pool=row.pool)
+    return sentence("some GPUs")
 
 
 def shut_to(
@@ -107,8 +108,8 @@ def shut_to(
     Args:
         gpus: rows with their Node and Pool loaded.
     """
-    found = {
-        gpu.pk: "draining: no new bookings"
+    found: dict[int, str] = {
+        gpu.pk: sentence("draining: no new bookings")
         for gpu in gpus
         if gpu.draining or gpu.node.draining
     }
@@ -120,10 +121,15 @@ def shut_to(
     barred = barred_pools([_known(gpu) for gpu in kept], own)
     for gpu in gpus:
         if gpu.pool_id in barred:
-            found[gpu.pk] = f"kept for {' and '.join(barred[gpu.pool_id])}"
+            found[gpu.pk] = sentence(
+                "kept for {accounts}",
+                accounts=joined(barred[gpu.pool_id], by=sentence(" and ")),
+            )
         for one in closures:
             if one.closes(_known(gpu)) and not one.admits(own):
-                found.setdefault(gpu.pk, f"closed then: {one.reason}")
+                found.setdefault(
+                    gpu.pk, sentence("closed then: {reason}", reason=one.reason)
+                )
     return found
 
 

@@ -11,28 +11,54 @@ from reservations.domain.prices import read_peak
 from reservations.models.favourite import Favourite
 from reservations.snapshots.compiled import Row, compiled
 from reservations.snapshots.foreign import foreign_alerts
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, GpuQuerySet
 
 OUT_FIELDS = (
     "retired", "lost", "foreign", "mig", "new", "maintenance", "node__maintenance",
     "draining", "node__draining",
 )  # fmt: skip
-_OUT_WORDS = (
-    "it is retired",
-    "its driver does not answer",
-    "another system manages it",
-    "it is split into instances",
-    "it is new and the lab admin has not approved it yet",
-    "it is under maintenance",
-    "its node is under maintenance",
-    "it is draining: no new bookings",
-    "its node is draining: no new bookings",
+_OUT_WORDS: tuple[str, ...] = (
+    sentence("it is retired"),
+    sentence("its driver does not answer"),
+    sentence("another system manages it"),
+    sentence("it is split into instances"),
+    sentence("it is new and the lab admin has not approved it yet"),
+    sentence("it is under maintenance"),
+    sentence("its node is under maintenance"),
+    sentence("it is draining: no new bookings"),
+    sentence("its node is draining: no new bookings"),
 )
-_SHORT_WORDS = (
-    "retired", "lost", "other system", "split", "new", "maintenance", "maintenance",
-    "draining", "draining",
-)  # fmt: skip
-_MISSING = "it is missing"
+OUT_SENTENCES: dict[str, str] = {
+    "it is retired": sentence("It is retired."),
+    "its driver does not answer": sentence("Its driver does not answer."),
+    "another system manages it": sentence("Another system manages it."),
+    "it is split into instances": sentence("It is split into instances."),
+    "it is new and the lab admin has not approved it yet": sentence(
+        "It is new and the lab admin has not approved it yet."
+    ),
+    "it is under maintenance": sentence("It is under maintenance."),
+    "its node is under maintenance": sentence("Its node is under maintenance."),
+    "it is draining: no new bookings": sentence("It is draining: no new bookings."),
+    "its node is draining: no new bookings": sentence(
+        "Its node is draining: no new bookings."
+    ),
+    "it is missing": sentence("It is missing."),
+    "kept for other accounts": sentence("Kept for other accounts."),
+}
+"""Why a Gpu is out of service, as a whole sentence."""
+_SHORT_WORDS: tuple[str, ...] = (
+    sentence("retired"),
+    sentence("lost"),
+    sentence("other system"),
+    sentence("split"),
+    sentence("new"),
+    sentence("maintenance"),
+    sentence("maintenance"),
+    sentence("draining"),
+    sentence("draining"),
+)
+_MISSING = sentence("it is missing")
 DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
 """``CalendarGpu.out`` of a Gpu that drains alone, or with others of its node."""
 

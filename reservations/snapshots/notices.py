@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from django.utils import timezone
@@ -10,9 +10,11 @@ from django.utils import timezone
 from reservations.domain.notices import SYMBOLS, words
 from reservations.domain.time_zones import zone_of
 from reservations.domain.told import Told
+from reservations.languages import with_language_of
 from reservations.models import Notice, Reservation, User
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
+from telemetry.translation import translated
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,18 @@ def notices_in_words(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
         )
         for row in found
     ]
+
+
+def notices_to_send(rows: Iterable[Notice], user: User) -> list[NoticeInfo]:
+    """Return Notices of one User in words, as plain text in that User's language.
+
+    For mails, webhooks and sockets: nobody asks for them, so no page's language counts.
+    """
+    with with_language_of(user):
+        return [
+            replace(one, title=translated(one.title), text=translated(one.text))
+            for one in notices_in_words(rows, user)
+        ]
 
 
 def _text(row: Notice, about: Reservation | None, who: str, zone: tzinfo) -> str:

@@ -20,6 +20,7 @@ from reservations.snapshots.calendar import Reader, iso
 from reservations.snapshots.facts import calendar_gpus
 from reservations.snapshots.usage import fair_tree, usage_by_membership
 from reservations.snapshots.waiting import MOST_LOOKED, waiting_of
+from telemetry.domain.sentences import sentence
 
 WAITING = WaitingRequest.State.WAITING
 PLACED = WaitingRequest.State.PLACED
@@ -66,11 +67,20 @@ class PastError:
     def text(self) -> str:
         """Return it as a sentence."""
         if not self.n:
-            return "No estimate could be checked yet."
+            return sentence("No estimate could be checked yet.")
         off = f"{self.off_seconds / HOUR_SECONDS:.1f} h"
-        way = "too early" if self.later_seconds > 0 else "too late"
-        mostly = "" if self.off_seconds < HOUR_SECONDS / 20 else f", mostly {way}"
-        return f"Estimates were off by {off} on average{mostly} ({self.n} checked)."
+        if self.off_seconds < HOUR_SECONDS / 20:
+            template = sentence("Estimates were off by {off} on average ({n} checked).")
+        elif self.later_seconds > 0:
+            template = sentence(
+                "Estimates were off by {off} on average, mostly too early ({n} "
+                "checked)."
+            )
+        else:
+            template = sentence(
+                "Estimates were off by {off} on average, mostly too late ({n} checked)."
+            )
+        return sentence(template, off=off, n=self.n)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from reservations.models import (
     RolledMonth,
     User,
 )
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Pool
 
 By = Literal["month", "group", "user", "gpu", "class"]
@@ -36,7 +37,7 @@ REFUSED_COLUMN: dict[By, str] = {
     "class": "pool_id",
 }
 """Demand was for a class: which Gpu it would have been, nobody knows."""
-SITE = "the site"
+SITE = sentence("the site")
 MOST_PEOPLE = 2000
 
 
@@ -97,7 +98,7 @@ def _total(rows: tuple[ReportRow, ...]) -> ReportRow:
         total += row.sums
     return ReportRow(
         None,
-        "Together",
+        sentence("Together"),
         total,
         sum(row.refused_requests for row in rows),
         sum(row.refused_gpu_seconds for row in rows),

@@ -13,6 +13,7 @@ from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, spends_at
 from reservations.domain.window import unix
 from reservations.models import Allocation, LateReturn, Membership, Reservation
 from reservations.snapshots.compiled import compiled
+from telemetry.domain.sentences import sentence
 
 HOLDING = State.holding()
 LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
@@ -163,7 +164,7 @@ def person_quota(
         others, low, high, ignoring=ignoring, ignoring_late=ignoring_late
     )  # fmt: skip
     return QuotaInfo(
-        account="All your accounts",
+        account=sentence("All your accounts"),
         quota_gpu_seconds=most,
         spends=(*extra, *known, *(spend for _, _, spend in found)),
         own=False,

@@ -11,6 +11,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.domain.editing import Edit
@@ -221,8 +222,8 @@ def collect(request: HttpRequest) -> HttpResponseBase:
     if len(kept) > draft.MOST_EDITS:
         messages.error(
             request,
-            f"More than {draft.MOST_EDITS} changes. Apply these first, or import a "
-            f"file.",
+            gettext("More than %(most)s changes. Apply these first, or import a file.")
+            % {"most": draft.MOST_EDITS},
         )
         return redirect(_back(request))
     draft.keep(request, kept)
@@ -263,7 +264,7 @@ def add(request: HttpRequest) -> HttpResponseBase:
     if len(collected) + len(new) <= draft.MOST_EDITS:
         draft.keep(request, draft.merged(collected, new, {"account": set()}))
     else:
-        messages.error(request, "The draft is full. Apply its changes first.")
+        messages.error(request, gettext("The draft is full. Apply its changes first."))
     return redirect("manage-draft" if act == "archive" else _back(request))
 
 

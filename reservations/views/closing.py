@@ -27,14 +27,15 @@ from reservations.services.closures import ClosureDraft, Preview
 from reservations.services.leaving import Leaving
 from reservations.views.access import operator_required, reader
 from reservations.views.desk_forms import ClosureForm, ClosuresAsked
+from telemetry.domain.sentences import joined, sentence
 
 ROWS_PER_PAGE = 25
 FATES = {
-    Fate.MOVED: ("arrow-right", "moves to"),
-    Fate.CUT: ("clock", "ends earlier"),
-    Fate.ENDED: ("clock", "ends now"),
-    Fate.REFUNDED: ("refunded", "cancelled with full refund"),
-    Fate.STAYS: ("lock", "stays"),
+    Fate.MOVED: ("arrow-right", sentence("moves to")),
+    Fate.CUT: ("clock", sentence("ends earlier")),
+    Fate.ENDED: ("clock", sentence("ends now")),
+    Fate.REFUNDED: ("refunded", sentence("cancelled with full refund")),
+    Fate.STAYS: ("lock", sentence("stays")),
 }
 
 
@@ -159,22 +160,29 @@ def one(request: HttpRequest, pk: int | None = None) -> HttpResponseBase:
     return _form(request, form, row, plan=plan)
 
 
+_COUNTED = {
+    Fate.MOVED: sentence("{n} moved"),
+    Fate.CUT: sentence("{n} cut"),
+    Fate.ENDED: sentence("{n} ended"),
+    Fate.REFUNDED: sentence("{n} refunded"),
+}
+
+
 def _said(kept: Closure, done: Preview) -> str:
     counts = {fate: sum(r.fate is fate for r in done.reliefs) for fate in Fate}
     told = [
-        f"{counts[fate]} {word}"
-        for fate, word in (
-            (Fate.MOVED, "moved"), (Fate.CUT, "cut"), (Fate.ENDED, "ended"),
-            (Fate.REFUNDED, "refunded"),
-        )
+        sentence(template, n=counts[fate])
+        for fate, template in _COUNTED.items()
         if counts[fate]
-    ]  # fmt: skip
-    who = (
-        f" Bookings: {', '.join(told)}. The affected users are notified."
-        if told
-        else ""
+    ]
+    saved = sentence("{kind} saved.", kind=kept.get_kind_display())
+    if not told:
+        return saved
+    who = sentence(
+        "Bookings: {counts}. The affected users are notified.",
+        counts=joined(told, by=", "),
     )
-    return f"{kept.get_kind_display()} saved.{who}"
+    return joined([saved, who])
 
 
 def _form(
@@ -267,7 +275,10 @@ def end(request: HttpRequest, pk: int) -> HttpResponseBase:
         return redirect("manage-closures")
     messages.success(
         request,
-        f"{row.get_kind_display()} ended: the time can be booked again. "
-        "Bookings that it moved or refunded are not changed back.",
+        sentence(
+            "{kind} ended: the time can be booked again. Bookings that it moved or "
+            "refunded are not changed back.",
+            kind=row.get_kind_display(),
+        ),
     )
     return redirect("manage-closures")

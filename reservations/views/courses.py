@@ -14,6 +14,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import (
     require_http_methods,
@@ -43,17 +44,25 @@ class CourseForm(PlainForm):
     """What a course is made with, and the list of who is in it."""
 
     name = forms.CharField(
-        max_length=63, validators=[validate_slug], label="Name, as in cs-101-2026"
+        max_length=63,
+        validators=[validate_slug],
+        label=gettext_lazy("Name, as in cs-101-2026"),
     )
     title = forms.CharField(max_length=120, required=False)
-    parent = forms.CharField(max_length=63, required=False, label="Below the account")
-    shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=10)
-    quota_gpu_seconds = HoursField(label="Quota of the course, credits in any 7 days")
-    member_quota_gpu_seconds = HoursField(
-        label="Quota of each student, credits in any 7 days"
+    parent = forms.CharField(
+        max_length=63, required=False, label=gettext_lazy("Below the account")
     )
-    head = forms.CharField(max_length=150, required=False, label="Led by (login)")
-    ends_at = LastDayField(label="Last day")
+    shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=10)
+    quota_gpu_seconds = HoursField(
+        label=gettext_lazy("Quota of the course, credits in any 7 days")
+    )
+    member_quota_gpu_seconds = HoursField(
+        label=gettext_lazy("Quota of each student, credits in any 7 days")
+    )
+    head = forms.CharField(
+        max_length=150, required=False, label=gettext_lazy("Led by (login)")
+    )
+    ends_at = LastDayField(label=gettext_lazy("Last day"))
     file = forms.FileField(required=False, allow_empty_file=True)
     text = forms.CharField(required=False, strip=False)
     digest = forms.CharField(required=False, max_length=64)
@@ -71,7 +80,7 @@ class CourseForm(PlainForm):
         """
         at: datetime = self.cleaned_data["ends_at"]
         if at <= timezone.now():
-            raise ValidationError("This day is over.")
+            raise ValidationError(gettext("This day is over."))
         return at
 
     def course(self) -> Course:
@@ -159,8 +168,11 @@ def new(request: HttpRequest) -> HttpResponseBase:
     made = len(found.students)
     messages.success(
         request,
-        f"Course created: {made} students, {found.new} of them new. "
-        "Give the new ones their links below.",
+        gettext(
+            "Course created: %(made)s students, %(new)s of them new. Give the "
+            "new ones their links below."
+        )
+        % {"made": made, "new": found.new},
     )
     return redirect("manage-courses")
 
@@ -206,18 +218,23 @@ def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
     user_ids = list(_uninvited(account).values_list("pk", flat=True))
     user = reader(request)
     if not user_ids:
-        messages.info(request, "Everybody in it has chosen a password.")
+        messages.info(request, gettext("Everybody in it has chosen a password."))
         return redirect("manage-courses")
     if request.POST.get("by") == "mail":
         if not inviting.possible():
             messages.error(
-                request, "Mail needs EMAIL_URL and PORTAL_URL: see docs/operations.md."
+                request,
+                gettext("Mail needs EMAIL_URL and PORTAL_URL: see docs/operations.md."),
             )
             return redirect("manage-courses")
         for first in range(0, len(user_ids), inviting.PER_TASK):
             some = user_ids[first : first + inviting.PER_TASK]
             tasks.invite.delay_on_commit(some, user.pk)
-        messages.success(request, f"{len(user_ids)} mails with links are being sent.")
+        messages.success(
+            request,
+            gettext("%(count)s mails with links are being sent.")
+            % {"count": len(user_ids)},
+        )
         return redirect("manage-courses")
     now = timezone.now()
     made = invitations.invite(user_ids=user_ids, actor=user, now=now)

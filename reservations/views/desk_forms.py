@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils.translation import gettext, gettext_lazy
 
 from reservations.domain.desk import ACTS, Act
 from reservations.domain.peaktext import LONGEST_TEXT
@@ -12,6 +13,7 @@ from reservations.domain.prices import MOST_FACTOR
 from reservations.forms import WALL, whole_number
 from reservations.models import Account, Closure, Membership
 from reservations.views.tree_forms import HoursField
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node, Pool
 from telemetry.plain_forms import PlainForm
 
@@ -39,7 +41,9 @@ class MomentField(forms.DateTimeField):
         """Return the instant, if a calendar could ever show it."""
         at = super().clean(value)
         if at is not None and not 2000 <= at.year <= 2200:
-            raise forms.ValidationError("The year is not between 2000 and 2200.")
+            raise forms.ValidationError(
+                gettext("The year is not between 2000 and 2200.")
+            )
         return at  # type: ignore[no-any-return]
 
 
@@ -74,26 +78,32 @@ class ClosureForm(PlainForm):
     kind = forms.ChoiceField(
         choices=Closure.Kind.choices,
         widget=forms.Select(attrs={"class": "select"}),
-        help_text="Maintenance and blackout: nobody books. Teaching slot: "
-        "only the account's members book.",
+        help_text=gettext_lazy(
+            "Maintenance and blackout: nobody books. Teaching slot: only the "
+            "account's members book."
+        ),
     )
     reason = forms.CharField(
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
-        help_text="Shown to affected users.",
+        help_text=gettext_lazy("Shown to affected users."),
     )
-    start = MomentField(label="From")
-    end = MomentField(label="To")
+    start = MomentField(label=gettext_lazy("From"))
+    end = MomentField(label=gettext_lazy("To"))
     account = _select(
-        Account.objects.filter(archived_at=None), "Kept for (teaching)", "nobody"
+        Account.objects.filter(archived_at=None),
+        sentence("Kept for (teaching)"),
+        "nobody",
     )
     scope = forms.ChoiceField(
-        label="Closes",
+        label=gettext_lazy("Closes"),
         choices=Closure.Scope.choices,
         widget=forms.Select(attrs={"class": "select"}),
     )
-    node = _select(Node.objects.in_service(), "Node", "choose a node")
-    pool = _select(Pool.objects.all(), "Pool", "choose a pool")
+    node = _select(
+        Node.objects.in_service(), sentence("Node"), sentence("choose a node")
+    )
+    pool = _select(Pool.objects.all(), sentence("Pool"), sentence("choose a pool"))
     gpus = KeysField(
         queryset=Gpu.objects.shown().select_related("node", "pool"),
         required=False,
@@ -138,14 +148,17 @@ class ActForm(PlainForm):
     """One act on many Gpus."""
 
     act = forms.ChoiceField(
-        label="Do",
+        label=gettext_lazy("Do"),
         choices=[
             (act.value, info.label) for act, info in ACTS.items() if act != Act.POOL
         ]
-        + [(Act.POOL.value, ACTS[Act.POOL].label), ("maintenance", "Plan maintenance")],
+        + [
+            (Act.POOL.value, ACTS[Act.POOL].label),
+            ("maintenance", sentence("Plan maintenance")),
+        ],
         widget=forms.Select(attrs={"class": "select"}),
     )
-    pool = _select(Pool.objects.all(), "Pool", "choose a pool")
+    pool = _select(Pool.objects.all(), sentence("Pool"), sentence("choose a pool"))
     gpus = KeysField(queryset=Gpu.objects.filter(retired=False), required=True)
     reason = forms.CharField(required=False, max_length=REASON_LENGTH)
     move_booked = forms.BooleanField(required=False)
@@ -157,30 +170,36 @@ class PoolForm(PlainForm):
     weight = forms.IntegerField(
         min_value=1,
         max_value=10_000,
-        help_text="Cost of one second of one GPU, in weighted GPU-seconds. "
-        "Counts for bookings made from now on.",
+        help_text=gettext_lazy(
+            "Cost of one second of one GPU, in weighted GPU-seconds. Counts "
+            "for bookings made from now on."
+        ),
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     peak_hours = forms.CharField(
         required=False,
         max_length=LONGEST_TEXT,
-        help_text="Days and whole hours on the site’s clock, as in “Mon-Fri 9-18; "
-        "Sat 10-14”; empty: none.",
+        help_text=gettext_lazy(
+            "Days and whole hours on the site’s clock, as in “Mon-Fri 9-18; "
+            "Sat 10-14”; empty: none."
+        ),
         widget=forms.TextInput(attrs={"class": "input"}),
     )
     peak_factor = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=MOST_FACTOR,
-        help_text="Price factor in these hours, 2 to 10. 1 means no extra price. "
-        "Existing bookings keep their price.",
+        help_text=gettext_lazy(
+            "Price factor in these hours, 2 to 10. 1 means no extra price. "
+            "Existing bookings keep their price."
+        ),
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     accounts = KeysField(
         queryset=Account.objects.filter(archived_at=None),
         required=False,
-        label="Who may book",
-        help_text="These accounts and those below them. None: everybody.",
+        label=gettext_lazy("Who may book"),
+        help_text=gettext_lazy("These accounts and those below them. None: everybody."),
         widget=forms.CheckboxSelectMultiple,
     )
     reason = forms.CharField(
@@ -200,14 +219,18 @@ class PoolQuotaForm(PlainForm):
     """What an Account, or one of its members, may hold on a Pool."""
 
     account = _select(
-        Account.objects.filter(archived_at=None), "Account", "choose an account"
+        Account.objects.filter(archived_at=None),
+        sentence("Account"),
+        sentence("choose an account"),
     )
     login = forms.CharField(
         required=False,
         max_length=150,
-        label="Of one member (login); empty: of the account",
+        label=gettext_lazy("Of one member (login); empty: of the account"),
     )
-    quota_gpu_seconds = HoursField(label="Credits in any 7 days. Empty: no limit")
+    quota_gpu_seconds = HoursField(
+        label=gettext_lazy("Credits in any 7 days. Empty: no limit")
+    )
     reason = forms.CharField(max_length=REASON_LENGTH)
 
     def clean(self) -> dict[str, Any]:
@@ -219,12 +242,16 @@ class PoolQuotaForm(PlainForm):
         values = super().clean() or {}
         account, login = values.get("account"), (values.get("login") or "").strip()
         if account is None:
-            self.add_error("account", "Choose an account.")
+            self.add_error("account", gettext("Choose an account."))
         elif login:
             found = Membership.objects.filter(account=account, user__username=login)
             values["member"] = found.first()
             if values["member"] is None:
-                self.add_error("login", f"{account} has no member of this login.")
+                self.add_error(
+                    "login",
+                    gettext("%(account)s has no member of this login.")
+                    % {"account": account},
+                )
         return values
 
 
@@ -233,21 +260,21 @@ class ReplaceForm(PlainForm):
 
     old = forms.ModelChoiceField(
         queryset=Gpu.objects.shown().select_related("node"),
-        label="Replace",
-        empty_label="choose a GPU",
+        label=gettext_lazy("Replace"),
+        empty_label=gettext_lazy("choose a GPU"),
         widget=forms.Select(attrs={"class": "select"}),
     )
     new = forms.ModelChoiceField(
         queryset=Gpu.objects.shown().select_related("node"),
         label="by",
-        empty_label="choose a GPU",
+        empty_label=gettext_lazy("choose a GPU"),
         widget=forms.Select(attrs={"class": "select"}),
     )
     reason = forms.CharField(
         required=False,
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
-        help_text="Shown to the people whose bookings move.",
+        help_text=gettext_lazy("Shown to the people whose bookings move."),
     )
 
 
@@ -265,5 +292,7 @@ class DrainForm(PlainForm):
         """
         values = super().clean() or {}
         if values.get("draining") and not values.get("reason"):
-            self.add_error("reason", "Give a reason: it is shown to everybody.")
+            self.add_error(
+                "reason", gettext("Give a reason: it is shown to everybody.")
+            )
         return values

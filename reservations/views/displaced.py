@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext
+
 from reservations import services
 from reservations.domain.advice import used_ratio
 from reservations.domain.lifecycle import State
@@ -49,9 +51,9 @@ def _sides(detail: dict[str, Any]) -> list[Side]:
     """Return both sides of rule 2; firm within quota compares nobody."""
     if not str(detail.get("rule", "")).startswith("2"):
         return []
-    own, other = "You, without it", "The other side, with it"
+    own, other = gettext("You, without it"), gettext("The other side, with it")
     if detail.get("of_group"):
-        own = "Your group, without it"
+        own = gettext("Your group, without it")
     return [
         _side(own, detail.get("own_level_fs")),
         _side(other, detail.get("other_level_fs")),

@@ -8,6 +8,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -16,6 +17,8 @@ from reservations.domain.lifecycle import Kind, State
 from reservations.models import Reservation, User
 from reservations.services import feeds
 from reservations.views.access import reader
+from telemetry.domain.sentences import counted, joined, known
+from telemetry.translation import translated
 
 KEPT = timedelta(days=30)
 """How long what is over stays in the calendar."""
@@ -29,7 +32,7 @@ def feed(request: HttpRequest, address: str) -> HttpResponse:
     """Answer with the calendar of whoever made the address; 404 to all others."""
     user = feeds.reader_of(address, now=timezone.now())
     if user is None:
-        raise Http404("no such calendar")
+        raise Http404(gettext("no such calendar"))
     text = calendar_text(_events(user, request.get_host()), name="GPU Portal")
     response = HttpResponse(text, content_type="text/calendar; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="gpuportal.ics"'
@@ -47,12 +50,12 @@ def _events(user: User, host: str) -> Iterator[Event]:
         if row.end <= row.start:
             continue
         gpus = sorted(str(a.gpu) for a in row.allocations.all())
-        number = f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}"
+        number = counted("{n} GPU", "{n} GPUs", len(gpus))
         yield Event(
             uid=f"reservation-{row.pk}@{host}",
             start=row.start,
             end=row.end,
-            summary=f"{number}, {row.kind}",
+            summary=translated(joined([number, known(row.kind)], by=", ")),
             location=", ".join(gpus),
             changed_at=now,
             sequence=row.version,
@@ -73,5 +76,5 @@ def feed_make(request: HttpRequest) -> HttpResponse:
 def feed_revoke(request: HttpRequest) -> HttpResponse:
     """Take the address back: programs that use it get nothing any more."""
     if feeds.revoke_feed(user=reader(request), now=timezone.now()):
-        messages.success(request, "The calendar link no longer works.")
+        messages.success(request, gettext("The calendar link no longer works."))
     return redirect("me")

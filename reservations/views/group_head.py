@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -29,6 +30,7 @@ from reservations.snapshots.usage import usage_by_membership
 from reservations.views.access import reader
 from reservations.views.group import MemberUse, group_of
 from reservations.views.tree_rows import Unreadable, read_shares
+from telemetry.domain.sentences import counted
 from telemetry.plain_forms import PlainForm
 
 MEMBERS_PER_PAGE = 50
@@ -52,7 +54,8 @@ class LinkForm(PlainForm):
 
     days = forms.TypedChoiceField(
         choices=[
-            (days, f"{days} day{'s' * (days > 1)}") for days in group_members.LINK_DAYS
+            (days, counted("{n} day", "{n} days", days))
+            for days in group_members.LINK_DAYS
         ],
         coerce=int,
         initial=7,
@@ -121,16 +124,25 @@ def _members(
         if act == "add":
             name = request.POST.get("username", "")
             group_members.add(username=name, **same)
-            messages.success(request, f"{name.strip()} is now a member of {account}.")
+            messages.success(
+                request,
+                gettext("%(name)s is now a member of %(account)s.")
+                % {"name": name.strip(), "account": account},
+            )
         elif act == "remove":
             pk = whole_number(request.POST.get("member", ""))
             group_members.remove(membership_id=pk, **same)
-            messages.success(request, "Removed. Past use stays with the group.")
+            messages.success(
+                request, gettext("Removed. Past use stays with the group.")
+            )
         elif act == "revoke":
             pk = whole_number(request.POST.get("link", ""))
             done = group_members.revoke_link(link_id=pk, **same)
             messages.success(
-                request, "The link no longer works." if done else "It had ended."
+                request,
+                gettext("The link no longer works.")
+                if done
+                else gettext("It had ended."),
             )
         else:
             form = LinkForm(request.POST)
@@ -170,7 +182,7 @@ def _take(
     if errors:
         return _page(request, user, now, more, typed=typed, errors=errors, status=422)
     if not shares:
-        messages.info(request, "No shares were changed.")
+        messages.info(request, gettext("No shares were changed."))
         return redirect(request.get_full_path())
     try:
         if request.POST.get("act") != "save":
@@ -181,7 +193,7 @@ def _take(
     except BookingError as error:
         text = error.text(timezone.get_current_timezone())
         return _page(request, user, now, more, typed=typed, refused=text, status=409)
-    messages.success(request, "Saved. The change is in the audit log.")
+    messages.success(request, gettext("Saved. The change is in the audit log."))
     return redirect(request.get_full_path())
 
 

@@ -3,6 +3,7 @@
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from reservations.models import Account
@@ -24,13 +25,13 @@ def account_history(request: HttpRequest, pk: int) -> HttpResponse:
         "telemetry/history_show.html",
         {
             "name": str(account),
-            "lead": "GPU readings while this group held the GPUs.",
+            "lead": gettext("GPU readings while this group held the GPUs."),
             "history": charts_page(
                 f"/accounts/{account.pk}/history",
                 memory_total_bytes=most["memory"],
                 power_limit_watts=most["watts"],
                 per_gpu=True,
-                hole="the group held no GPU, or there is no reading",
+                hole=gettext("the group held no GPU, or there is no reading"),
             ),
         },
     )

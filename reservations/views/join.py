@@ -4,6 +4,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -33,5 +34,9 @@ def join(request: HttpRequest, token: str) -> HttpResponseBase:
     except BookingError as error:
         page["error"] = error.text(timezone.get_current_timezone())
         return render(request, "reservations/join.html", page, status=409)
-    messages.success(request, f"You joined {account}. You can book GPUs now.")
+    messages.success(
+        request,
+        gettext("You joined %(account)s. You can book GPUs now.")
+        % {"account": account},
+    )
     return redirect("calendar")

@@ -28,6 +28,7 @@ from reservations.snapshots.gpus import OUT_FIELDS, out_words
 from reservations.views.access import operator_required, reader
 from reservations.views.closing import touched
 from reservations.views.desk_forms import ActForm, DrainForm, GpusAsked, ReplaceForm
+from telemetry.domain.sentences import counted, joined, sentence
 from telemetry.models import Gpu, Node, Pool
 
 ROWS_PER_PAGE = 50
@@ -114,7 +115,7 @@ def act(request: HttpRequest) -> HttpResponseBase:
         chosen = urlencode([("gpus", pk) for pk in pks])
         return redirect(f"{reverse('manage-closure-new')}?{chosen}")
     if values["act"] == Act.POOL and values["pool"] is None:
-        form.add_error("pool", "Choose a pool.")
+        form.add_error("pool", gettext("Choose a pool."))
         return _list(request, form, status=422)
     if "sure" not in request.POST:
         return _sure(request, form, pks)
@@ -134,9 +135,22 @@ def act(request: HttpRequest) -> HttpResponseBase:
     except DeskInvalid as invalid:
         form.add_error(None, invalid.text())
         return _list(request, form, status=422)
-    more = f" {done.moved} bookings moved, {done.stay} stay." if done.moved else ""
-    label = ACTS[Act(values["act"])].label
-    messages.success(request, f"{label}: {done.changed} GPUs changed.{more}")
+    changed = sentence(
+        "{act}: {n} GPUs changed.",
+        act=ACTS[Act(values["act"])].label,
+        n=done.changed,
+    )
+    more = (
+        sentence(
+            "{moved} bookings moved, {stay} stay.", moved=done.moved, stay=done.stay
+        )
+        if done.moved
+        else ""
+    )
+    messages.success(
+        request,
+        joined([changed, more]),
+    )
     return redirect("manage-gpus")
 
 
@@ -184,8 +198,14 @@ def replace(request: HttpRequest) -> HttpResponseBase:
             stay = len(done.carried) - went
             messages.success(
                 request,
-                f"{done.new.label} replaces {done.old.label}. {went} "
-                f"{'booking' if went == 1 else 'bookings'} moved. {stay} not changed.",
+                counted(
+                    "{new} replaces {old}. {n} booking moved. {stay} not changed.",
+                    "{new} replaces {old}. {n} bookings moved. {stay} not changed.",
+                    went,
+                    new=done.new.label,
+                    old=done.old.label,
+                    stay=stay,
+                ),
             )
             return redirect("manage-gpus")
         plan = replacing.preview(**pks, now=now)
@@ -228,7 +248,7 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Let a Node take no new bookings, or take them again."""
     form = DrainForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "Give a reason: it is shown to everybody.")
+        messages.error(request, gettext("Give a reason: it is shown to everybody."))
         return redirect("manage-pools")
     try:
         changed = pools.drain_node(
@@ -243,5 +263,7 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     except BookingError as error:
         messages.error(request, error.text(timezone.get_current_timezone()))
         return redirect("manage-pools")
-    messages.success(request, "Saved." if changed else "Nothing was changed.")
+    messages.success(
+        request, gettext("Saved.") if changed else gettext("Nothing was changed.")
+    )
     return redirect("manage-pools")

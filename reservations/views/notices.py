@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
@@ -30,6 +31,7 @@ from reservations.services.channels import settings_of
 from reservations.services.letters import ALL_KINDS, UNSUBSCRIBE_SALT
 from reservations.snapshots.notices import notices_in_words
 from reservations.views.access import reader
+from telemetry.domain.sentences import counted, sentence
 
 PAGE_ROWS = 25
 DELIVERY_ROWS = 10
@@ -67,7 +69,7 @@ def notices(request: HttpRequest) -> HttpResponse:
 def notices_read(request: HttpRequest) -> HttpResponse:
     """Mark all of one's Notices as read."""
     count = services.read_all(user=reader(request), now=timezone.now())
-    told = f"{count} notice{'s' if count != 1 else ''} marked as read."
+    told = counted("{n} notice marked as read.", "{n} notices marked as read.", count)
     messages.success(request, told)
     return redirect("notices")
 
@@ -92,7 +94,7 @@ def notice_choose(request: HttpRequest) -> HttpResponse:
         quiet_until=form.cleaned_data["quiet_until"],
         now=timezone.now(),
     )
-    messages.success(request, "Saved.")
+    messages.success(request, gettext("Saved."))
     return redirect("notice-settings")
 
 
@@ -102,7 +104,7 @@ def notice_mute(request: HttpRequest) -> HttpResponse:
     user, now = reader(request), timezone.now()
     form = MuteForm(request.POST)
     if not form.is_valid():
-        raise Http404("no such while")
+        raise Http404(gettext("no such while"))
     telling.mute(user=user, until=form.until(now), now=now)
     return redirect("notice-settings")
 
@@ -132,7 +134,9 @@ def notice_webhook(request: HttpRequest) -> HttpResponse:
             form.add_error("url", refused.why)
         else:
             if not secret:
-                messages.success(request, "Saved. Send a test message to try it.")
+                messages.success(
+                    request, gettext("Saved. Send a test message to try it.")
+                )
                 return redirect("notice-settings")
             return _settings_page(request, secret=secret)
     return _settings_page(request, hook=form, status=422)
@@ -144,10 +148,13 @@ def notice_try(request: HttpRequest) -> HttpResponse:
     sent = telling.try_channels(user=reader(request), now=timezone.now())
     if sent:
         messages.success(
-            request, "The test message is on its way. The result appears below."
+            request,
+            gettext("The test message is on its way. The result appears below."),
         )
     else:
-        messages.info(request, "A test message was sent less than a minute ago.")
+        messages.info(
+            request, gettext("A test message was sent less than a minute ago.")
+        )
     return redirect("notice-settings")
 
 
@@ -214,12 +221,16 @@ def notices_off(request: HttpRequest, token: str) -> HttpResponse:
     try:
         pk, kind = signing.loads(token, salt=UNSUBSCRIBE_SALT)
     except (signing.BadSignature, ValueError) as error:
-        raise Http404("no such link") from error
+        raise Http404(gettext("no such link")) from error
     user = User.objects.filter(pk=pk, is_active=True).first()
     if user is None:
-        raise Http404("nobody to tell")
+        raise Http404(gettext("nobody to tell"))
     if request.method == "POST":
         telling.unsubscribe(user=user, kind=kind, now=timezone.now())
-    what = "all mails" if kind == ALL_KINDS else f"“{Notice.Kind(kind).label}”"
+    what = (
+        gettext("all mails")
+        if kind == ALL_KINDS
+        else sentence("“{kind}”", kind=Notice.Kind(kind).label)
+    )
     page = {"done": request.method == "POST", "what": what, "whose": user.username}
     return render(request, "reservations/notice_off.html", page)

@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.api_parts import counted_now
@@ -37,6 +38,7 @@ from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.sharing import taker_name
 from reservations.views.access import reader
+from telemetry.domain.sentences import known, sentence
 
 AHEAD = timedelta(days=14)
 MOST_CHOICES = 100
@@ -138,7 +140,11 @@ def share(request: HttpRequest, pk: int) -> HttpResponse:
     if not _wrong(request, pk, "share", form):
         name = form.cleaned_data["user"]
         made = couse.share(reservation_id=pk, user=user, username=name, now=now)
-        messages.success(request, f"{made.user} can use it now, and has been notified.")
+        messages.success(
+            request,
+            gettext("%(user)s can use it now, and has been notified.")
+            % {"user": made.user},
+        )
     return redirect("reservation", pk)
 
 
@@ -149,9 +155,9 @@ def unshare(request: HttpRequest, pk: int, user_pk: int) -> HttpResponse:
     if couse.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now):
         own = user.pk == user_pk
         words = (
-            "You left this booking."
+            gettext("You left this booking.")
             if own
-            else "Removed. Their jobs there are stopped."
+            else gettext("Removed. Their jobs there are stopped.")
         )
         messages.success(request, words)
     return redirect("reservation", pk)
@@ -175,7 +181,9 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
         now=now,
     )
     name = taker_name(made, Reader.of(user, site_policy()))
-    messages.success(request, f"Offered to {name}, who has been notified.")
+    messages.success(
+        request, gettext("Offered to %(name)s, who has been notified.") % {"name": name}
+    )
     return redirect("reservation", pk)
 
 
@@ -195,7 +203,7 @@ def give_back(request: HttpRequest, pk: int) -> HttpResponse:
         version=data["version"],
         now=now,
     )
-    messages.success(request, "Given back. You keep the rest.")
+    messages.success(request, gettext("Given back. You keep the rest."))
     return redirect("reservation", pk)
 
 
@@ -206,7 +214,10 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
     kind = request.POST.get("kind", "")[:8]
     done = offers.accept(offer_id=pk, user=user, kind=kind, now=now)
     assert done.given is not None
-    messages.success(request, f"The booking is yours now, as {done.given.kind}.")
+    messages.success(
+        request,
+        sentence("The booking is yours now, as {kind}.", kind=known(done.given.kind)),
+    )
     return redirect("reservation", done.given.pk)
 
 
@@ -215,7 +226,9 @@ def decline(request: HttpRequest, pk: int) -> HttpResponse:
     """Decline an Offer, or take one's own back."""
     user, now = _act(request)
     done = offers.decline(offer_id=pk, user=user, now=now)
-    messages.success(request, f"The offer is {done.state}.")
+    messages.success(
+        request, sentence("The offer is {state}.", state=known(done.state))
+    )
     return redirect("offers")
 
 
@@ -316,7 +329,14 @@ def reservation_line(row: Reservation, eyes: Reader) -> str:
     end = timezone.localtime(row.end, zone)
     same_day = end.date() == timezone.localtime(row.start, zone).date()
     until = f"{end:%H:%M}" if same_day else time_text(row.end, zone)
-    return f"{time_text(row.start, zone)} to {until}, {gpus}, {row.kind}, {who}"
+    return sentence(
+        "{start} to {until}, {gpus}, {kind}, {who}",
+        start=time_text(row.start, zone),
+        until=until,
+        gpus=gpus,
+        kind=known(row.kind),
+        who=who,
+    )
 
 
 # --- the list of Offers ---------------------------------------------------------------

@@ -11,6 +11,7 @@ from django.forms import modelform_factory
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -31,16 +32,17 @@ from reservations.snapshots.governing import effects
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_forms import HoursField
 from reservations.views.tree_rows import hours
+from telemetry.domain.sentences import counted, sentence
 from telemetry.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
 REASON_LENGTH = 200
-TITLES = {"booking": "Booking", "telemetry": "Telemetry"}
+TITLES = {"booking": sentence("Booking"), "telemetry": sentence("Telemetry")}
 
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "When people can book",
+        sentence("When people can book"),
         (
             "grid_seconds",
             "firm_horizon_seconds",
@@ -50,7 +52,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "How much people can book",
+        sentence("How much people can book"),
         (
             "quota_gpu_seconds",
             "person_quota_gpu_seconds",
@@ -59,9 +61,9 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "future_flex",
         ),
     ),
-    ("Fair share and returns", ("half_life_seconds", "late_return_ratio")),
+    (sentence("Fair share and returns"), ("half_life_seconds", "late_return_ratio")),
     (
-        "Bookings that are not used",
+        sentence("Bookings that are not used"),
         (
             "release_no_shows",
             "no_show_seconds",
@@ -72,7 +74,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "After several no-shows",
+        sentence("After several no-shows"),
         (
             "strike_no_shows",
             "strike_window_seconds",
@@ -80,11 +82,17 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "strike_seconds",
         ),
     ),
-    ("After the end", ("overstay_seconds", "overstay_notice_seconds")),
-    ("Waitlist", ("planned_requests", "waiting_requests", "look_again_seconds")),
-    ("Failures and vouchers", ("lost_seconds", "token_seconds")),
-    ("Jobs", ("stop_grace_seconds", "job_folder_bytes", "person_folders_bytes")),
-    ("People", ("names_visible", "heads_add_members")),
+    (sentence("After the end"), ("overstay_seconds", "overstay_notice_seconds")),
+    (
+        sentence("Waitlist"),
+        ("planned_requests", "waiting_requests", "look_again_seconds"),
+    ),
+    (sentence("Failures and vouchers"), ("lost_seconds", "token_seconds")),
+    (
+        sentence("Jobs"),
+        ("stop_grace_seconds", "job_folder_bytes", "person_folders_bytes"),
+    ),
+    (sentence("People"), ("names_visible", "heads_add_members")),
 )
 """Rules of one kind stand together; a rule that is in none of them comes last."""
 
@@ -96,7 +104,9 @@ class DurationField(forms.Field):
         self.rule = rule
         super().__init__(
             widget=forms.TextInput(attrs={"class": "input", "autocomplete": "off"}),
-            error_messages={"required": "Type a length of time, such as “2 h”."},
+            error_messages={
+                "required": gettext("Type a length of time, such as “2 h”.")
+            },
         )
 
     def prepare_value(self, value: Any) -> Any:
@@ -115,11 +125,13 @@ class DurationField(forms.Field):
             seconds = read_duration(str(value)[:80])
         except ValueError as error:
             raise ValidationError(
-                "Type a length of time, such as “14 d” or “1 h 30 min”."
+                gettext("Type a length of time, such as “14 d” or “1 h 30 min”.")
             ) from error
         rule = self.rule
         if rule.limits and not (rule.least or 0) <= seconds <= (rule.most or seconds):
-            raise ValidationError(f"Choose between {rule.limits}.")
+            raise ValidationError(
+                sentence("Choose between {limits}.", limits=rule.limits)
+            )
         return seconds
 
 
@@ -138,7 +150,7 @@ class CreditsField(HoursField):
         """
         found = super().clean(str(value or "").lower().removesuffix("credits").strip())
         if found is None:
-            raise ValidationError("Type a number of credits.")
+            raise ValidationError(gettext("Type a number of credits."))
         return found
 
 
@@ -187,7 +199,7 @@ def one(request: HttpRequest, which: str) -> HttpResponseBase:
     if not reason:
         return _page(
             request, which, rules, form, found=found, status=422,
-            problem="Give a reason: it is kept with the change.",
+            problem=gettext("Give a reason: it is kept with the change."),
         )  # fmt: skip
     try:
         changes = policies.save(
@@ -206,7 +218,11 @@ def one(request: HttpRequest, which: str) -> HttpResponseBase:
         _put(form, error.message_dict)
         return _page(request, which, rules, form, status=422)
     count = len(changes)
-    said = f"{count} rule{'s' * (count != 1)} changed." if count else "Nothing changed."
+    said = (
+        counted("{n} rule changed.", "{n} rules changed.", count)
+        if count
+        else sentence("Nothing changed.")
+    )
     messages.success(request, said)
     return redirect("manage-policy-one", which)
 
@@ -247,7 +263,12 @@ def _grouped(rules: list[PolicyField], form: Any) -> list[tuple[str, list[Shown]
         for title, names in GROUPS
     ]
     found.append(
-        ("Other rules" if any(rows for _, rows in found) else "Rules", [*left.values()])
+        (
+            gettext("Other rules")
+            if any(rows for _, rows in found)
+            else gettext("Rules"),
+            [*left.values()],
+        )
     )
     return [(title, rows) for title, rows in found if rows]
 
@@ -339,7 +360,13 @@ def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
     except PolicyChanged as changed:
         messages.error(request, changed.text())
     except ValidationError as error:
-        messages.error(request, f"Not undone: {' '.join(error.messages)}")
+        messages.error(
+            request,
+            gettext("Not undone: %(messages)s")
+            % {"messages": " ".join(error.messages)},
+        )
     else:
-        messages.success(request, f"Undone: {len(changes)} restored.")
+        messages.success(
+            request, gettext("Undone: %(count)s restored.") % {"count": len(changes)}
+        )
     return redirect("manage-policy-one", which)

@@ -8,6 +8,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -24,6 +25,7 @@ from reservations.services.pools import PoolEdit
 from reservations.snapshots.drains import Drain, drains
 from reservations.views.access import operator_required, reader
 from reservations.views.desk_forms import NewPoolForm, PoolForm, PoolQuotaForm
+from telemetry.domain.sentences import sentence
 from telemetry.models import Node, Pool
 
 CHANGES_SHOWN = 20
@@ -101,7 +103,11 @@ def new(request: HttpRequest) -> HttpResponseBase:
         except DeskInvalid as invalid:
             _put(form, invalid)
         else:
-            messages.success(request, f"The pool {made} was made. Put GPUs into it.")
+            messages.success(
+                request,
+                gettext("The pool %(made)s was made. Put GPUs into it.")
+                % {"made": made},
+            )
             return redirect("manage-pool", made.pk)
     return _list(request, form, status=422)
 
@@ -133,8 +139,11 @@ def one(request: HttpRequest, pk: int) -> HttpResponseBase:
         except DeskInvalid as invalid:
             _put(form, invalid)
         else:
-            said = "Saved." if changed else "Nothing was changed."
-            messages.success(request, f"{said} Existing bookings keep their price.")
+            said = gettext("Saved.") if changed else gettext("Nothing was changed.")
+            messages.success(
+                request,
+                said + " " + gettext("Existing bookings keep their price."),
+            )
             return redirect("manage-pool", pk)
     return _page(request, pool, form=form, status=422)
 
@@ -161,7 +170,10 @@ def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
         except DeskInvalid as invalid:
             _put(form, invalid)
         else:
-            messages.success(request, "Saved." if changed else "Nothing was changed.")
+            messages.success(
+                request,
+                gettext("Saved.") if changed else gettext("Nothing was changed."),
+            )
             return redirect("manage-pool", pk)
     return _page(
         request,
@@ -213,10 +225,10 @@ def _page(
 
 
 _WORDS = {
-    "weight": "weight",
-    "accounts": "who may book",
-    "name": "name",
-    "peak": "peak hours",
+    "weight": sentence("weight"),
+    "accounts": sentence("who may book"),
+    "name": sentence("name"),
+    "peak": sentence("peak hours"),
 }
 
 
@@ -248,7 +260,10 @@ def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str
     if entry.verb == "pool.quota":
         whose = names.get(entry.detail.get("account") or 0, "")
         member = entry.detail.get("membership")
-        name = f"quota of {whose or f'member {member}'}"
+        name = sentence(
+            "quota of {whose}",
+            whose=whose or sentence("member {member}", member=member),
+        )
         return [(name, _hours(before), _hours(after))]
     was = before if isinstance(before, dict) else {}
     is_now = after if isinstance(after, dict) else {}
@@ -260,7 +275,7 @@ def _lines(entry: AuditEntry, names: dict[int, str]) -> list[tuple[str, str, str
 
 
 def _hours(seconds: int | None) -> str:
-    return "no limit" if seconds is None else credits_text(seconds)
+    return gettext("no limit") if seconds is None else credits_text(seconds)
 
 
 def _said(value: object, names: dict[int, str]) -> str:

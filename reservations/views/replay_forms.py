@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext, gettext_lazy
 
 from reservations.domain.replay.compare import EDITABLE
 from reservations.domain.replay.site import (
@@ -13,6 +14,7 @@ from reservations.domain.replay.site import (
 )
 from reservations.models import Account
 from reservations.services import replays
+from telemetry.domain.sentences import sentence
 from telemetry.models import Pool
 from telemetry.plain_forms import PlainForm
 
@@ -23,21 +25,24 @@ MOST_ACCOUNTS = 40
 """Rows of Accounts on the form; a filter reaches the others."""
 TITLES = {
     "quota_gpu_seconds": (
-        "Quota",
-        "credits in any 7 days, for a member without their own quota",
+        sentence("Quota"),
+        sentence("credits in any 7 days, for a member without their own quota"),
     ),
-    "half_life_seconds": ("Half-life", "hours after which past use counts half"),
+    "half_life_seconds": (
+        sentence("Half-life"),
+        sentence("hours after which past use counts half"),
+    ),
     "freeze_seconds": (
-        "Freeze",
-        "hours before its start in which nobody can take a flex booking",
+        sentence("Freeze"),
+        sentence("hours before its start in which nobody can take a flex booking"),
     ),
     "firm_horizon_seconds": (
-        "Firm horizon",
-        "hours ahead at which a firm booking may begin",
+        sentence("Firm horizon"),
+        sentence("hours ahead at which a firm booking may begin"),
     ),
     "flex_horizon_seconds": (
-        "Flex horizon",
-        "hours ahead at which a flex booking may begin",
+        sentence("Flex horizon"),
+        sentence("hours ahead at which a flex booking may begin"),
     ),
 }
 
@@ -46,16 +51,18 @@ class SpanForm(PlainForm):
     """Which past is looked at, and how."""
 
     days = forms.TypedChoiceField(
-        coerce=int, choices=[(n, f"the last {n} days") for n in DAYS]
+        coerce=int, choices=[(n, sentence("the last {n} days", n=n)) for n in DAYS]
     )
     counted_from = forms.ChoiceField(
         choices=[
-            ("asked", "from the request"),
-            ("start", "from the planned start"),
+            ("asked", sentence("from the request")),
+            ("start", sentence("from the planned start")),
         ]
     )
     pool = forms.ModelChoiceField(
-        Pool.objects.order_by("gpu_class"), required=False, empty_label="all together"
+        Pool.objects.order_by("gpu_class"),
+        required=False,
+        empty_label=gettext_lazy("all together"),
     )
 
     def span(self, now: datetime) -> replays.Span:
@@ -119,7 +126,11 @@ class AccountsForm(PlainForm):
 
     def rows(self) -> list[tuple[Account, list[tuple[str, Any]]]]:
         """Return each Account with its fields, for the page."""
-        words = ("shares", "quota in hours", "factor of its members' quotas")
+        words = (
+            gettext("shares"),
+            gettext("quota in hours"),
+            gettext("factor of its members' quotas"),
+        )
         return [
             (one, list(zip(words, [self[n] for n in self.names(one)], strict=True)))
             for one in self.accounts

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext
+
 from reservations.domain.replay.compare import Outcome
 from reservations.domain.replay.measures import DAY_SECONDS
 from reservations.domain.replay.site import AccountEdit
 from reservations.models import PolicyReplay
 from reservations.views.replay_forms import HOUR, TITLES
+from telemetry.domain.sentences import sentence
 
 WIDTH = 1000
 HIGH = 120
@@ -52,14 +55,14 @@ class Figure:
 
 
 MEASURES = (
-    ("Mean wait", "wait_mean_hours", "h", -1),
-    ("Median wait", "wait_p50_hours", "h", -1),
-    ("99 % waited at most", "wait_p99_hours", "h", -1),
-    ("Worst person's mean wait", "worst_user_wait_hours", "h", -1),
-    ("Utilization", "utilization", "ratio", 1),
-    ("Jain's index by groups", "jain_tree", "", 1),
-    ("Jain's index by people", "jain_flat", "", 1),
-    ("Unserved entitlement", "unserved_entitlement", "ratio", -1),
+    (sentence("Mean wait"), "wait_mean_hours", "h", -1),
+    (sentence("Median wait"), "wait_p50_hours", "h", -1),
+    (sentence("99 % waited at most"), "wait_p99_hours", "h", -1),
+    (sentence("Worst person's mean wait"), "worst_user_wait_hours", "h", -1),
+    (sentence("Utilization"), "utilization", "ratio", 1),
+    (sentence("Jain's index by groups"), "jain_tree", "", 1),
+    (sentence("Jain's index by people"), "jain_flat", "", 1),
+    (sentence("Unserved entitlement"), "unserved_entitlement", "ratio", -1),
 )
 
 
@@ -149,7 +152,7 @@ def _accounts(row: PolicyReplay) -> list[AccountRow]:
 
 def _quota(edit: AccountEdit) -> str:
     if edit.quota_gpu_seconds is None:
-        return "sum of its members'"
+        return gettext("sum of its members'")
     return f"{edit.quota_gpu_seconds / HOUR:,.6g} h"
 
 
@@ -170,13 +173,13 @@ def _days(before: Outcome, after: Outcome, *, gpus: int) -> list[DayLines]:
         return []
     return [
         _lines(
-            "GPUs in use",
+            gettext("GPUs in use"),
             [one.used_gpu_seconds for one in before.days],
             [one.used_gpu_seconds for one in after.days],
             gpus * DAY_SECONDS,
         ),
         _lines(
-            "GPUs waited for",
+            gettext("GPUs waited for"),
             [one.waited_gpu_seconds for one in before.days],
             [one.waited_gpu_seconds for one in after.days],
             0,

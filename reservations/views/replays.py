@@ -8,6 +8,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -105,7 +106,9 @@ def _asked(
         tasks.replay_past.delay(row.pk)
     except OperationalError:
         replays.cancel_replay(pk=row.pk, user=user, now=now)
-        form.add_error(None, "The broker does not answer: try again in a minute.")
+        form.add_error(
+            None, gettext("The broker does not answer: try again in a minute.")
+        )
         return None
     return row
 
@@ -137,7 +140,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponseBase:
     except NotFound:
         done = False
     if not done:
-        messages.info(request, "That replay had ended already.")
+        messages.info(request, gettext("That replay had ended already."))
     return redirect("manage-replay-one", pk)
 
 

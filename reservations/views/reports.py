@@ -16,6 +16,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from reservations.domain.report import month_of, months_back
@@ -37,6 +38,7 @@ from reservations.views.access import (
     steered_accounts,
     subtree,
 )
+from telemetry.domain.sentences import sentence
 from telemetry.domain.sheet import tame
 from telemetry.domain.units import HOUR_SECONDS
 from telemetry.models import Pool
@@ -48,11 +50,11 @@ BARS = 12
 WIDTH = 1000
 MONTHS = 12
 BY_WORDS: dict[By, str] = {
-    "month": "Month",
-    "group": "Group",
-    "user": "Person",
-    "gpu": "GPU",
-    "class": "GPU class",
+    "month": sentence("Month"),
+    "group": sentence("Group"),
+    "user": sentence("Person"),
+    "gpu": sentence("GPU"),
+    "class": sentence("GPU class"),
 }
 
 
@@ -73,41 +75,53 @@ def _hours(name: str) -> Callable[[ReportRow], float]:
 
 
 COLUMNS = (
-    Column("booked", "Booked", _hours("booked_gpu_seconds"), tip="GPU-hours booked"),
-    Column("held", "Held", _hours("held_gpu_seconds"), tip="GPU-hours really held"),
+    Column(
+        "booked",
+        sentence("Booked"),
+        _hours("booked_gpu_seconds"),
+        tip=sentence("GPU-hours booked"),
+    ),
+    Column(
+        "held",
+        sentence("Held"),
+        _hours("held_gpu_seconds"),
+        tip=sentence("GPU-hours really held"),
+    ),
     Column(
         "used",
-        "Used",
+        sentence("Used"),
         _hours("used_gpu_seconds"),
-        tip="Held GPU-hours times their utilization, where there is a reading",
+        tip=sentence(
+            "Held GPU-hours times their utilization, where there is a reading"
+        ),
     ),
     Column(
         "util",
-        "Utilization",
+        sentence("Utilization"),
         lambda row: row.sums.used_ratio,
         "ratio",
-        tip="Mean over the held time with a reading",
+        tip=sentence("Mean over the held time with a reading"),
     ),
     Column(
         "returned",
-        "Given back",
+        sentence("Given back"),
         _hours("returned_gpu_seconds"),
-        tip="GPU-hours cancelled, released or freed",
+        tip=sentence("GPU-hours cancelled, released or freed"),
     ),
     Column(
         "refused",
-        "Refused",
+        sentence("Refused"),
         lambda row: row.refused_gpu_seconds / HOUR_SECONDS,
-        tip="GPU-hours of refused bookings, once for each attempt",
+        tip=sentence("GPU-hours of refused bookings, once for each attempt"),
     ),
-    Column("bookings", "Bookings", lambda row: row.sums.bookings, "count"),
-    Column("noshows", "No-shows", lambda row: row.sums.no_shows, "count"),
-    Column("energy", "Energy", lambda row: row.sums.energy_kwh, "kwh"),
+    Column("bookings", sentence("Bookings"), lambda row: row.sums.bookings, "count"),
+    Column("noshows", sentence("No-shows"), lambda row: row.sums.no_shows, "count"),
+    Column("energy", sentence("Energy"), lambda row: row.sums.energy_kwh, "kwh"),
     Column(
         "cost",
-        "Charged",
+        sentence("Charged"),
         _hours("cost_gpu_seconds"),
-        tip="Credits charged in the ledger",
+        tip=sentence("Credits charged in the ledger"),
     ),
 )
 ON_GPUS = {
@@ -127,9 +141,11 @@ class MonthField(forms.Field):
         try:
             month = date.fromisoformat(f"{str(value)[:7]}-01")
         except ValueError as error:
-            raise forms.ValidationError("not a month such as 2026-11") from error
+            raise forms.ValidationError(
+                gettext("not a month such as 2026-11")
+            ) from error
         if not 2000 <= month.year <= 2199 or len(str(value)) != 7:
-            raise forms.ValidationError("not a month such as 2026-11")
+            raise forms.ValidationError(gettext("not a month such as 2026-11"))
         return month
 
 

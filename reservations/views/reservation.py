@@ -29,6 +29,7 @@ from reservations.views.access import reader, steered_accounts, visible_reservat
 from reservations.views.displaced import displaced
 from reservations.views.people import people_context, refused_form
 from telemetry.charts import charts_page
+from telemetry.domain.sentences import counted, sentence
 from telemetry.models import Node
 
 
@@ -45,12 +46,24 @@ def _quota_sentence(quota: dict[str, Any], whose: str) -> str:
     """Say how full the fullest 7 days were, with this Reservation in them."""
     zone = timezone.get_current_timezone()
     since = _instant(quota.get("from"))
-    days = f"from {time_text(since, zone)}" if since else "around it"
-    return (
-        f"The fullest 7 days {days} hold "
-        f"{hours_text(int(quota['held_gpu_seconds']))} of {whose} "
-        f"{credits_text(int(quota['quota_gpu_seconds']))}."
+    values = {
+        "hours": hours_text(int(quota["held_gpu_seconds"])),
+        "whose": whose,
+        "credits": credits_text(int(quota["quota_gpu_seconds"])),
+    }
+    if since is None:
+        return sentence(
+            "The fullest 7 days around it hold {hours} of {whose} {credits}.", **values
+        )
+    return sentence(
+        "The fullest 7 days from {since} hold {hours} of {whose} {credits}.",
+        since=time_text(since, zone),
+        **values,
     )
+
+
+def _of(name: str) -> str:
+    return sentence("{name}’s", name=name)
 
 
 def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
@@ -60,34 +73,45 @@ def decision_words(reservation: Reservation, *, own: bool) -> list[str]:
     """
     decision = reservation.decision or {}
     rule = str(decision.get("rule", ""))
-    owner = "your" if own else f"{reservation.user}’s"
-    words = []
+    owner = sentence("your") if own else _of(str(reservation.user))
+    words: list[str] = []
     if rule.startswith("1"):
         words.append(
-            "It is firm, because it fits your quota in every 7 days around it."
+            sentence(
+                "It is firm, because it fits your quota in every 7 days around it."
+            )
         )
     elif rule.startswith("2"):
         words.append(
-            "It is flex, because your firm quota was used up and the time was free."
+            sentence(
+                "It is flex, because your firm quota was used up and the time was free."
+            )
         )
     refused = decision.get("why_not_firm")
     if isinstance(refused, dict) and "would_hold_gpu_seconds" in refused:
         words.append(
-            f"As a firm booking, it would have brought 7 days to "
-            f"{hours_text(int(refused['would_hold_gpu_seconds']))} of "
-            f"{credits_text(int(refused['quota_gpu_seconds']))}."
+            sentence(
+                "As a firm booking, it would have brought 7 days to {hours} of "
+                "{credits}.",
+                hours=hours_text(int(refused["would_hold_gpu_seconds"])),
+                credits=credits_text(int(refused["quota_gpu_seconds"])),
+            )
         )
     for number, quota in enumerate(decision.get("quotas", [])):
-        whose = f"{quota.get('account', '')}’s" if number else owner
+        whose = _of(str(quota.get("account", ""))) if number else owner
         words.append(_quota_sentence(quota, whose))
     gone = decision.get("displaced", [])
     if gone:
         refund = sum(int(one["refund_gpu_seconds"]) for one in gone)
         words.append(
-            f"It took over {len(gone)} flex booking{'s' if len(gone) > 1 else ''} of "
-            f"others, who got {credits_text(refund)} back."
+            counted(
+                "It took over {n} flex booking of others, who got {credits} back.",
+                "It took over {n} flex bookings of others, who got {credits} back.",
+                len(gone),
+                credits=credits_text(refund),
+            )
         )
-    return words or ["No reason was recorded."]
+    return words or [sentence("No reason was recorded.")]
 
 
 def can_edit(user: User, reservation: Reservation) -> bool:

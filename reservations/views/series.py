@@ -9,12 +9,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.dateparse import parse_date
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.api_parts import counted_now
 from reservations.domain.errors import BookingError, NotFound
 from reservations.domain.lifecycle import State
 from reservations.domain.recurrence import MOST_TIMES, Repeat
+from reservations.domain.words import day_text
 from reservations.forms import read, read_draft
 from reservations.models import Occurrence, Series
 from reservations.people_forms import SeriesFilterForm
@@ -23,12 +25,13 @@ from reservations.services.series_days import rule_of
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.payers import payers
 from reservations.views.access import reader
+from telemetry.domain.sentences import counted, joined, sentence
 
 PAGE_ROWS = 25
 _WORDS = {
     "later": "waits",
-    "skipped": "skipped",
-    "ahead": "too far ahead, booked automatically later",
+    "skipped": sentence("skipped"),
+    "ahead": sentence("too far ahead, booked automatically later"),
 }
 
 
@@ -154,21 +157,23 @@ def _act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
         if act == "end":
             series_ending.end(series_id=pk, user=user, now=now)
             messages.success(
-                request, "The series has stopped. Days that are booked already stay."
+                request,
+                gettext("The series has stopped. Days that are booked already stay."),
             )
             return redirect("series-one", pk)
         day = _posted_day(request)
         if day is None:
-            messages.error(request, "Day: enter a date, as 2026-03-05.")
+            messages.error(request, gettext("Day: enter a date, as 2026-03-05."))
         elif act == "skip":
             series_ending.skip_day(series_id=pk, user=user, day=day, now=now)
-            messages.success(request, f"{day:%a %-d %b} is skipped.")
+            messages.success(request, sentence("{day} is skipped.", day=day_text(day)))
         else:
             gone = series_ending.cancel_from(series_id=pk, user=user, day=day, now=now)
-            words = f"{gone} booking{'s' if gone != 1 else ''} cancelled"
-            messages.success(
-                request, f"{words}. The series ends before {day:%a %-d %b}."
+            cancelled = counted(
+                "{n} booking cancelled.", "{n} bookings cancelled.", gone
             )
+            ends = sentence("The series ends before {day}.", day=day_text(day))
+            messages.success(request, joined([cancelled, ends]))
     except NotFound as error:
         raise Http404(str(error)) from error
     except BookingError as error:

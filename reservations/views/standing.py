@@ -177,7 +177,7 @@ def standing(request: HttpRequest) -> HttpResponse:
             "own": own,
             "group": group,
             "names": user.is_operator or policy.names_visible,
-            "sentence": words.sentence(shown, own=own)
+            "sentence": words.first_sentence(shown, own=own)
             if shown
             else words.group_sentence(group),
             "advice": advice(shown, policy, own=own) if shown else [],

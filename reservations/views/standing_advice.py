@@ -17,6 +17,7 @@ from reservations.services.standing import MembershipStanding
 from reservations.snapshots.facts import account_path
 from reservations.snapshots.projection import ranking_then
 from reservations.snapshots.usage import fair_tree, usage_by_membership
+from telemetry.domain.sentences import joined, sentence
 
 LOOK_AHEAD = timedelta(days=7)
 MOST_BOOKINGS = 3
@@ -30,8 +31,9 @@ def ordinal(number: int) -> str:
     ('1st', '12th', '23rd')
     """
     if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+        return sentence("{n}th", n=number)
+    template = {1: sentence("{n}st"), 2: sentence("{n}nd"), 3: sentence("{n}rd")}
+    return sentence(template.get(number % 10, sentence("{n}th")), n=number)
 
 
 def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]:
@@ -45,9 +47,9 @@ def advice(shown: MembershipStanding, policy: Policy, *, own: bool) -> list[str]
     pk = shown.membership.pk
     if tree is None or ranks is None or pk not in ranks.ranks:
         return []
-    told = []
+    told: list[str] = []
     if shown.place == 1:
-        told.append("Nobody is served before you." if own else "")
+        told.append(sentence("Nobody is served before you.") if own else "")
     else:
         told.append(_rival_words(shown.membership, ranks, policy, own=own))
         told += _giving_back(pk, shown.place, tree, now)
@@ -67,20 +69,26 @@ def _giving_back(pk: int, place: int, tree: FairTree, now: datetime) -> Iterator
         better = tree.ranked({pk: -row.cost_gpu_seconds}).place(pk)
         if better < place:
             when = time_text(row.start, timezone.get_current_timezone())
-            yield (
-                f"Giving back {when} ({credits_text(row.cost_gpu_seconds)}"
-                f", reservation {row.pk}) would improve the "
-                f"rank to {ordinal(better)}."
+            yield sentence(
+                "Giving back {when} ({credits}, reservation {pk}) would improve the "
+                "rank to {rank}.",
+                when=when,
+                credits=credits_text(row.cost_gpu_seconds),
+                pk=row.pk,
+                rank=ordinal(better),
             )
     booked = sum(row.cost_gpu_seconds for row in rows)
     if booked:
         better = tree.ranked({pk: -booked}).place(pk)
-        moves = (
-            f"Without them the rank would be {ordinal(better)}."
-            if better != place
-            else "The rank would be the same without them."
+        count = sentence(
+            "{credits} booked ahead count as used.", credits=credits_text(booked)
         )
-        yield (f"{credits_text(booked)} booked ahead count as used. {moves}")
+        moves = (
+            sentence("Without them the rank would be {rank}.", rank=ordinal(better))
+            if better != place
+            else sentence("The rank would be the same without them.")
+        )
+        yield joined([count, moves])
 
 
 def _waiting(
@@ -89,17 +97,34 @@ def _waiting(
     """Say what fades, and the place in a week if nobody books anything more."""
     then = ranking_then(now, now + LOOK_AHEAD, policy)
     days = policy.half_life_seconds / 86_400
-    fades = f"Past use counts half after {days:g} days"
+    fades = sentence("Past use counts half after {days} days.", days=f"{days:g}")
     if then is None or pk not in then.ranks:
-        return f"{fades}."
+        return fades
     later = then.place(pk)
-    who = "you" if own else "they"
-    moves = (
-        f"{who} would still be {ordinal(later)}"
-        if later == place
-        else f"{who} would be {ordinal(later)} instead of {ordinal(place)}"
-    )
-    return f"{fades}. With no new bookings, {moves} of {of} in 7 days."
+    values = {"later": ordinal(later), "place": ordinal(place), "of": of}
+    if own and later == place:
+        moves = sentence(
+            "With no new bookings, you would still be {later} of {of} in 7 days.",
+            **values,
+        )
+    elif own:
+        moves = sentence(
+            "With no new bookings, you would be {later} instead of {place} of {of} in "
+            "7 days.",
+            **values,
+        )
+    elif later == place:
+        moves = sentence(
+            "With no new bookings, they would still be {later} of {of} in 7 days.",
+            **values,
+        )
+    else:
+        moves = sentence(
+            "With no new bookings, they would be {later} instead of {place} of {of} in "
+            "7 days.",
+            **values,
+        )
+    return joined([fades, moves])
 
 
 def _rival_words(
@@ -116,19 +141,25 @@ def _rival_words(
         return ""
     here, there = (_branch(step, ranks) for step in parted)
     named = parted[1][0] == "account" or policy.names_visible
-    name = there.title if named else "a member"
+    name = there.title if named else sentence("a member")
     less = surplus_usage(here, there)
     if less is None:
-        return f"{name} is next ahead and has not used anything yet."
+        return sentence(
+            "{name} is next ahead and has not used anything yet.", name=name
+        )
     seconds = decayed_gpu_seconds(
         max(less, 0),
         unix_seconds=unix(timezone.now()),
         half_life_seconds=policy.half_life_seconds,
     )
-    who = "You" if own and parted[0][0] == "member" else here.title
-    return (
-        f"{who} would pass {name} with "
-        f"{credits_text(round(max(seconds, 3600 / 10)))} less use."
+    values = {
+        "name": name,
+        "credits": credits_text(round(max(seconds, 3600 / 10))),
+    }
+    if own and parted[0][0] == "member":
+        return sentence("You would pass {name} with {credits} less use.", **values)
+    return sentence(
+        "{who} would pass {name} with {credits} less use.", who=here.title, **values
     )
 
 

@@ -9,6 +9,7 @@ from reservations.domain.policy import Policy
 from reservations.domain.words import time_text
 from reservations.services.spending import expires_at
 from reservations.services.standing import Standing
+from telemetry.domain.sentences import counted, known, sentence
 from telemetry.domain.units import format_duration
 
 
@@ -43,27 +44,36 @@ def rights_of(found: Standing, policy: Policy, *, only: int | None = None) -> Ri
     count = sum(at > since for at in no_shows)
     days = policy.strike_window_seconds // 86_400
     if strike is not None:
-        until = time_text(strike.until, timezone.get_current_timezone())
-        sentence = (
-            f"{len(strike.no_shows)} bookings were not used. Until {until} you can "
-            f"book at most {format_duration(strike.horizon_seconds)} ahead."
+        words = sentence(
+            "{n} bookings were not used. Until {until} you can book at most {ahead} "
+            "ahead.",
+            n=len(strike.no_shows),
+            until=time_text(strike.until, timezone.get_current_timezone()),
+            ahead=format_duration(strike.horizon_seconds),
         )
     elif count:
-        shorter = format_duration(policy.strike_horizon_seconds)
-        sentence = (
-            f"{count} no-show{'s' if count > 1 else ''} in the last {days} days. "
-            f"After {policy.strike_no_shows} of them you can book at most {shorter} "
-            f"ahead for {policy.strike_seconds // 86_400} days."
+        words = counted(
+            "{n} no-show in the last {days} days. After {most} of them you can book at "
+            "most {ahead} ahead for {long} days.",
+            "{n} no-shows in the last {days} days. After {most} of them you can book "
+            "at most {ahead} ahead for {long} days.",
+            count,
+            days=days,
+            most=policy.strike_no_shows,
+            ahead=format_duration(policy.strike_horizon_seconds),
+            long=policy.strike_seconds // 86_400,
         )
     else:
-        sentence = f"No no-shows in the last {days} days."
+        words = sentence("No no-shows in the last {days} days.", days=days)
     return Rights(
         tokens=[
-            TokenInfo(str(token.membership.account), token.reason, expires_at(token))
+            TokenInfo(
+                str(token.membership.account), known(token.reason), expires_at(token)
+            )
             for token in found.tokens
             if only is None or token.membership_id == only
         ],
         no_shows=count,
-        sentence=sentence,
+        sentence=words,
         struck=strike is not None,
     )

@@ -11,6 +11,7 @@ from reservations.domain.advice import used_ratio
 from reservations.services.standing import MembershipStanding, PathLevel, QuotaStanding
 from reservations.views.group import Group
 from reservations.views.standing_advice import ordinal
+from telemetry.domain.sentences import joined, sentence
 
 BAR_WIDTH = 100.0
 """Units of the bars' viewBox; the middle is level_fs 1."""
@@ -47,36 +48,76 @@ def times(level: PathLevel) -> str:
     """Say how much of its share a branch has used: "1.3×"."""
     ratio = used_ratio(level.level_fs)
     if math.isinf(ratio):
-        return "more than its share of none"
-    return f"{ratio:.1f}×" if ratio >= 0.05 or ratio == 0 else "under 0.1×"
+        return sentence("more than its share of none")
+    return f"{ratio:.1f}×" if ratio >= 0.05 or ratio == 0 else sentence("under 0.1×")
 
 
-def sentence(shown: MembershipStanding, *, own: bool) -> str:
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def first_sentence(shown: MembershipStanding, *, own: bool) -> str:
     """Return the page's first words: "You are 4th of 16. Vision has used ..."."""
-    who = "You are" if own else f"{shown.membership.user} is"
+    values = {"name": str(shown.membership.user), "of": shown.of}
     if shown.place is None:
-        return f"{who} not ranked, because no groups are set up yet."
-    words = f"{who} {ordinal(shown.place)} of {shown.of}."
+        if own:
+            return sentence("You are not ranked, because no groups are set up yet.")
+        return sentence(
+            "{name} is not ranked, because no groups are set up yet.", **values
+        )
+    values["place"] = ordinal(shown.place)
+    words = (
+        sentence("You are {place} of {of}.", **values)
+        if own
+        else sentence("{name} is {place} of {of}.", **values)
+    )
     groups = [level for level in shown.path[1:] if level.kind == "account"]
     member = shown.path[-1] if shown.path else None
-    parts = [f"{level.title} has used {times(level)} its share" for level in groups]
+    parts: list[str] = [
+        sentence(
+            "{title} has used {times} its share",
+            title=level.title if number else _upper(level.title),
+            times=times(level),
+        )
+        for number, level in enumerate(groups)
+    ]
     if member is not None:
-        whose = ("you", "yours") if own else (str(shown.membership.user), "theirs")
-        verb = "" if parts else (" have used" if own else " has used")
-        parts.append(f"{whose[0]}{verb} {times(member)} of {whose[1]}")
+        values["times"] = times(member)
+        if parts:
+            part = (
+                sentence("you {times} of yours", **values)
+                if own
+                else sentence("{name} {times} of theirs", **values)
+            )
+        elif own:
+            part = sentence("You have used {times} of yours", **values)
+        else:
+            values["name"] = _upper(str(shown.membership.user))
+            part = sentence("{name} has used {times} of theirs", **values)
+        parts.append(part)
     if not parts:
         return words
-    told = "; ".join(parts)
-    return f"{words} {told[0].upper()}{told[1:]}."
+    return joined([words, joined([joined(parts, by="; "), "."], by="")])
 
 
 def group_sentence(group: Group | None) -> str:
     """Return the first words where a whole group is shown, or nobody at all."""
     if group is None:
-        return "You are in no group yet, so you have no rank. Ask the lab admin."
-    used = times(group.path[-1]) if len(group.path) > 1 else ""
-    told = f" has used {used} its share" if used else " is the whole site"
-    return f"{group.account}{told}; {len(group.members)} members."
+        return sentence(
+            "You are in no group yet, so you have no rank. Ask the lab admin."
+        )
+    if len(group.path) > 1:
+        return sentence(
+            "{group} has used {times} its share; {n} members.",
+            group=group.account,
+            times=times(group.path[-1]),
+            n=len(group.members),
+        )
+    return sentence(
+        "{group} is the whole site; {n} members.",
+        group=group.account,
+        n=len(group.members),
+    )
 
 
 def bar_of(level_fs: float | None) -> tuple[float, float, bool]:
@@ -98,12 +139,14 @@ def levels(path: Sequence[PathLevel]) -> list[LevelBar]:
     bars = []
     for number, level in enumerate(path):
         if number == 0:
-            bars.append(LevelBar(level, "the whole", 50, 0, behind=False))
+            bars.append(LevelBar(level, sentence("the whole"), 50, 0, behind=False))
             continue
         left, width, behind = bar_of(level.level_fs)
-        words = (
-            f"share {level.norm_shares:.0%}, used {level.effective_usage:.0%}: "
-            f"{times(level)} of its share"
+        words = sentence(
+            "share {share}, used {used}: {times} of its share",
+            share=f"{level.norm_shares:.0%}",
+            used=f"{level.effective_usage:.0%}",
+            times=times(level),
         )
         bars.append(LevelBar(level, words, left, width, behind=behind))
     return bars

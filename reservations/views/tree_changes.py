@@ -9,6 +9,7 @@ from django.db.models import Count, F, OuterRef, Prefetch, Q, Subquery
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.domain.errors import BookingError
@@ -18,6 +19,7 @@ from reservations.models import Account, Membership, TreeChange, TreeChangeRow
 from reservations.services import accounts
 from reservations.views.access import operator_required, reader
 from reservations.views.tree_words import FIELD_WORDS, Names, value_words
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 CHANGES_PER_PAGE = 15
@@ -32,7 +34,7 @@ class ChangesForm(PlainForm):
 
     account = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     kind = forms.ChoiceField(
-        required=False, choices=[("", "any kind"), *TreeChange.Kind.choices]
+        required=False, choices=[("", sentence("any kind")), *TreeChange.Kind.choices]
     )
     q = forms.CharField(required=False, max_length=80)
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
@@ -173,5 +175,9 @@ def undo(request: HttpRequest, pk: int) -> HttpResponseBase:
     except BookingError as error:
         messages.error(request, error.text(timezone.get_current_timezone()))
     else:
-        messages.success(request, f"Change #{pk} is undone, as change #{made.pk}.")
+        messages.success(
+            request,
+            gettext("Change #%(pk)s is undone, as change #%(made)s.")
+            % {"pk": pk, "made": made.pk},
+        )
     return redirect("manage-changes")

@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from reservations.domain.editing import Edit, Edited
@@ -145,12 +146,14 @@ def save(request: HttpRequest) -> HttpResponseBase:
     form = ReasonForm(request.POST)
     edits = draft.drafted(request)
     if not edits:
-        messages.info(request, "The draft is empty.")
+        messages.info(request, gettext("The draft is empty."))
         return redirect("manage-accounts")
     if not form.is_valid():
         return _page(request, form, status=422)
     if form.cleaned_data["digest"] != draft.digest(edits):
-        form.add_error(None, "The draft has changed in the meantime. Check it again.")
+        form.add_error(
+            None, gettext("The draft has changed in the meantime. Check it again.")
+        )
         return _page(request, form, status=409)
     try:
         change = accounts.save(
@@ -163,7 +166,10 @@ def save(request: HttpRequest) -> HttpResponseBase:
         form.add_error(None, error.text(timezone.get_current_timezone()))
         return _page(request, form, status=409)
     draft.forget(request)
-    messages.success(request, f"Saved as change #{change.pk}. It can be undone below.")
+    messages.success(
+        request,
+        gettext("Saved as change #%(pk)s. It can be undone below.") % {"pk": change.pk},
+    )
     return redirect("manage-changes")
 
 

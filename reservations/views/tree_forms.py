@@ -5,13 +5,15 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator, validate_slug
+from django.utils.translation import gettext_lazy
 
 from reservations.domain.editing import LOGIN, MOST_SHARES
 from reservations.views.tree_rows import Unreadable, read_day, read_quota
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 login_valid = RegexValidator(
-    rf"^{LOGIN.pattern}$", "Letters, digits and @ . + - _ only."
+    rf"^{LOGIN.pattern}$", sentence("Letters, digits and @ . + - _ only.")
 )
 
 
@@ -60,24 +62,34 @@ class AccountForm(PlainForm):
     name = forms.CharField(max_length=63, validators=[validate_slug])
     title = forms.CharField(max_length=120, required=False)
     shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
-    quota_gpu_seconds = HoursField(label="Quota, credits in any 7 days")
+    quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
 
 
 class MemberForm(PlainForm):
     """A new member; with a sponsor and a last day: a guest."""
 
-    user = forms.CharField(max_length=150, label="Login", validators=[login_valid])
+    user = forms.CharField(
+        max_length=150, label=gettext_lazy("Login"), validators=[login_valid]
+    )
     name = forms.CharField(
-        max_length=80, required=False, label="Name, where the login is new"
+        max_length=80,
+        required=False,
+        label=gettext_lazy("Name, where the login is new"),
     )
-    mail = forms.EmailField(required=False, label="Mail, where the login is new")
+    mail = forms.EmailField(
+        required=False, label=gettext_lazy("Mail, where the login is new")
+    )
     shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
-    quota_gpu_seconds = HoursField(label="Quota, credits in any 7 days")
-    is_head = forms.BooleanField(required=False, label="Head of this account")
-    sponsor = forms.CharField(
-        max_length=150, required=False, label="Guest of (login of a member)"
+    quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
+    is_head = forms.BooleanField(
+        required=False, label=gettext_lazy("Head of this account")
     )
-    expires_at = LastDayField(required=False, label="Last day")
+    sponsor = forms.CharField(
+        max_length=150,
+        required=False,
+        label=gettext_lazy("Guest of (login of a member)"),
+    )
+    expires_at = LastDayField(required=False, label=gettext_lazy("Last day"))
 
     def clean_sponsor(self) -> str | None:
         """Return the login, or None."""

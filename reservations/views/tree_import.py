@@ -13,6 +13,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.domain.editing import Edit, Edited, TreeStale
@@ -90,11 +91,14 @@ def read_file(form: forms.Form) -> str:
     file: UploadedFile | None = form.cleaned_data.get("file")
     if file is not None:
         if (file.size or 0) > MOST_BYTES:
-            raise SheetInvalid(why=f"it is larger than {MOST_BYTES >> 20} MiB")
+            raise SheetInvalid(
+                why=gettext("it is larger than %(most)s MiB")
+                % {"most": MOST_BYTES >> 20}
+            )
         return decoded(file.read())
     text = str(form.cleaned_data.get("text") or "")
     if not text:
-        raise SheetInvalid(why="no file was chosen")
+        raise SheetInvalid(why=gettext("no file was chosen"))
     return text
 
 
@@ -116,11 +120,11 @@ def show(request: HttpRequest) -> HttpResponseBase:
     if run.errors or not asked.get("digest"):
         return _page(request, status=422 if run.errors else 200, run=run, text=text)
     if not asked.get("reason"):
-        why = ["Give a reason. It is kept in the history and the audit log."]
+        why = [gettext("Give a reason. It is kept in the history and the audit log.")]
         return _page(request, status=422, run=run, text=text, errors=why)
     try:
         if asked["digest"] != run.digest:
-            raise TreeStale(what="The tree")
+            raise TreeStale(what=gettext("The tree"))
         change = accounts.save(
             edits=run.edits,
             actor=reader(request),
@@ -130,7 +134,9 @@ def show(request: HttpRequest) -> HttpResponseBase:
         )
     except BookingError as error:
         return _page(request, status=409, run=run, text=text, errors=[error.text()])
-    messages.success(request, f"Imported as change #{change.pk}.")
+    messages.success(
+        request, gettext("Imported as change #%(pk)s.") % {"pk": change.pk}
+    )
     return redirect("manage-changes")
 
 

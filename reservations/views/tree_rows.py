@@ -13,6 +13,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from reservations.domain.editing import Edit, Table
 from reservations.models import Account, Membership
@@ -127,7 +128,7 @@ def last_day(at: datetime | None) -> str:
 def read_shares(text: str) -> int:
     """Read a whole number of shares."""
     if not text.strip().isdecimal() or len(text.strip()) > 7:
-        raise Unreadable("enter a whole number")
+        raise Unreadable(gettext("enter a whole number"))
     return int(text)
 
 
@@ -138,9 +139,9 @@ def read_quota(text: str) -> int | None:
     try:
         found = float(text.strip().replace(",", "."))
     except ValueError as error:
-        raise Unreadable("enter credits, or leave it empty") from error
+        raise Unreadable(gettext("enter credits, or leave it empty")) from error
     if not 0 <= found <= MOST_HOURS:
-        raise Unreadable("not between 0 and 1,000,000,000 credits")
+        raise Unreadable(gettext("not between 0 and 1,000,000,000 credits"))
     return round(found * HOUR)
 
 
@@ -151,9 +152,9 @@ def read_day(text: str) -> datetime | None:
     try:
         day = date.fromisoformat(text.strip())
     except ValueError as error:
-        raise Unreadable("enter a day like 2026-12-31") from error
+        raise Unreadable(gettext("enter a day like 2026-12-31")) from error
     if not 2000 <= day.year <= 2200:
-        raise Unreadable("the year is not between 2000 and 2200")
+        raise Unreadable(gettext("the year is not between 2000 and 2200"))
     return timezone.make_aware(datetime.combine(day + timedelta(days=1), time.min))
 
 

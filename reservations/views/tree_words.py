@@ -9,19 +9,20 @@ from django.utils import timezone
 from reservations.domain.editing import Edited
 from reservations.domain.words import credits_text
 from reservations.models import Account, Membership, User
+from telemetry.domain.sentences import sentence
 
-FIELD_WORDS = {
-    "name": "name",
-    "title": "title",
-    "parent_pk": "below",
-    "shares": "shares",
-    "quota_gpu_seconds": "quota",
-    "ends_at": "ends",
-    "archived_at": "archived",
-    "is_head": "head",
-    "active": "member",
-    "expires_at": "expires",
-    "sponsor_pk": "guest of",
+FIELD_WORDS: dict[str, str] = {
+    "name": sentence("name"),
+    "title": sentence("title"),
+    "parent_pk": sentence("below"),
+    "shares": sentence("shares"),
+    "quota_gpu_seconds": sentence("quota"),
+    "ends_at": sentence("ends"),
+    "archived_at": sentence("archived"),
+    "is_head": sentence("head"),
+    "active": sentence("member"),
+    "expires_at": sentence("expires"),
+    "sponsor_pk": sentence("guest of"),
 }
 
 
@@ -85,10 +86,13 @@ class Names:
     def of(self, table: str, pk: int) -> str:
         """Return how a row is called."""
         if table == "account":
-            return self.accounts.get(pk, f"account {pk}")
+            return self.accounts.get(pk, sentence("account {pk}", pk=pk))
         user, account = self.members.get(pk, (0, 0))
-        where = self.accounts.get(account, f"account {account}")
-        return f"{self.users.get(user, f'user {user}')} in {where}"
+        return sentence(
+            "{user} in {account}",
+            user=self.users.get(user, sentence("user {pk}", pk=user)),
+            account=self.accounts.get(account, sentence("account {pk}", pk=account)),
+        )
 
 
 def value_words(name: str, value: Any, names: Names) -> str:
@@ -96,9 +100,9 @@ def value_words(name: str, value: Any, names: Names) -> str:
     if value is None:
         return "–"
     if name == "parent_pk":
-        return names.accounts.get(value, f"account {value}")
+        return names.accounts.get(value, sentence("account {pk}", pk=value))
     if name == "sponsor_pk":
-        return names.users.get(value, f"user {value}")
+        return names.users.get(value, sentence("user {pk}", pk=value))
     if name == "quota_gpu_seconds":
         return credits_text(value)
     if name.endswith("_at"):

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -36,7 +37,7 @@ class PasswordForm(PlainForm):
         """
         again: str = self.cleaned_data["again"]
         if again != self.cleaned_data.get("password", again):
-            raise ValidationError("The two passwords differ.")
+            raise ValidationError(gettext("The two passwords differ."))
         return again
 
 

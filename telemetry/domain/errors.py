@@ -15,6 +15,7 @@ Nothing here knows of HTTP; `gpuportal/problems.py` maps codes to answers.
 
 from __future__ import annotations
 
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_bytes
 
 
@@ -64,7 +65,9 @@ class NodeUnknown(TelemetryError):
 
     def __init__(self, *, node: str) -> None:
         self.node = node
-        super().__init__(f"no node is enrolled under the name {node}")
+        super().__init__(
+            sentence("no node is enrolled under the name {node}", node=node)
+        )
 
 
 class NodeHeld(TelemetryError):
@@ -78,8 +81,12 @@ class NodeHeld(TelemetryError):
         shown = ", ".join(str(number) for number in reservations[:10])
         more = ", ..." if len(reservations) > 10 else ""
         super().__init__(
-            f"{node} is still booked (reservations {shown}{more}). End or move them "
-            "first."
+            sentence(
+                "{node} is still booked (reservations {reservations}). End or move "
+                "them first.",
+                node=node,
+                reservations=f"{shown}{more}",
+            )
         )
 
 
@@ -90,7 +97,7 @@ class NodeExists(TelemetryError):
 
     def __init__(self, *, node: str) -> None:
         self.node = node
-        super().__init__(f"{node} is enrolled already")
+        super().__init__(sentence("{node} is enrolled already", node=node))
 
 
 class ProbeUnavailable(TelemetryError):

@@ -9,17 +9,21 @@ errors".
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-UNKNOWN = "This value cannot be used here."
-_WHOLE = "This must be a whole number."
-_NUMBER = "This must be a number."
-_TRUTH = "This must be true or false."
-_TEXT = "This must be text."
-_LIST = "This must be a list."
-_OBJECT = "This must be a JSON object."
-_DATE = "This must be a date, such as 2026-11-21."
-_INSTANT = "This must be a date and a time with its zone, such as 2026-11-21T14:00:00Z."
-_TIME = "This must be a time of day, such as 14:00."
-_LENGTH = "This must be a length of time in seconds."
+from telemetry.domain.sentences import sentence
+
+UNKNOWN = sentence("This value cannot be used here.")
+_WHOLE = sentence("This must be a whole number.")
+_NUMBER = sentence("This must be a number.")
+_TRUTH = sentence("This must be true or false.")
+_TEXT = sentence("This must be text.")
+_LIST = sentence("This must be a list.")
+_OBJECT = sentence("This must be a JSON object.")
+_DATE = sentence("This must be a date, such as 2026-11-21.")
+_INSTANT = sentence(
+    "This must be a date and a time with its zone, such as 2026-11-21T14:00:00Z."
+)
+_TIME = sentence("This must be a time of day, such as 14:00.")
+_LENGTH = sentence("This must be a length of time in seconds.")
 _KINDS = {
     "int": _WHOLE,
     "float": _NUMBER,
@@ -42,29 +46,35 @@ _KINDS = {
 }
 """First word of an error's type to its sentence."""
 _EXACT = {
-    "missing": "This field is needed.",
-    "extra_forbidden": "There is no such field here.",
+    "missing": sentence("This field is needed."),
+    "extra_forbidden": sentence("There is no such field here."),
     "time_delta_type": _LENGTH,
     "time_delta_parsing": _LENGTH,
-    "none_required": "This must be null.",
-    "json_invalid": "This is not valid JSON.",
-    "json_type": "This must be JSON as text.",
-    "string_pattern_mismatch": "This is not written as it must be.",
-    "uuid_parsing": "This must be a UUID.",
-    "url_parsing": "This must be an address, such as https://example.org/.",
+    "none_required": sentence("This must be null."),
+    "json_invalid": sentence("This is not valid JSON."),
+    "json_type": sentence("This must be JSON as text."),
+    "string_pattern_mismatch": sentence("This is not written as it must be."),
+    "uuid_parsing": sentence("This must be a UUID."),
+    "url_parsing": sentence("This must be an address, such as https://example.org/."),
 }
 _BOUNDS = {
-    "greater_than": ("gt", "This must be more than {}."),
-    "greater_than_equal": ("ge", "This must be {} or more."),
-    "less_than": ("lt", "This must be less than {}."),
-    "less_than_equal": ("le", "This must be {} or less."),
-    "multiple_of": ("multiple_of", "This must be a multiple of {}."),
-    "string_too_short": ("min_length", "This needs {} characters or more."),
-    "string_too_long": ("max_length", "This may have {} characters at most."),
-    "too_short": ("min_length", "This needs {} entries or more."),
-    "too_long": ("max_length", "This may have {} entries at most."),
-    "enum": ("expected", "This must be one of: {}."),
-    "literal_error": ("expected", "This must be one of: {}."),
+    "greater_than": ("gt", sentence("This must be more than {bound}.")),
+    "greater_than_equal": ("ge", sentence("This must be {bound} or more.")),
+    "less_than": ("lt", sentence("This must be less than {bound}.")),
+    "less_than_equal": ("le", sentence("This must be {bound} or less.")),
+    "multiple_of": ("multiple_of", sentence("This must be a multiple of {bound}.")),
+    "string_too_short": (
+        "min_length",
+        sentence("This needs {bound} characters or more."),
+    ),
+    "string_too_long": (
+        "max_length",
+        sentence("This may have {bound} characters at most."),
+    ),
+    "too_short": ("min_length", sentence("This needs {bound} entries or more.")),
+    "too_long": ("max_length", sentence("This may have {bound} entries at most.")),
+    "enum": ("expected", sentence("This must be one of: {bound}.")),
+    "literal_error": ("expected", sentence("This must be one of: {bound}.")),
 }
 """Type to the bound's name in ``ctx`` and the sentence around it."""
 
@@ -91,7 +101,11 @@ def field_sentence(error: Mapping[str, Any]) -> str:
         return _as_sentence(str(context.get("error", ""))) or UNKNOWN
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return words.format(_figure(context[name])) if name in context else UNKNOWN
+        return (
+            sentence(words, bound=_figure(context[name]))
+            if name in context
+            else UNKNOWN
+        )
     return _EXACT.get(kind) or _KINDS.get(kind.partition("_")[0], UNKNOWN)
 
 
@@ -122,6 +136,8 @@ def _figure(bound: object) -> str:
 
 
 def _as_sentence(text: str) -> str:
+    if text[:1].isupper() and text.endswith((".", "?")):
+        return text
     text = text.strip()
     if not text:
         return ""

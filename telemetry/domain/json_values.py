@@ -8,6 +8,8 @@ ours would exhaust the stack of the code that walks it.
 from collections.abc import Iterator
 from math import isfinite
 
+from telemetry.domain.sentences import joined, sentence
+
 MOST_DEPTH = 64
 """Of lists and objects inside one another; the deepest document of ours has 8."""
 
@@ -34,19 +36,22 @@ def _found(
     value: object, path: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, str]]:
     if depth > MOST_DEPTH:
-        raise TooDeep(f"nested more than {MOST_DEPTH} levels deep")
+        raise TooDeep(sentence("nested more than {most} levels deep", most=MOST_DEPTH))
     if isinstance(value, str):
         if wrong := text_problem(value):
             yield ".".join(path), wrong
     elif isinstance(value, float) and not isfinite(value):
-        yield ".".join(path), "The number must be finite."
+        yield ".".join(path), sentence("The number must be finite.")
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _found(item, (*path, str(index)), depth + 1)
     elif isinstance(value, dict):
         for name, item in value.items():
             if wrong := text_problem(name):
-                yield ".".join(path), f"The name of a field is wrong. {wrong}"
+                yield (
+                    ".".join(path),
+                    joined([sentence("The name of a field is wrong."), wrong]),
+                )
             else:
                 yield from _found(item, (*path, name), depth + 1)
 
@@ -58,9 +63,9 @@ def text_problem(text: str) -> str:
     'The text must be valid Unicode.'
     """
     if "\0" in text:
-        return "Null characters are not allowed."
+        return sentence("Null characters are not allowed.")
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "The text must be valid Unicode."
+        return sentence("The text must be valid Unicode.")
     return ""

@@ -73,7 +73,7 @@ class Sentence(str):
         return html.escape(_reader(self))
 
 
-def sentence(template: str, **values: object) -> Sentence:
+def sentence(template: str, /, **values: object) -> Sentence:
     """Return a sentence that can be translated.
 
     Args:
@@ -112,14 +112,24 @@ def joined(parts: Iterable[str], by: str = " ") -> Sentence:
 
     Args:
         parts: plain strings or sentences. Empty ones are left out.
-        by: what is put between two parts.
+        by: what is put between two parts. A Sentence is translated too.
 
     >>> joined([sentence("It is taken."), "", sentence("Choose another.")])
     'It is taken. Choose another.'
     """
     values = {f"part{number}": part for number, part in enumerate(filter(None, parts))}
-    gap = by.replace("{", "{{").replace("}", "}}")
-    return Sentence(gap.join(f"{{{name}}}" for name in values), values)
+    template = "{gap}".join(f"{{{name}}}" for name in values)
+    return Sentence(template, {**values, "gap": by})
+
+
+def known(text: str) -> Sentence:
+    """Return a stored text as a sentence.
+
+    Fixed words that the portal stored (a reason, a cause) are translated, because the
+    same words are marked with ``sentence`` where they are stored. What a person typed
+    has no translation and stays as it is.
+    """
+    return Sentence(text)
 
 
 def _english(text: Sentence) -> str:

@@ -20,7 +20,7 @@ class Command(makemessages.Command):
     xgettext_options = [
         *makemessages.Command.xgettext_options,
         "--keyword=sentence",
-        "--keyword=nsentence:1,2",
+        "--keyword=counted:1,2",
     ]
 
     def handle(self, *args: Any, **options: Any) -> None:
