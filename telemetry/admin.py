@@ -31,6 +31,8 @@ from telemetry.models import (
 from telemetry.plain_forms import PlainModelForm
 
 if TYPE_CHECKING:
+    from django.forms import ModelForm
+
     _ModelAdmin = admin.ModelAdmin[Any]
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -172,6 +174,14 @@ class GpuAdmin(FactsAdmin):
         "lost",
         "replaced_by",
     ]
+
+    def save_model(
+        self, request: HttpRequest, obj: Gpu, form: ModelForm[Gpu], change: bool
+    ) -> None:
+        """Save it. A Gpu that is retired here does not come back with its node."""
+        if "retired" in form.changed_data:
+            obj.retired_with_node = False
+        super().save_model(request, obj, form, change)
 
 
 class LookedAtAdmin(FactsAdmin):

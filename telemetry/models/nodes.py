@@ -238,6 +238,11 @@ class Gpu(models.Model):
     retired = models.BooleanField(
         default=False, help_text="Retired: not shown and not bookable."
     )
+    retired_with_node = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="It was retired because its node was. It comes back with the node.",
+    )
     draining = models.BooleanField(
         default=False,
         help_text="No new bookings. Existing bookings and running jobs stay.",

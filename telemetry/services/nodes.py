@@ -38,7 +38,8 @@ def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str
 def renew_token(*, name: str) -> tuple[Node, str]:
     """Give a node a new token; the old one is void at once.
 
-    A node that was retired comes back, with its Gpus.
+    A node that was retired comes back, with the Gpus that were retired with it. A Gpu
+    that was retired before stays retired.
 
     Raises:
         NodeUnknown: no such node.
@@ -48,7 +49,9 @@ def renew_token(*, name: str) -> tuple[Node, str]:
         raise NodeUnknown(node=name)
     token = node.new_token()
     if node.retired:
-        Gpu.objects.filter(node=node, replaced_by=None).update(retired=False)
+        Gpu.objects.filter(node=node, retired_with_node=True).update(
+            retired=False, retired_with_node=False
+        )
     node.retired = False
     node.save(update_fields=["token_hash", "retired"])
     return node, token
@@ -60,7 +63,9 @@ def retire_node(*, node_id: int) -> int:
     Inside the caller's transaction. Rows stay: they carry what was booked and measured.
     """
     Node.objects.filter(pk=node_id).update(retired=True)
-    return Gpu.objects.filter(node_id=node_id, retired=False).update(retired=True)
+    return Gpu.objects.filter(node_id=node_id, retired=False).update(
+        retired=True, retired_with_node=True
+    )
 
 
 @transaction.atomic(durable=True)

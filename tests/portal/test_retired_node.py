@@ -92,6 +92,28 @@ def test_a_node_comes_back_with_a_new_token(node, settings, tmp_path, monkeypatc
     assert Gpu.objects.bookable().filter(node=node).count() == 2
 
 
+def test_a_gpu_that_was_retired_before_stays_retired(
+    node, omar, client, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GPUPORTAL_VAR", str(tmp_path))
+    settings.VAR_DIR = tmp_path
+    broken, sound = node.gpus.order_by("index")
+    # An admin ticks "retired" of one GPU, later the whole node leaves.
+    client.force_login(omar)
+    address = f"/admin/telemetry/gpu/{broken.pk}/change/"
+    form = client.get(address).context["adminform"].form
+    said = {name: form[name].value() for name in form.fields}
+    said = {name: value for name, value in said.items() if value not in (None, False)}
+    answer = client.post(address, said | {"retired": "on"})
+    assert answer.status_code == 302
+    call_command("retire_node", "atlas")
+    call_command("enroll_node", "atlas", "--renew")
+
+    assert list(Gpu.objects.bookable().filter(node=node)) == [sound]
+    broken.refresh_from_db()
+    assert broken.retired
+
+
 def test_the_admin_retires_what_is_free_and_names_what_is_not(
     node, alice, omar, client
 ):
