@@ -100,6 +100,7 @@ class Scheduler:
         """As full as may be, and only of neighbours; empty: to be made anew."""
         self._running: Action | None = None
         self._free_at = 0.0
+        self._more_seconds = 0.0
 
     # --- models --------------------------------------------------------------------
 
@@ -142,9 +143,15 @@ class Scheduler:
         """How many wait."""
         return len(self._queue)
 
-    def busy(self, until: float) -> None:
-        """The Gpu does something else, probably until then."""
-        self._free_at = until
+    def busy(self, until: float, *, more_seconds: float = 0.0) -> None:
+        """The Gpu does something else, probably until then.
+
+        Args:
+            until: when it is over.
+            more_seconds: when it was not over then, it is taken to last so much longer,
+                again and again. 0.0: it is over at that time.
+        """
+        self._free_at, self._more_seconds = until, more_seconds
 
     def offer(self, request: Request, now: float) -> Admission:
         """Let a request in, or turn it away with the time it would be done.
@@ -163,7 +170,7 @@ class Scheduler:
             return Admission(Verdict.FULL, self._done_at(request, walks[0]))
         # Who comes to an idle Gpu is let in on a usual run: else one slow spell, which
         # nobody who is let in could disprove, would keep everybody out.
-        alone = not self.waiting and self._running is None and self._free_at <= now
+        alone = not self.waiting and self._idle(now)
         self._queue.add(request)
         changed = [walk.insert(request) for walk in walks]
         latest = now
@@ -225,6 +232,15 @@ class Scheduler:
                 walk = self._chosen(now)
         return self._action(walk.steps[0], now) if walk.steps else None
 
+    def drop_late(self, now: float) -> None:
+        """Send to ``late`` who cannot be in time even if the Gpu were free now.
+
+        For the time in which it is at something that lasts longer than predicted. Who
+        waits hears of it at the deadline, and not at the end of that.
+        """
+        if self.admits and self._free_at < now and not self._idle(now):
+            self._drop_late(now)
+
     def begin(self, action: Action, now: float) -> bool:
         """Start an action; False: it is too late, and it is dropped.
 
@@ -238,7 +254,10 @@ class Scheduler:
             self.late += action.requests
             return False
         self._running = action
-        self._free_at = now + action.predicted_seconds
+        self.busy(
+            now + action.predicted_seconds,
+            more_seconds=action.predicted_seconds / OVERRUN_PARTS,
+        )
         going_on = takewhile(lambda walk: walk.begun(action.requests), self._walks)
         self._walks = list(going_on) if action.act is Act.INFER else []
         if action.act is Act.UNLOAD:
@@ -249,7 +268,8 @@ class Scheduler:
 
     def finish(self, action: Action, now: float, *, seconds: float) -> None:
         """An action is over; it took so long."""
-        self._running, self._free_at = None, now
+        self._running = None
+        self.busy(now)
         self._walks = []
         model = self.placed.get(action.model)
         if model is not None and action.act is Act.INFER:
@@ -292,12 +312,16 @@ class Scheduler:
         walks = self._walked(now)
         return next((walk for walk in walks if not walk.late), walks[0])
 
+    def _idle(self, now: float) -> bool:
+        """Whether the Gpu does nothing."""
+        return self._running is None and self._free_at <= now and not self._more_seconds
+
     def _free_from(self, now: float) -> float:
         """When the next run can begin."""
         over = now - self._free_at
-        if over <= 0 or self._running is None:
-            return max(now, self._free_at)
-        part = self._running.predicted_seconds / OVERRUN_PARTS
+        if over <= 0:
+            return self._free_at
+        part = self._more_seconds
         if part < ROUNDING_SECONDS:
             return now
         return self._free_at + part * -(-over // part)

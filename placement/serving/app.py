@@ -8,6 +8,7 @@ from outside through to it.
     GET  /v2/models/M[/versions/1], /v2/models/M[/versions/1]/ready
     POST /v2/models/M[/versions/1]/infer
     POST /repository/models/M/load {"path", "memory_bytes", "most_batch", "deadline_ms"}
+         and "failed" of a model that is not to be loaded: why it could not be served
     POST /repository/models/M/unload
     GET  /stats
 """
@@ -268,6 +269,8 @@ class ServeApp:
                 most_batch=int(said["most_batch"]),
                 deadline_ms=float(said["deadline_ms"]),
             )
+            if why := said.get("failed"):
+                kept.state, kept.note = "failed", str(why)
         except (ValueError, KeyError, TypeError) as error:
             raise problem(400, "malformed", f"{error!r}") from None
         try:

@@ -75,6 +75,9 @@ class Attendant:
         self.node, self.folder = node, folder
         self.told: dict[str, Wanted] = {}
         """What the server took, by name."""
+        self.failed: dict[Wanted, str] = {}
+        """What the server could not serve, and why. One that begins again after it died
+        does not try it again: that may take the Gpu from the others for long."""
         self.identity: Identity | None = None
         self.heard: list[dict[str, Any]] = []
         """What the web heard last of the models."""
@@ -108,6 +111,9 @@ class Attendant:
             if name not in self.told:
                 await asyncio.to_thread(self._fetch, one)
                 await self._take(one)
+        self.failed = {
+            one: why for one, why in self.failed.items() if one in wanted.values()
+        }
         await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
         await self._tell(wanted)
 
@@ -121,6 +127,9 @@ class Attendant:
         stats = {one["name"]: one for one in json.loads(said.body)["models"]}
         for name in self.told.keys() - stats.keys():
             del self.told[name]  # the server began again: it is to take them again
+        for name, one in self.told.items():
+            if stats[name]["state"] == "failed":
+                self.failed[one] = str(stats[name]["note"]) or "it failed before"
         states = [
             {"id": one.id, "state": stats[name]["state"], "note": stats[name]["note"]}
             for name, one in wanted.items()
@@ -199,6 +208,7 @@ class Attendant:
             "memory_bytes": one.memory_bytes,
             "most_batch": one.most_batch,
             "deadline_ms": one.deadline_ms,
+            "failed": self.failed.get(one, ""),
         }
         await self._post(f"/repository/models/{one.name}/load", said)
         self.told[one.name] = one

@@ -42,7 +42,9 @@ IDLE_SECONDS = 0.5
 WATCH_SECONDS = 0.1
 """Between two looks whether a run takes too long."""
 FIRST_LOAD_SECONDS = 3.0
-"""How long taking a new model is taken to last: nobody can know."""
+"""How long taking a new model is taken to last, and how much longer where it has lasted
+so long: nobody can know."""
+TOO_LATE = "Its deadline can no longer be met."
 
 
 class Station:
@@ -83,10 +85,11 @@ class Station:
         self.kept[kept.name] = kept
         if why := self.failed.get(str(kept.path)):
             kept.state, kept.note = "failed", why
+        if kept.state == "failed":
             return
         with self._changed:
             self._todo.append(lambda: self._first_load(kept))
-            self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
+            self._begin_load()
             self._changed.notify()
 
     def let_go(self, name: str) -> bool:
@@ -101,12 +104,17 @@ class Station:
         self._turn_all(gone, "gone", f"{name} is not served any more")
         return True
 
+    def _begin_load(self) -> None:
+        """Tell the scheduler that a new model is loaded and measured."""
+        until = self.clock() + FIRST_LOAD_SECONDS
+        self.scheduler.busy(until, more_seconds=FIRST_LOAD_SECONDS)
+
     def _first_load(self, kept: Kept) -> None:
         """Load and measure a model, then place it."""
         if self.kept.get(kept.name) is not kept:
             return
         with self._changed:
-            self.scheduler.busy(self.clock() + FIRST_LOAD_SECONDS)
+            self._begin_load()
             leaving = self.scheduler.make_room(kept.memory_bytes)
         try:
             timing = self._measured(kept, leaving)
@@ -251,10 +259,15 @@ class Station:
                 self.stop()
 
     async def _watch(self) -> None:
-        """End runs that take too long."""
+        """End runs that take too long; answer those who wait too long for one."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self.engine.end_overdue()
+            if self._waiting:
+                with self._changed:
+                    self.scheduler.drop_late(self.clock())
+                    late, self.scheduler.late = self.scheduler.late, []
+                self._turn_all(late, "late", TOO_LATE)
 
     def stop(self) -> None:
         """End after what runs now; who waits is told."""
@@ -334,8 +347,7 @@ class Station:
         while action is not None and not scheduler.begin(action, now):
             action = scheduler.next(now)
         if scheduler.late:
-            why = "Its deadline can no longer be met."
-            self._post(self._turn_all, scheduler.late, "late", why)
+            self._post(self._turn_all, scheduler.late, "late", TOO_LATE)
             scheduler.late = []
         return action
 

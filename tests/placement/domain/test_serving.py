@@ -122,6 +122,23 @@ def test_who_opens_a_batch_behind_others_leaves_room_to_fill_it():
         assert gpu.offer(alone, 0.0).verdict is Verdict.IN
 
 
+def test_what_lasts_longer_than_was_thought_lasts_longer_still():
+    gpu = scheduler("a")
+    gpu.busy(3.0, more_seconds=3.0)
+    assert gpu.offer(ask(1, at=1.0, within=1.9), 1.0).verdict is Verdict.TOO_LATE
+    assert gpu.offer(ask(2, at=1.0, within=3.0), 1.0).verdict is Verdict.IN
+    # It was not over then. Who comes now is not let in for the moment before.
+    admission = gpu.offer(ask(3, at=3.5, within=1.0), 3.5)
+    assert admission.verdict is Verdict.TOO_LATE
+    assert admission.done_at > 6.0
+    gpu.drop_late(3.9)
+    assert gpu.late == []
+    gpu.drop_late(4.0)
+    assert [one.id for one in gpu.late] == [2], "found late while something else runs"
+    gpu.busy(4.2)
+    assert gpu.offer(ask(4, at=4.2, within=0.1), 4.2).verdict is Verdict.IN
+
+
 def test_an_action_that_is_late_is_dropped_not_queued():
     gpu = scheduler("a")
     gpu.offer(ask(1, within=0.020), 0.0)

@@ -1,5 +1,6 @@
 """Models that never end or want all memory: failed, and the others are served on."""
 
+import asyncio
 import json
 import os
 import resource
@@ -15,9 +16,10 @@ import pytest
 from placement.serving import limits
 from placement.serving.guard import MOST_QUICK, Guard
 from placement.serving.limits import RunNote, TimeLimits
+from placement.serving.parts import Kept, TurnedAway
 from tests.placement.serving.hostile import greedy_bytes, loop_bytes
 from tests.placement.serving.networks import mlp_bytes
-from tests.placement.serving.test_station import ask, station, take
+from tests.placement.serving.test_station import MIB, ask, station, take
 
 HASTY = TimeLimits(try_run=0.5, run=0.5, tries=2.0)
 ENDLESS = 2**60
@@ -72,6 +74,26 @@ async def test_a_model_that_wants_forty_gigabytes_is_refused(tmp_path):
         assert "more memory than it may take" in bad.note
         assert await answers(made, kept)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+async def test_who_waits_while_a_model_is_tried_hears_of_it_in_time(tmp_path):
+    async with station() as made:
+        made.engine.limits = TimeLimits(try_run=4.0, run=0.5, tries=4.0)
+        kept = await good(made, tmp_path)
+        (tmp_path / "bad").write_bytes(loop_bytes(rounds=ENDLESS))
+        bad = Kept("bad", tmp_path / "bad", 10 * MIB, 1, deadline_ms=20_000)
+        made.take(bad)
+        await asyncio.sleep(0.3)
+        begun = time.monotonic()
+        with pytest.raises(TurnedAway) as away:
+            await made.infer(kept, ask([[1.0] * 4], deadline_ms=3200), way_ms=0.0)
+        assert away.value.code == "late"
+        assert 3.0 < time.monotonic() - begun < 3.6
+        assert bad.state == "loading"
+        # Nobody knows when it ends. A request with a short deadline is not kept.
+        with pytest.raises(TurnedAway) as away:
+            await made.infer(kept, ask([[1.0] * 4], deadline_ms=1000), way_ms=0.0)
+        assert away.value.code == "deadline"
 
 
 async def test_a_file_that_a_server_died_of_is_not_loaded_again(tmp_path):
