@@ -164,6 +164,7 @@ CELERY_TASK_ROUTES = {"placement.tasks.refine": {"queue": "refine"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CONSUMER = "gpuportal.worker_consumer:SteadyConsumer"
 CELERY_BEAT_SCHEDULER = "gpuportal.beat:SteadyScheduler"
 CELERY_BEAT_SCHEDULE = {
     "reservations": {
