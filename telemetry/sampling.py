@@ -56,6 +56,10 @@ class Probe(Protocol):
         """Indices of Gpus that nobody can name: lost before this probe began."""
 
     @property
+    def refused(self) -> str:
+        """What the driver refuses for want of rights; "": nothing."""
+
+    @property
     def stale(self) -> bool:
         """Whether `mend` has something to do."""
 
@@ -184,7 +188,7 @@ class Sampler:
         if not self._why:
             self._state = "hung" if hung else "ok"
         all_hang = len(hung) == len(uuids)
-        self._tell_how_it_is(readings, all_hang=all_hang, at=at)
+        self._tell_how_it_is(readings, all_hang=all_hang, refused=probe.refused, at=at)
         self._beat(backend=probe.backend, gpus=len(uuids), hung=sorted(hung))
         if not all_hang:
             self._answered_at = started
@@ -240,14 +244,20 @@ class Sampler:
             self._sender.put(info.to_message(at=at))
 
     def _tell_how_it_is(
-        self, readings: dict[str, GpuReading], *, all_hang: bool, at: float
+        self,
+        readings: dict[str, GpuReading],
+        *,
+        all_hang: bool,
+        refused: str,
+        at: float,
     ) -> None:
         if self._why:
             self._tell(TroubleState.RELOADING, self._why, at=at)
         elif all_hang and readings:
             self._tell(TroubleState.HUNG, f"all {len(readings)} GPUs hang", at=at)
         elif any(x.state in (Health.OK, Health.LOST) for x in readings.values()):
-            self._tell(TroubleState.OK, "", at=at)
+            state = TroubleState.NO_RIGHTS if refused else TroubleState.OK
+            self._tell(state, refused, at=at)
 
     def _tell(self, state: TroubleState, reason: str, *, at: float) -> None:
         """Say how the driver is doing: on every change, and now and then again."""

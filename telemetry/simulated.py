@@ -155,6 +155,7 @@ class SimulatedProbe:
     stale = False
     """There is no driver that could be reloaded."""
     urgent = stuck = False
+    refused = ""
 
     def __init__(
         self,

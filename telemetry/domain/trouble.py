@@ -20,6 +20,8 @@ class TroubleState(StrEnum):
     """How a node's driver is doing."""
 
     OK = "ok"
+    NO_RIGHTS = "no_rights"
+    """It answers and refuses a part to this node's worker; the reason says which."""
     HUNG = "hung"
     """The driver does not answer; the sampling child is killed and replaced."""
     WEDGED = "wedged"

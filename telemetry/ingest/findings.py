@@ -12,6 +12,7 @@ from telemetry.domain.rules import (
     DRIVER,
     LOST,
     MISUSE,
+    RIGHTS,
     WEDGED,
     Finding,
     RuleClock,
@@ -160,6 +161,8 @@ def _of_node(inbox: NodeInbox, misuse: str | None) -> Iterator[Finding]:
     if trouble is not None and trouble.state is TroubleState.WEDGED:
         detail = {"reason": trouble.reason, "said_at": trouble.at}
         yield Finding(WEDGED, detail=detail)
+    if trouble is not None and trouble.state is TroubleState.NO_RIGHTS:
+        yield Finding(RIGHTS, detail={"reason": trouble.reason})
     if abs(inbox.skew_seconds) > MOST_SKEW_SECONDS:
         yield Finding(CLOCK, detail={"skew_seconds": round(inbox.skew_seconds)})
     if misuse is not None:

@@ -44,7 +44,10 @@ _process_lists = {kind: _process_calls(kind) for kind in PROCESS_KINDS}
 class Card(Asked):
     """A Gpu that NVML knows, and its calls. Raises GpuLost and DriverGone only."""
 
-    __slots__ = ("info", "known_memory", "nvlink", "seen_us", "slow", "slow_at")
+    __slots__ = (
+        *("info", "known_memory", "nvlink", "processes_refused"),
+        *("seen_us", "slow", "slow_at"),
+    )
 
     def __init__(self, info: GpuInfo, handle: Any) -> None:
         super().__init__(handle)
@@ -56,6 +59,8 @@ class Card(Asked):
         """Newest process utilization seen, the driver's clock in microseconds."""
         self.known_memory = Memory()
         """Memory at the last reading: a split card tells that of its instances."""
+        self.processes_refused = False
+        """Whether the driver lets this process not see who is on the Gpu."""
         self.nvlink: tuple[float, int, int] | None = None
         """Monotonic seconds and bytes sent and received at the last look."""
 
@@ -154,6 +159,7 @@ class Card(Asked):
     def process_memory(self) -> dict[int, int | None] | None:
         """Bytes by pid of all who are on the Gpu; None: it cannot say who is."""
         found: dict[int, int | None] = {}
+        self.processes_refused = False
         for kind in PROCESS_KINDS:
             rows = self._process_list(kind)
             if rows is None and kind == "Compute":
@@ -176,6 +182,9 @@ class Card(Asked):
                 tries += 1
             except OLD_DRIVER:
                 _process_lists[kind] = calls = [x for x in calls if x is not call]
+            except nvml.NVMLError_NoPermission:
+                self.processes_refused = True
+                return None
             except nvml.NVMLError as error:
                 self.note(error)
                 return None

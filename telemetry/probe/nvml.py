@@ -104,6 +104,16 @@ class NvmlProbe:
         return tuple(self._unnamed)
 
     @property
+    def refused(self) -> str:
+        """What the driver refuses for want of rights; "": nothing."""
+        cards = self._cards.values()
+        closed = sorted(card.info.index for card in cards if card.processes_refused)
+        if not closed:
+            return ""
+        numbers = ", ".join(map(str, closed))
+        return f"the driver does not let it see the processes on GPU {numbers}"
+
+    @property
     def stale(self) -> bool:
         """Whether the driver seems to have been reloaded (see `mend`)."""
         return self._watch.stale

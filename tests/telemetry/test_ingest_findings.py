@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from telemetry import services
-from telemetry.domain.rules import THERMAL, WEDGED
+from telemetry.domain.rules import RIGHTS, THERMAL, WEDGED
 from telemetry.domain.trouble import NodeTrouble, TroubleState
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from tests.factories import make_gpu, make_node
@@ -90,6 +90,19 @@ def test_a_wedged_driver_is_one_alert_of_its_node_until_the_node_says_otherwise(
         assert (found.rule, found.place) == (WEDGED, "node-a")
         assert (found.closed_at is None) is (state is TroubleState.WEDGED)
     assert found.detail["reason"] == "state D for 30 s"
+
+
+def test_missing_rights_are_a_finding_of_the_node_until_it_has_them(gpu, redis_client):
+    second = Second(redis_client)
+    why = "the driver does not let it see the processes on GPU 0"
+    for state, reason in ((TroubleState.NO_RIGHTS, why), (TroubleState.OK, "")):
+        trouble = NodeTrouble("node-a", state, reason, time.time())
+        redis_client.xadd("raw.node-a", {"m": trouble.to_message()})
+        for _ in range(8):
+            second.send(gpu)
+        found = Alert.objects.get(rule=RIGHTS)
+        assert (found.place, found.detail) == ("node-a", {"reason": why})
+        assert (found.closed_at is None) is (state is TroubleState.NO_RIGHTS)
 
 
 def test_a_hot_card_stays_one_alert_over_a_restart_of_ingest(gpu, redis_client):

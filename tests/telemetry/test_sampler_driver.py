@@ -57,6 +57,18 @@ def test_one_hung_gpu_is_told_as_hung_and_the_others_go_on(
     assert all(len(s.gpus) >= 3 for s in seen)
 
 
+def test_a_driver_that_hides_processes_is_told(start, make_sim, redis_client) -> None:
+    sim = make_sim(2)
+    child = start("--backend", "nvml", env=sim.env())
+    child.beat_until(lambda beat: beat["state"] == "ok")
+    sim.set("gpu 1", fail__procs="NO_PERMISSION")
+    wait_for(lambda: _told(redis_client, "no_rights"))
+    why = "the driver does not let it see the processes on GPU 1"
+    assert troubles(redis_client)[-1] == ("no_rights", why)
+    sim.unset("gpu 1", "fail.procs")
+    wait_for(lambda: troubles(redis_client)[-1] == ("ok", ""))
+
+
 def test_it_leaves_at_once_although_a_gpu_hangs(start, make_sim) -> None:
     sim = make_sim(2)
     child = start("--backend", "nvml", env=sim.env())
@@ -129,6 +141,7 @@ class HangingProbe:
 
     backend = Backend.NVML
     stale = urgent = stuck = False
+    refused = ""
     uuids = ("GPU-1", "GPU-2")
     info = NodeInfo(node=NODE, backend=Backend.NVML, gpus=())
 

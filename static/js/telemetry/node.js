@@ -18,6 +18,7 @@ const TROUBLES = {
   wedged: "The driver of this node hangs and cannot be ended. The machine needs a restart.",
   no_driver: "This node has no working driver.",
   no_gpu: "This node has a driver and no GPU.",
+  no_rights: "The worker of this node lacks a right:",
   reloading: "The driver of this node is being loaded again.",
 };
 
@@ -31,8 +32,9 @@ function layout() {
 
 function paintDetail(detail) {
   setText($("node-load"), detail.load1?.toFixed(1) ?? UNKNOWN);
-  const trouble = TROUBLES[detail.trouble?.state] ?? "";
-  setText($("node-trouble"), [trouble, trouble && detail.trouble.reason].filter(Boolean).join(" "));
+  const { state, reason } = detail.trouble ?? {};
+  const trouble = TROUBLES[state] ?? "";
+  setText($("node-trouble"), [trouble, trouble && reason].filter(Boolean).join(" "));
   $("node-trouble").hidden = !trouble;
   const rows = cells().flatMap((cell) => (cell.detail?.processes ?? []).map((process) =>
     processRow(process, el("th", { scope: "row" }, el("a", { href: `/gpus/${cell.id}/`, text: cell.info.index })))));
