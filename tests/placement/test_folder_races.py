@@ -4,11 +4,13 @@ Needs root. The attacker is a real process of another uid, in C where there is a
 compiler. It does its moves as fast as it can, and never stops. It aims at a folder of
 root's: nothing there may change its owner, its mode or its content, in any try.
 
-``RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tried by
-the functions that it calls, in a mount namespace, without systemd.
+``RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tried by the
+functions that it calls, in a mount namespace. One race goes the whole way through a
+unit, where systemd runs the machine (``deploy/rehearse --races``).
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -30,12 +32,14 @@ from placement.runners import (
     leftover,
     mounts,
     trees,
+    units,
 )
 from placement.runners.accounts import Identity
 from placement.runners.base import JobFolder
 from placement.runners.begin import Begin
 from placement.runners.local import LocalRunner
 from placement.runners.shim import Shim
+from telemetry import levels
 from tests.placement import nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs root")
@@ -246,6 +250,39 @@ def test_a_link_in_the_place_of_the_private_tmp_is_not_followed(race):
     def start():
         race.make()
         in_child(close_off)
+
+    moves: Moves = []
+    for name in ("tmp", "var-tmp"):
+        moves += [
+            ("s", race.target, private / name),
+            ("r", private / name, private / f"{name}.moved"),
+            ("s", race.target, private / name),
+        ]
+    with race.against(moves):
+        assert race.tries(start) > 0
+
+
+@pytest.mark.skipif(levels.why_not_enforced() != "", reason="needs systemd")
+def test_a_unit_of_systemd_follows_no_link_either(race):
+    """As the shim does it: systemd-run, then inside.py in the scope, then the Job."""
+    private = race.path / "tmp"
+    numbers = itertools.count(1)
+    python = {"PATH": os.environ["PATH"], "PYTHONPATH": str(units.CODE_DIR)}
+
+    def start():
+        race.make()
+        order = nodes.make_order(job=next(numbers), simulated=True)
+        done = subprocess.run(
+            units.command(order),
+            input=begin(race).to_json(),
+            env=python,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            assert "Failed to" not in done.stderr, done.stderr
+            raise OSError(done.stderr)
 
     moves: Moves = []
     for name in ("tmp", "var-tmp"):

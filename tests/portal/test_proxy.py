@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -26,6 +27,31 @@ from tests.house.walk import ROOT
 
 EXAMPLE = ROOT / "deploy" / "nginx.conf.example"
 HOST = "gpu.example.org"
+SINCE = {
+    "add_header": (0, 3),
+    "client_max_body_size": (0, 1),
+    "error_page": (0, 1),
+    "internal": (0, 1),
+    "listen": (1, 9, 5),
+    "location": (0, 1),
+    "map": (0, 9),
+    "proxy_http_version": (1, 1, 4),
+    "proxy_pass": (0, 1),
+    "proxy_read_timeout": (0, 1),
+    "proxy_set_header": (0, 1),
+    "return": (0, 8, 42),
+    "root": (0, 1),
+    "server": (0, 1),
+    "server_name": (0, 1),
+    "server_tokens": (0, 1),
+    "ssl_certificate": (0, 1),
+    "ssl_certificate_key": (0, 1),
+    "ssl_protocols": (1, 13),
+    "default": (0, 9),
+    "''": (0, 9),
+}
+"""First version of nginx with each directive as it is written in the example, by the
+documentation of nginx: `http2` of listen 1.9.5, TLSv1.3 1.13.0."""
 
 pytestmark = pytest.mark.pure
 
@@ -179,6 +205,16 @@ def test_nginx_takes_the_shipped_file(configured):
     )
     assert done.returncode == 0, done.stderr
     assert "test is successful" in done.stderr
+
+
+def test_the_oldest_nginx_that_the_docs_name_knows_every_directive():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (row,) = re.findall(r"^\| nginx \|(.*)\|$", page, re.MULTILINE)
+    oldest = min(tuple(map(int, one.split("."))) for one in row.split("|"))
+    lines = [line.split("#")[0].split() for line in EXAMPLE.read_text().splitlines()]
+    used = {line[0] for line in lines if line} - {"}"}
+    assert used <= SINCE.keys(), "look up since when nginx has it"
+    assert {name for name in used if SINCE[name] > oldest} == set()
 
 
 def test_http_leads_to_https(proxy):
