@@ -86,10 +86,10 @@ class Broker:
 
 def limits() -> list[str]:
     """Return what deploy/redis.conf.example bounds, as options of the server."""
-    names = ("maxmemory", "client-query-buffer-limit", "proto-max-bulk-len")
+    elsewhere = ("bind", "port", "tls-", "aclfile")
     options: list[str] = []
     for line in (ROOT / "deploy" / "redis.conf.example").read_text().splitlines():
-        if line.startswith(names):
+        if line and not line.startswith(("#", *elsewhere)):
             key, value = line.split()
             options += [f"--{key}", value]
     return options

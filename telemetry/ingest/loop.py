@@ -19,6 +19,7 @@ from telemetry.domain.sample import GpuReading
 from telemetry.domain.state import GpuState
 from telemetry.ingest.bounds import Bounds, Misuse
 from telemetry.ingest.complaints import Complaints
+from telemetry.ingest.connections import Connections
 from telemetry.ingest.findings import Findings
 from telemetry.ingest.intake import RAW, Intake, milliseconds
 from telemetry.ingest.lease import Lease
@@ -43,6 +44,8 @@ from telemetry.snapshots import ClusterGpu
 ROSTER_AGAIN_SECONDS = 10.0
 """The roster's key is written again: a broker that restarted has forgotten it."""
 TIDY_SECONDS = 60.0
+CONNECTIONS_SECONDS = 5.0
+"""Between two counts of everybody's connections to the broker."""
 MISUSE_STANDS_SECONDS = 300.0
 """How long a node's misuse of the broker is told after it was put right."""
 MINUTE_GRACE_SECONDS = 3.0
@@ -109,6 +112,7 @@ class Ingest:
             steady=steady,
         )
         self._bounds = Bounds(redis)
+        self._connections = Connections(redis, complaints=self.complaints)
         self._misuses: dict[str, tuple[float, Misuse]] = {}
         """The newest misuse of the broker by node, and when it was put right."""
         self._findings = Findings(self.writer, findings)
@@ -126,7 +130,7 @@ class Ingest:
             if handler is not None
         ]
         self._roster_id: int | None = None
-        self._roster_at = self._tidied = float("-inf")
+        self._roster_at = self._tidied = self._counted = float("-inf")
         self.latenesses: deque[float] = deque(maxlen=120)
         """Seconds by which the last frames were late."""
 
@@ -222,6 +226,10 @@ class Ingest:
         if leads and self.writer.cluster is not None:
             self._publish(rows, now, steady)
         self._leave_to_writer(now)
+        if leads and steady - self._counted > CONNECTIONS_SECONDS:
+            self._counted = steady
+            for misuse in self._connections.enforce(self._nodes()):
+                self._note_misuse(misuse)
         if steady - self._tidied > TIDY_SECONDS:
             self._tidied = steady
             self._tidy()
