@@ -25,7 +25,7 @@ fi
 case ${1:-}:$# in
 portal:1)
     user=portal
-    may='~* &* +@all -@admin -@dangerous +info'
+    may='~* &* +@all -@admin -@dangerous +info +acl|log +client|list +client|kill'
     ;;
 admin:1)
     user=admin

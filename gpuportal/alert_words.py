@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from placement.services.clearing import HELD_RULE
-from telemetry.domain import rules
+from telemetry.domain import refusals, rules
 from telemetry.domain.units import format_bytes
 from telemetry.models import Alert
 
@@ -30,6 +30,8 @@ TITLES = {
     rules.NEW_GPU: "new GPU",
     rules.DRIVER: "driver does not answer",
     rules.CHANNEL: "node cannot sign in",
+    rules.REFUSED: "refused by the broker",
+    rules.RIGHTS: "rights are missing",
     rules.CLOCK: "wrong clock",
     rules.XID_CRITICAL: "critical XID error",
     rules.XID_WARNING: "XID error",
@@ -61,6 +63,9 @@ SENTENCES = {
     "make it bookable (Manage, Machines).",
     rules.DRIVER: "The driver of the node answers for none of its GPUs.",
     rules.CHANNEL: "The node cannot sign in to the web. No job starts on it.",
+    rules.REFUSED: "The broker refused a sign-in as this node.",
+    rules.RIGHTS: "The driver refuses what the node’s worker asks. The worker must run "
+    "as root.",
     rules.CLOCK: "The node’s clock differs from the portal’s, so the node refuses "
     "orders as too old or too new.",
     rules.MISUSE: "The node did something on the broker that no node should do. The "
@@ -124,6 +129,13 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
         skew = detail["skew_seconds"]
         side = "ahead" if skew > 0 else "behind"
         found.append(("The node’s clock", f"{abs(skew)} s {side}"))
+    if detail.get("refused"):
+        why, used = str(detail["refused"]), str(detail.get("used", ""))
+        found.append(("Cause", refusals.cause(why, used)))
+        found.append(("Last refused", _when(detail["refused_at"])))
+        if detail.get("address"):
+            found.append(("From", str(detail["address"])))
+        found.append(("What to do", refusals.remedy(why, str(alert.place))))
     if detail.get("broker"):
         found.append(("On the broker", str(detail["broker"])))
     if detail.get("job"):

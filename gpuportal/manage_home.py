@@ -32,6 +32,7 @@ from reservations.snapshots.facts import site_policy
 from reservations.snapshots.outlook import pool_infos
 from reservations.snapshots.tree import read_tree
 from reservations.views.access import operator_required, reader
+from telemetry.broker_log import refused_nodes
 from telemetry.domain.units import format_duration
 from telemetry.models import Gpu, Node
 
@@ -123,6 +124,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
             urgent=True,
         )
     yield from _machines(now)
+    yield from _strangers()
     yield from _requests(now)
     yield from _people()
     yield from _oversold()
@@ -181,6 +183,33 @@ def _machines(now: datetime) -> Iterator[Need]:
             f"{reverse('manage-gpus')}?state=missing",
             "See GPUs",
             urgent=True,
+        )
+
+
+def _strangers() -> Iterator[Need]:
+    """Names that the broker refuses and that are no node in service: a renamed
+    machine, one that was never enrolled, one that was retired. Enrolled nodes have an
+    Alert."""
+    refused = refused_nodes()
+    known = dict(Node.objects.filter(name__in=refused).values_list("name", "retired"))
+    for name in sorted(refused)[:NAMES_SHOWN]:
+        if known.get(name) is False:
+            continue
+        one = refused[name]
+        ago = format_duration(one.age_seconds)
+        if name in known:
+            why = "It is retired. Stop its worker, or enrol it again with --renew."
+        else:
+            why = (
+                "No node of that name is enrolled. Enrol it on the portal with: "
+                f"sh deploy/enroll {name}"
+            )
+        yield Need(
+            "node",
+            f"{name} was refused by the broker {ago} ago",
+            f"{why} It came from {one.address or 'an unknown address'}.",
+            reverse("manage-pools"),
+            "See nodes",
         )
 
 

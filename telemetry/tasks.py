@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
 
-from telemetry import services
+from telemetry import broker_log, services
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
 from telemetry.domain.rules import UNSEEN_SECONDS
@@ -42,8 +42,8 @@ def tick() -> dict[str, int]:
 
     1. close Alerts whose finder no longer sees their cause
     2. open Alerts for nodes that are silent for long, and close them; the same
-       for XIDs, which are over some time after the last one, and for nodes that
-       cannot show themselves to the web
+       for XIDs, which are over some time after the last one, for nodes that
+       cannot show themselves to the web, and for nodes that the broker refuses
     3. roll up the hours that are over and have new minutes
     4. fill in the summaries of what has ended
     5. delete what is older than its tier is kept
@@ -66,6 +66,7 @@ def tick() -> dict[str, int]:
             ("alerts_closed", _close),
             ("nodes_silent", _mark),
             ("channels_judged", _judge_channels),
+            ("refusals_judged", _judge_refused),
             ("xids_judged", _judge_xids),
             *steps,
         ]
@@ -92,6 +93,12 @@ def _mark(now: datetime) -> int:
 
 def _judge_channels(now: datetime) -> int:
     opened, _closed = services.judge_channels(now=now)
+    return opened
+
+
+def _judge_refused(now: datetime) -> int:
+    refused = broker_log.refused_nodes()
+    opened, _closed = services.judge_refused(refused=refused, now=now)
     return opened
 
 

@@ -5,13 +5,16 @@ Who holds them comes over the board's socket: the calendar is another floor's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from django.db.models import Max
+from django.db.models import Max, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
 from telemetry.charts import charts_page
+from telemetry.domain.refusals import cause
+from telemetry.domain.rules import REFUSED
 from telemetry.models import Alert, Gpu, Node
 
 ALERTS_SHOWN = 20
@@ -80,7 +83,8 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
     """One machine: its Gpus live, what runs on them, and how they are joined."""
     node = get_object_or_404(Node, name=name)
     gpus = list(node.gpus.filter(retired=False).select_related("pool"))
-    alerts = Alert.objects.open().filter(gpu__node=node).select_related("gpu__node")
+    here = Q(gpu__node=node) | Q(node=node)
+    alerts = Alert.objects.open().filter(here).select_related("gpu__node", "node")
     return render(
         request,
         "telemetry/node_show.html",
@@ -89,9 +93,19 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
             "gpus": gpus,
             "links": link_matrix(node, gpus),
             "alerts": alerts.order_by("-opened_at")[:ALERTS_SHOWN],
+            "refused": _refusal(alerts.filter(rule=REFUSED).first()),
             "page": {"node": node.name},
         },
     )
+
+
+def _refusal(alert: Alert | None) -> dict[str, object] | None:
+    """When and why the broker refused the Node last; None: it did not, lately."""
+    if alert is None:
+        return None
+    why, used = str(alert.detail.get("refused")), str(alert.detail.get("used", ""))
+    at = datetime.fromisoformat(alert.detail["refused_at"])
+    return {"at": at, "cause": cause(why, used)}
 
 
 @dataclass(frozen=True, slots=True)

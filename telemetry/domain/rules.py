@@ -47,6 +47,8 @@ MISUSE = "misuse of the broker"
 NEW_GPU = "new GPU"
 DRIVER = "driver fault"
 CHANNEL = "no way to the web"
+REFUSED = "refused by the broker"
+RIGHTS = "rights are missing"
 CLOCK = "clock is off"
 XID_CRITICAL = "critical XID"
 XID_WARNING = "XID"
@@ -78,6 +80,8 @@ SEVERITIES: Mapping[str, Severity] = {
     NEW_GPU: Severity.WARNING,
     DRIVER: Severity.CRITICAL,
     CHANNEL: Severity.CRITICAL,
+    REFUSED: Severity.CRITICAL,
+    RIGHTS: Severity.WARNING,
     CLOCK: Severity.WARNING,
     XID_CRITICAL: Severity.CRITICAL,
     ECC: Severity.CRITICAL,
@@ -94,7 +98,7 @@ BREAKS = frozenset(
 STANDING = frozenset(
     {
         *(MISSING, CLAIMED_ELSEWHERE, SILENT, XID_CRITICAL, XID_WARNING),
-        *(BROKEN_WITH_BOOKINGS, NEW_GPU, CHANNEL),
+        *(BROKEN_WITH_BOOKINGS, NEW_GPU, CHANNEL, REFUSED),
     }
 )
 """Rules that are told once and closed by their opposite, not by silence."""

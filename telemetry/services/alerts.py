@@ -12,9 +12,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from telemetry import live
+from telemetry.domain.refusals import Refusal
 from telemetry.domain.rules import (
     CHANNEL,
     DRIVER,
+    REFUSED,
     SILENT,
     STANDING,
     WEDGED,
@@ -125,8 +127,10 @@ def mark_silent_nodes(*, now: datetime) -> tuple[int, int]:
     """
     silent_seconds = TelemetryPolicy.current().silent_after_seconds
     limit = now - timedelta(seconds=silent_seconds)
-    # A driver that does not answer is why no sample comes: that one is told.
-    told = Alert.objects.open().filter(rule__in=(DRIVER, WEDGED), node=OuterRef("pk"))
+    # A driver that does not answer, or a wrong password, is why no sample comes: that
+    # one is told.
+    causes = (DRIVER, WEDGED, REFUSED)
+    told = Alert.objects.open().filter(rule__in=causes, node=OuterRef("pk"))
     silent = Node.objects.filter(
         ~Exists(told), last_seen_at__lt=limit, gpus__present=True, gpus__retired=False
     ).distinct()
@@ -164,6 +168,31 @@ def judge_channels(*, now: datetime) -> tuple[int, int]:
     still_bad = bad.filter(pk=OuterRef("node_id")).order_by()
     well = Alert.objects.open().filter(rule=CHANNEL).exclude(Exists(still_bad))
     return opened, _close(well, now)
+
+
+def judge_refused(*, refused: Mapping[str, Refusal], now: datetime) -> tuple[int, int]:
+    """Open an Alert for each Node in service that the broker refused lately.
+
+    Closes them when it was not refused for some minutes. Returns (opened, closed).
+    """
+    nodes = Node.objects.in_service().filter(name__in=refused)
+    opened = 0
+    for node in nodes:
+        one = refused[node.name]
+        opened += open_alert(
+            rule=REFUSED,
+            node_id=node.pk,
+            now=now,
+            detail={
+                "refused": one.why.value,
+                "refused_at": (now - timedelta(seconds=one.age_seconds)).isoformat(),
+                "address": one.address,
+                "used": one.used,
+            },
+        )
+    still = nodes.filter(pk=OuterRef("node_id")).order_by()
+    over = Alert.objects.open().filter(rule=REFUSED).exclude(Exists(still))
+    return opened, _close(over, now)
 
 
 def _at(gpu_id: int | None, node_id: int | None) -> Q:
