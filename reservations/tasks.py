@@ -72,8 +72,12 @@ def deliver() -> dict[str, int]:
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]
 def roll_months() -> int:
-    """Add up the months that are due, for the reports; forget old refusals."""
+    """Add up the months that are due, for the reports.
+
+    Old refusals, and deliveries that ended long ago, are deleted.
+    """
     refused.forget_old(timezone.now())
+    delivery.forget_old(timezone.now())
     return reports.roll_months(timezone.now())
 
 

@@ -40,7 +40,12 @@ MOST_ROWS = 500
 MOST_IN_BATCH = 50
 WEBHOOK_MOST_FAILURES = 10
 """Tries in a row that failed; then the webhook is off until its User acts."""
+KEPT_FOR = timedelta(days=30)
+"""Deliveries that have ended; the Notice itself stays."""
+MOST_FORGOTTEN = 5000
+"""In one run."""
 State = Delivery.State
+ENDED = (State.SENT, State.FAILED, State.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,18 @@ def due(*, now: datetime, run_seconds: float = RUN_SECONDS) -> dict[str, int]:
             word, number = _send(claimed, now)
             done[word] += number
     return done
+
+
+def forget_old(now: datetime) -> int:
+    """Delete Deliveries that ended long ago; return how many.
+
+    An ended row keeps the time of its last try in ``next_at``, which has the index.
+    """
+    old = Delivery.objects.filter(
+        state__in=ENDED, next_at__lt=now - KEPT_FOR, done_at__lt=now - KEPT_FOR
+    )
+    pks = list(old.order_by("next_at").values_list("pk", flat=True)[:MOST_FORGOTTEN])
+    return Delivery.objects.filter(pk__in=pks).delete()[0]
 
 
 def _give_back(now: datetime) -> None:

@@ -95,6 +95,18 @@ def test_a_worker_that_dies_loses_nothing_and_sends_nothing_twice(
     assert Delivery.objects.get().batch == number, "receivers can tell a second one"
 
 
+def test_a_delivery_is_forgotten_a_month_after_its_end(alice, mail, monkeypatch):
+    told(alice)
+    delivery.due(now=NOW)
+    later = NOW + timedelta(days=31)
+    told(alice, now=later)  # waits
+    assert delivery.forget_old(later - timedelta(days=2)) == 0
+    assert delivery.forget_old(later) == 1
+    assert Delivery.objects.get().state == "pending"
+    assert delivery.forget_old(later + timedelta(days=90)) == 0
+    assert Notice.objects.count() == 2
+
+
 def test_an_address_that_is_refused_ends_and_so_do_endless_tries(alice, mail):
     told(alice)
     mail.answers = ["451 later"] * 20
