@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import django
@@ -39,6 +41,8 @@ NICE = 10
 """Pages come first."""
 IDLE_SECONDS = 60.0
 """A worker ends after so long without a request."""
+FOLDER = "gpuportal-planner-"
+"""Temporary folders of this process and its workers, with the process's number."""
 Serve = Callable[[socket.socket], None]
 
 
@@ -71,7 +75,11 @@ def fork_workers(descriptors: Sequence[int], serve: Serve) -> None:
     socks[0].settimeout(None)
     for sock in socks[1:]:
         sock.settimeout(IDLE_SECONDS)
-    with selectors.DefaultSelector() as events:
+    remove_leftovers()
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-") as folder,
+        selectors.DefaultSelector() as events,
+    ):
         for sock in socks:
             events.register(sock, selectors.EVENT_READ)
         while events.get_map():
@@ -81,17 +89,30 @@ def fork_workers(descriptors: Sequence[int], serve: Serve) -> None:
                     if _closed(key.fileobj):
                         key.fileobj.close()
                         continue
-                    pid = _fork(key.fileobj, socks, events, serve)
-                    ended = os.pidfd_open(pid)
-                    events.register(ended, selectors.EVENT_READ, (pid, key.fileobj))
+                    own = tempfile.mkdtemp(dir=folder)
+                    pid = _fork(key.fileobj, socks, events, serve, own)
+                    ended, of = os.pidfd_open(pid), (pid, key.fileobj, own)
+                    events.register(ended, selectors.EVENT_READ, of)
                 else:
-                    pid, sock = key.data
+                    pid, sock, own = key.data
                     events.unregister(key.fileobj)
                     os.close(key.fd)
                     _, status = os.waitpid(pid, 0)
+                    # A worker that was ended removes nothing.
+                    shutil.rmtree(own, ignore_errors=True)
                     if status:
                         _give_up(sock, status)
                     events.register(sock, selectors.EVENT_READ)
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of planners that were killed."""
+    for found in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        pid = found.name.removeprefix(FOLDER).partition("-")[0]
+        with contextlib.suppress(OSError):
+            own = found.stat(follow_symlinks=False).st_uid == os.getuid()
+            if own and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(found, ignore_errors=True)
 
 
 def _closed(sock: socket.socket) -> bool:
@@ -107,8 +128,12 @@ def _fork(
     socks: Sequence[socket.socket],
     events: selectors.BaseSelector,
     serve: Serve,
+    folder: str,
 ) -> int:
-    """Return the process id of a worker that serves a connection."""
+    """Return the process id of a worker that serves a connection.
+
+    What it writes for a while goes into the folder.
+    """
     dies_with_this = die_with_parent(signal.SIGKILL)
     pid = os.fork()
     if pid:
@@ -118,6 +143,7 @@ def _fork(
         dies_with_this()
         # A broker or database that closes a connection is an error, and not the end.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        tempfile.tempdir = folder
         events.close()
         for other in socks:
             if other is not sock:

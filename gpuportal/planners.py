@@ -42,6 +42,7 @@ from placement.site_slots import (
     Ticket,
     Verdict,
 )
+from telemetry.domain.sentences import sentence
 
 PLANNED = re.compile(
     r"/plan/.*|/serve/new/|/api/v1/(plans|models)(/.*)?|/api/v1/serve/files"
@@ -365,9 +366,10 @@ def _lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
     detail = "The planner had to restart. Nothing was saved. Please try again."
     code = "planner-lost"
     if isinstance(lost, PlannerTooLong):
-        detail = (
-            f"This took longer than {MOST_ANSWER_SECONDS:.0f} seconds and was stopped. "
-            "Nothing was saved. Try a smaller model or fewer choices."
+        detail = sentence(
+            "This took longer than {seconds} seconds and was stopped. Nothing was "
+            "saved. Try a smaller model or fewer choices.",
+            seconds=round(MOST_ANSWER_SECONDS),
         )
         code = "planner-too-long"
     response: HttpResponse

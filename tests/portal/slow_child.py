@@ -1,7 +1,8 @@
 """Stands at the other end of the planner's connections: each answer takes its time.
 
 The query says how many milliseconds. ``die`` ends the worker, ``busy`` holds the
-interpreter's lock without end, ``end`` ends the worker's parent too. What it answers is
+interpreter's lock without end, ``end`` ends the worker's parent too, ``file`` leaves a
+temporary file and does not end. What it answers is
 what it was asked, so that a test sees the order.
 """
 
@@ -35,6 +36,9 @@ def serve(sock: socket.socket) -> None:
                     time.sleep(20)
                 case "busy":
                     sum(range(10**12))
+                case "file":
+                    tempfile.mkstemp(suffix=".upload")
+                    time.sleep(20)
                 case milliseconds:
                     time.sleep(int(milliseconds or 0) / 1000)
         with tempfile.TemporaryFile() as answer:

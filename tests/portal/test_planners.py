@@ -157,6 +157,19 @@ async def test_a_plan_over_its_time_ends_only_for_its_owner(slow, monkeypatch, q
     assert (await slow.answer(request(), 1)).status_code == 207
 
 
+async def test_a_worker_that_is_ended_leaves_no_files(slow, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    gone = tmp_path / f"{planner_process.FOLDER}999999999-killed"
+    gone.mkdir()
+    (gone / "a").write_text("of a planner that was killed")
+    await slow.answer(request(), 1)
+    assert not gone.exists()
+    monkeypatch.setattr(planners, "MOST_ANSWER_SECONDS", 0.5)
+    with pytest.raises(PlannerTooLong):
+        await slow.answer(request("file"), 1)
+    assert not [*tmp_path.rglob("*.upload")]
+
+
 def test_a_plan_over_its_time_is_refused_in_words(portal, alice, monkeypatch):
     async def none(*_args) -> None:
         raise PlannerTooLong
