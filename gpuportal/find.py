@@ -13,6 +13,7 @@ from placement.models import Job
 from reservations.domain.words import gpus_title, span_text
 from reservations.models import Reservation, SitePolicy, User
 from reservations.views.access import visible_reservations
+from telemetry.domain.sentences import joined, sentence
 from telemetry.models import Gpu, Node
 
 PER_KIND = 6
@@ -118,7 +119,7 @@ def _people(query: str, user: User) -> Iterator[Hit]:
     ]:
         groups = ", ".join(str(m.account) for m in person.memberships.all() if m.active)
         url = f"{reverse('board')}?q={person.username}"
-        yield Hit("person", str(person), groups or "no group", url)
+        yield Hit("person", str(person), groups or sentence("no group"), url)
 
 
 def _reservations(query: str, user: User) -> Iterator[Hit]:
@@ -133,7 +134,7 @@ def _reservations(query: str, user: User) -> Iterator[Hit]:
         gpus = gpus_title([(one.gpu.pool.gpu_class, one.gpu.node.name) for one in held])
         when = span_text(row.start, row.end, timezone.get_current_timezone())
         url = reverse("reservation", args=[row.pk])
-        yield Hit("reservation", f"#{row.pk} {gpus}", when, url)
+        yield Hit("reservation", joined([f"#{row.pk}", gpus]), when, url)
 
 
 def _jobs(query: str, user: User) -> Iterator[Hit]:

@@ -26,6 +26,7 @@ from reservations.services.tokens import create_token, revoke_token
 from reservations.snapshots.drains import drains, gpu_drain_reasons
 from telemetry.live import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
+from telemetry.translation import translated_values
 
 
 class SignIn(LoginView):
@@ -86,7 +87,7 @@ def search(request: HttpRequest) -> HttpResponse:
     query = request.GET.get("q", "").strip()
     hits = find(query, _user(request))
     if not request.accepts("text/html"):
-        return JsonResponse({"hits": as_json(hits)})
+        return JsonResponse({"hits": translated_values(as_json(hits))})
     return render(request, "gpuportal/search.html", {"query": query, "hits": hits})
 
 

@@ -49,9 +49,10 @@ def steps_text(seconds: int) -> str:
     >>> steps_text(300), steps_text(3600), steps_text(7200), steps_text(60)
     ('5 minutes', 'hours', '2 hours', 'minutes')
     """
+    number, hours = seconds // 60, seconds // 3600
     if seconds % 3600 == 0:
-        return counted("hours", "{n} hours", seconds // 3600)
-    return counted("minutes", "{n} minutes", seconds // 60)
+        return sentence("hours") if hours == 1 else sentence("{n} hours", n=hours)
+    return sentence("minutes") if number == 1 else sentence("{n} minutes", n=number)
 
 
 def time_text(at: datetime, zone: tzinfo) -> str:

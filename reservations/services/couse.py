@@ -36,7 +36,7 @@ def share(*, reservation_id: int, user: User, username: str, now: datetime) -> C
         NotAllowed, NotFound: not the owner; no such member of the Account.
     """
     at = whole_second(now)
-    row = _own(reservation_id, user, act=sentence("share"))
+    row = _own(reservation_id, user, act=sentence("share someone else's reservation"))
     if row.state not in State.live() or row.end <= at:
         raise NotChangeable(state=_state(row), act=sentence("shared"))
     other = _member(row, username.strip())
@@ -121,7 +121,12 @@ def unshare(*, reservation_id: int, user: User, co_user_id: int, now: datetime) 
         NotFound: no such Reservation.
     """
     at = whole_second(now)
-    row = _own(reservation_id, user, act=sentence("unshare"), besides=co_user_id)
+    row = _own(
+        reservation_id,
+        user,
+        act=sentence("unshare someone else's reservation"),
+        besides=co_user_id,
+    )
     known = CoUser.objects.filter(reservation=row, user_id=co_user_id)
     removed = known.filter(removed_at=None).update(removed_at=at)
     if not removed:
@@ -155,7 +160,7 @@ def _own(pk: int, user: User, *, act: str, besides: int | None = None) -> Reserv
     """
     before = locking.load_reservation(pk)
     if user.pk not in (before.user_id, besides):
-        raise NotAllowed(act=sentence("{act} someone else's reservation", act=act))
+        raise NotAllowed(act=act)
     if connection.features.has_select_for_update:
         owner = User.objects.filter(pk=before.user_id)
         list(owner.select_for_update(no_key=True).values_list("pk"))

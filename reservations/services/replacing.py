@@ -118,7 +118,9 @@ def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement
     known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.pk in (old_id, new_id)}
     old, new = known[old_id], known[new_id]
     if not new.bookable:
-        raise CannotReplace(field="new", why=f"{new.label}: {new.out}.")
+        raise CannotReplace(
+            field="new", why=sentence("{gpu}: {why}.", gpu=new.label, why=new.out)
+        )
     own = [one.pk for one in found.booked]
     held = Allocation.objects.filter(gpu_id=new_id, live=True, end__gt=now)
     parts = Allocation.objects.filter(gpu_id=old_id, live=True, reservation_id__in=own)

@@ -23,7 +23,7 @@ APPS = ("gpuportal", "placement", "reservations", "telemetry")
 OTHERS = [code for code, _name in settings.LANGUAGES if code != "en"]
 CATALOGUES = [(code, domain) for code in OTHERS for domain in ("django", "djangojs")]
 SINGLE = {"gettext", "gettext_lazy", "gettext_noop", "_", "sentence"}
-PLURAL = {"ngettext", "ngettext_lazy", "nsentence"}
+PLURAL = {"ngettext", "ngettext_lazy", "counted"}
 CONTEXT = {"pgettext", "pgettext_lazy"}
 PLACEHOLDER = re.compile(
     r"%\(\w+\)[#0 +-]?[0-9.]*[a-zA-Z]|(?<!\{)\{[\w.]*(?:![a-z])?(?::[^{}]*)?\}(?!\})"
