@@ -11,6 +11,9 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import gettext_noop as noop
 from django.views.decorators.http import require_POST, require_safe
 
 from gpuportal import alert_acts
@@ -35,11 +38,11 @@ from telemetry.services.alerts import LONGEST_SNOOZE
 PAGE_ROWS = 25
 CSV_ROWS = 10_000
 SORTS = {
-    "severity": ("worst first", WORST_FIRST),
-    "newest": ("newest first", ("-opened_at",)),
-    "oldest": ("oldest first", ("opened_at",)),
-    "place": ("by place", ("gpu__node__name", "node__name", "gpu__index")),
-    "rule": ("by rule", ("rule", "-opened_at")),
+    "severity": (noop("worst first"), WORST_FIRST),
+    "newest": (noop("newest first"), ("-opened_at",)),
+    "oldest": (noop("oldest first"), ("opened_at",)),
+    "place": (noop("by place"), ("gpu__node__name", "node__name", "gpu__index")),
+    "rule": (noop("by rule"), ("rule", "-opened_at")),
 }
 COLUMNS = (
     *("alert", "rule", "severity", "place", "state", "opened", "last_seen", "closed"),
@@ -94,7 +97,7 @@ def alert_list(request: HttpRequest) -> HttpResponse:
             "filtered": bool(asked.keys() - {"sort"}),
             "states": STATES,
             "severities": SEVERITIES,
-            "sorts": [(word, title) for word, (title, _) in SORTS.items()],
+            "sorts": [(word, gettext(title)) for word, (title, _) in SORTS.items()],
             "here": _query(asked, page=page.number if page.number > 1 else None),
             "page_query": _query(asked),
             "csv_query": _query(asked, format="csv"),
@@ -152,7 +155,7 @@ class AlertActForm(PlainForm):
     )
     hours = forms.ChoiceField(required=False, choices=list(SNOOZES.items()))
     until = forms.DateTimeField(
-        required=False, error_messages={"invalid": "Enter a date and a time."}
+        required=False, error_messages={"invalid": lazy("Enter a date and a time.")}
     )
     back = forms.CharField(required=False, max_length=500)
 
@@ -185,12 +188,16 @@ def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
     else:
         until = form.snooze_until(now)
         if until is None:
-            text = f"A snooze ends in the future, within {LONGEST_SNOOZE.days} days."
+            text = gettext("A snooze ends in the future, within %(days)s days.") % {
+                "days": LONGEST_SNOOZE.days
+            }
             messages.error(request, text)
             return redirect(f"/alerts/?{back}")
         done = alert_acts.snooze(alert_id=pk, until=until, user=user, now=now)
     if not done:
-        messages.info(request, "Nothing to do: the alert has closed or changed.")
+        messages.info(
+            request, gettext("Nothing to do: the alert has closed or changed.")
+        )
     return redirect(f"/alerts/?{back}")
 
 

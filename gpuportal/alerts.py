@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Case, IntegerField, Q, Value, When
+from django.utils.translation import gettext, ngettext
 
 from gpuportal.alert_words import facts_of, reading_rows, sentence
 from gpuportal.board import Viewer
@@ -153,9 +154,13 @@ def _holder(booking: Reservation | None, viewer: Viewer) -> str:
     if booking is None:
         return ""
     if booking.user_id == viewer.user_pk:
-        return "you"
+        return gettext("you")
     account = str(booking.membership.account)
-    return f"{booking.user} ({account})" if viewer.named else f"a member of {account}"
+    return (
+        f"{booking.user} ({account})"
+        if viewer.named
+        else gettext("a member of %(group)s") % {"group": account}
+    )
 
 
 def _may_know(login: str | None, viewer: Viewer) -> bool:
@@ -169,10 +174,13 @@ def people_of(alert: Alert, viewer: Viewer) -> str:
         return ", ".join(logins)
     others = sum(not _may_know(login, viewer) for login in logins)
     if others == len(logins):
-        return "1 person" if others == 1 else f"{others} people" if others else ""
+        if not others:
+            return ""
+        return ngettext("%(n)s person", "%(n)s people", others) % {"n": others}
     if not others:
-        return "you"
-    return f"you and {others} {'other' if others == 1 else 'others'}"
+        return gettext("you")
+    words = ngettext("you and %(n)s other", "you and %(n)s others", others)
+    return words % {"n": others}
 
 
 def _process(process: dict[str, Any], viewer: Viewer) -> dict[str, Any]:

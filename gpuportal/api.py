@@ -20,6 +20,7 @@ from django.core.exceptions import (
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
+from django.utils.translation import gettext
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
@@ -33,6 +34,7 @@ from gpuportal.token_auth import ScopeMissing, user_of
 from gpuportal.token_scopes import scopes_needed
 from reservations.models import User
 from telemetry.domain.json_values import MOST_DEPTH, TooDeep, unstorable
+from telemetry.domain.sentences import sentence
 from telemetry.translation import translated_values
 
 log = logging.getLogger(__name__)
@@ -66,12 +68,14 @@ class JsonParser(Parser):
             wrong = unstorable(sent)
         except (RecursionError, TooDeep):
             raise BodyRefused(
-                f"It is nested more than {MOST_DEPTH} levels deep."
+                sentence(
+                    "It is nested more than {levels} levels deep.", levels=MOST_DEPTH
+                )
             ) from None
         if sent is not None and not isinstance(sent, dict):
-            raise BodyRefused("It must be a JSON object.")
+            raise BodyRefused(sentence("It must be a JSON object."))
         if wrong:
-            raise BodyRefused("Some fields are wrong", wrong)
+            raise BodyRefused(sentence("Some fields are wrong"), wrong)
         return sent
 
 
@@ -180,8 +184,8 @@ def _unknown(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
         problems.problem(
             HTTPStatus.UNAUTHORIZED,
             code="signed-out",
-            title="Signed out",
-            detail="Sign in again, or send a token that is valid.",
+            title=gettext("Signed out"),
+            detail=gettext("Sign in again, or send a token that is valid."),
         )
     )
     response["WWW-Authenticate"] = 'Bearer realm="GPU Portal"'
@@ -198,7 +202,7 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
             problems.problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 code="invalid",
-                title="The body is wrong",
+                title=gettext("The body is wrong"),
                 detail=str(refused),
             )
         )
@@ -207,8 +211,8 @@ def _http(request: HttpRequest, error: HttpError) -> HttpResponse:
             problems.problem(
                 HTTPStatus.FORBIDDEN,
                 code="page-expired",
-                title="This page has expired",
-                detail="Nothing was changed. Reload the page and try again.",
+                title=gettext("This page has expired"),
+                detail=gettext("Nothing was changed. Reload the page and try again."),
             )
         )
     status = HTTPStatus(error.status_code)
@@ -232,8 +236,8 @@ def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
         problems.problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             code="too-large",
-            title="Too large",
-            detail=f"A request here may have {most} MiB.",
+            title=gettext("Too large"),
+            detail=gettext("A request here may have %(size)s MiB.") % {"size": most},
         )
     )
 
@@ -247,7 +251,7 @@ def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
         problems.problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-request",
-            detail="The request cannot be read.",
+            detail=gettext("The request cannot be read."),
         )
     )
 
@@ -265,7 +269,9 @@ def _other(request: HttpRequest, error: Exception) -> HttpResponse:
         problems.problem(
             HTTPStatus.INTERNAL_SERVER_ERROR,
             code="crash",
-            title="Something broke",
-            detail="This is a fault of the portal, not yours. It has been logged.",
+            title=gettext("Something broke"),
+            detail=gettext(
+                "This is a fault of the portal, not yours. It has been logged."
+            ),
         )
     )

@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as lazy
 from django.views.decorators.http import require_safe
 
 from gpuportal.audit_words import AREAS, PORTAL, SENTENCES, AuditRow, rows_of
@@ -22,12 +23,12 @@ PAGE_ROWS = 50
 CSV_ROWS = 50_000
 COLUMNS = ("at", "who", "login", "verb", "subject", "sentence", "reason")
 AREA_WORDS = {
-    "reservation": "bookings and waitlist",
-    "people": "people and notices",
-    "groups": "groups and members",
-    "machines": "machines and alerts",
-    "rules": "policies and replays",
-    "jobs": "jobs and served models",
+    "reservation": lazy("bookings and waitlist"),
+    "people": lazy("people and notices"),
+    "groups": lazy("groups and members"),
+    "machines": lazy("machines and alerts"),
+    "rules": lazy("policies and replays"),
+    "jobs": lazy("jobs and served models"),
 }
 
 

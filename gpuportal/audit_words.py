@@ -13,6 +13,8 @@ from typing import Any
 
 from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as noop
 
 from reservations.models import (
     Account,
@@ -24,139 +26,139 @@ from reservations.models import (
 )
 from telemetry.models import Gpu, Node, Pool
 
-PORTAL = "The portal"
+PORTAL = noop("The portal")
 SUBJECT = re.compile(r"([a-z_]+):(\d{1,18})")
 
 # {what} stands for the subject. A sentence begins with the name of the actor.
 SENTENCES = {
-    "reservation.booked": "booked {what}",
-    "reservation.changed": "changed {what}",
-    "reservation.cancelled": "cancelled {what}",
-    "reservation.cancel-undone": "brought {what} back after it was cancelled",
-    "reservation.released": "returned {what}",
-    "reservation.given-back-in-part": "returned a part of {what}",
-    "reservation.checked-in": "noted the check-in to {what}",
-    "reservation.kept": "kept {what} although it was idle",
-    "reservation.started": "started {what}",
-    "reservation.ended": "ended {what}",
-    "reservation.cut": "shortened {what}",
-    "reservation.shared": "shared {what} with another person",
-    "reservation.unshared": "stopped sharing {what} with a person",
-    "reservation.given": "handed {what} to another person",
-    "reservation.displaced": "gave the time of {what} to another person",
-    "reservation.declined": "declined {what}, which came from the waitlist",
-    "reservation.refunded": "refunded {what}",
-    "reservation.moved": "moved {what} to other GPUs",
-    "reservation.moved-on": "replaced {what} by one that starts now",
-    "reservation.overran": "charged the overrun of {what}",
-    "reservation.end-moved": "moved the end of {what}",
-    "reservation.overstay-asked": "let {what} stay on past its end",
-    "reservation.overstay-dropped": "ended the overstay of {what}",
-    "reservation.gap-taken": "filled a gap in the calendar with {what}",
-    "reservation.late-return-charged": "charged the late return of {what}",
-    "reservation.idle-warned": "warned the holder of {what} that it is idle",
-    "reservation.token-spent": "took a voucher for {what}",
-    "reservation.token-back": "gave the voucher of {what} back",
-    "waiting.asked": "added {what} to the waitlist",
-    "waiting.again": "put {what} back on the waitlist",
-    "waiting.withdrawn": "withdrew {what}",
-    "waiting.offer-declined": "declined the time offered to {what}",
-    "waiting.offered": "offered time to {what}",
-    "waiting.planned": "planned a start for {what}",
-    "waiting.expired": "ended {what}: its time is over",
-    "waiting.ended": "ended {what}",
-    "offer.made": "made {what}",
-    "offer.accepted": "accepted {what}",
-    "offer.declined": "declined {what}",
-    "offer.withdrawn": "withdrew {what}",
-    "offer.expired": "ended {what}: its time is over",
-    "series.made": "made {what}",
-    "series.cut": "shortened {what}",
-    "series.ended": "ended {what}",
-    "token.created": "made an API token of {what}",
-    "token.revoked": "revoked an API token of {what}",
-    "token.ended": "ended {what}",
-    "feed.made": "made a calendar address for {what}",
-    "feed.revoked": "revoked the calendar address of {what}",
-    "notices.chosen": "changed how {what} is notified",
-    "notices.muted": "muted or unmuted the notices of {what}",
-    "notices.unsubscribed": "ended mails to {what}",
-    "notices.webhook-set": "set the webhook of {what}",
-    "notices.webhook-on": "switched the webhook of {what} on again",
-    "notices.webhook-dropped": "removed the webhook of {what}",
-    "people.invited": "made sign-in links for {what} and others of the same list",
-    "people.password-link": "made a password link for {what}",
-    "people.changed": "changed the account of {what}",
-    "people.signed-out": "signed {what} out everywhere",
-    "people.made": "made the account of {what}",
-    "person.erased": "erased {what}",
-    "invitation.accepted": "chose a password as {what}",
-    "invitation.mail-failed": "could not mail the sign-in link of {what}",
-    "group.link-made": "made a link to join {what}",
-    "group.link-revoked": "revoked a link to join {what}",
-    "group.joined": "joined {what} by a link",
-    "tree.edit": "changed groups or members ({what})",
-    "tree.import": "imported groups or members ({what})",
-    "tree.course": "made a course ({what})",
-    "tree.archive": "archived a group ({what})",
-    "tree.expiry": "ended memberships by date ({what})",
-    "tree.desk": "changed a group or member in the admin ({what})",
-    "tree.undo": "undid a change of groups or members ({what})",
-    "alert.acknowledged": "acknowledged {what}",
-    "alert.snoozed": "snoozed {what}",
-    "alert.woken": "reopened {what}",
-    "gpu.pool": "moved {what} to another pool",
-    "gpu.drain": "began to drain {what}",
-    "gpu.drain-ended": "ended the drain of {what}",
-    "gpu.out-of-service": "took {what} out of service",
-    "gpu.back-in-service": "put {what} back into service",
-    "gpu.replaced": "replaced {what}",
-    "gpu.retired": "retired {what}",
-    "gpu.xids-cleared": "cleared the XIDs of {what}",
-    "node.drain": "began to drain {what}",
-    "node.drain-ended": "ended the drain of {what}",
-    "closure.made": "made {what}",
-    "closure.changed": "changed {what}",
-    "closure.ended": "ended {what}",
-    "pool.made": "made {what}",
-    "pool.changed": "changed {what}",
-    "pool.quota": "changed a quota of {what}",
-    "policy.changed": "changed the {what}",
-    "policy.undone": "undid a change of the {what}",
-    "replay.asked": "started {what}",
-    "replay.cancelled": "cancelled {what}",
-    "model.stored": "stored {what}",
-    "model.dropped": "deleted {what}",
-    "served.added": "added a served model to {what}",
-    "served.removed": "removed a served model from {what}",
-    "endpoint.admits": "changed how many requests {what} admits",
-    "endpoint.moves": "moved {what}",
-    "wall.link-made": "made a wall link ({what})",
-    "wall.link-revoked": "revoked a wall link ({what})",
-    "demo.loaded": "loaded the demo data",
+    "reservation.booked": noop("booked {what}"),
+    "reservation.changed": noop("changed {what}"),
+    "reservation.cancelled": noop("cancelled {what}"),
+    "reservation.cancel-undone": noop("brought {what} back after it was cancelled"),
+    "reservation.released": noop("returned {what}"),
+    "reservation.given-back-in-part": noop("returned a part of {what}"),
+    "reservation.checked-in": noop("noted the check-in to {what}"),
+    "reservation.kept": noop("kept {what} although it was idle"),
+    "reservation.started": noop("started {what}"),
+    "reservation.ended": noop("ended {what}"),
+    "reservation.cut": noop("shortened {what}"),
+    "reservation.shared": noop("shared {what} with another person"),
+    "reservation.unshared": noop("stopped sharing {what} with a person"),
+    "reservation.given": noop("handed {what} to another person"),
+    "reservation.displaced": noop("gave the time of {what} to another person"),
+    "reservation.declined": noop("declined {what}, which came from the waitlist"),
+    "reservation.refunded": noop("refunded {what}"),
+    "reservation.moved": noop("moved {what} to other GPUs"),
+    "reservation.moved-on": noop("replaced {what} by one that starts now"),
+    "reservation.overran": noop("charged the overrun of {what}"),
+    "reservation.end-moved": noop("moved the end of {what}"),
+    "reservation.overstay-asked": noop("let {what} stay on past its end"),
+    "reservation.overstay-dropped": noop("ended the overstay of {what}"),
+    "reservation.gap-taken": noop("filled a gap in the calendar with {what}"),
+    "reservation.late-return-charged": noop("charged the late return of {what}"),
+    "reservation.idle-warned": noop("warned the holder of {what} that it is idle"),
+    "reservation.token-spent": noop("took a voucher for {what}"),
+    "reservation.token-back": noop("gave the voucher of {what} back"),
+    "waiting.asked": noop("added {what} to the waitlist"),
+    "waiting.again": noop("put {what} back on the waitlist"),
+    "waiting.withdrawn": noop("withdrew {what}"),
+    "waiting.offer-declined": noop("declined the time offered to {what}"),
+    "waiting.offered": noop("offered time to {what}"),
+    "waiting.planned": noop("planned a start for {what}"),
+    "waiting.expired": noop("ended {what}: its time is over"),
+    "waiting.ended": noop("ended {what}"),
+    "offer.made": noop("made {what}"),
+    "offer.accepted": noop("accepted {what}"),
+    "offer.declined": noop("declined {what}"),
+    "offer.withdrawn": noop("withdrew {what}"),
+    "offer.expired": noop("ended {what}: its time is over"),
+    "series.made": noop("made {what}"),
+    "series.cut": noop("shortened {what}"),
+    "series.ended": noop("ended {what}"),
+    "token.created": noop("made an API token of {what}"),
+    "token.revoked": noop("revoked an API token of {what}"),
+    "token.ended": noop("ended {what}"),
+    "feed.made": noop("made a calendar address for {what}"),
+    "feed.revoked": noop("revoked the calendar address of {what}"),
+    "notices.chosen": noop("changed how {what} is notified"),
+    "notices.muted": noop("muted or unmuted the notices of {what}"),
+    "notices.unsubscribed": noop("ended mails to {what}"),
+    "notices.webhook-set": noop("set the webhook of {what}"),
+    "notices.webhook-on": noop("switched the webhook of {what} on again"),
+    "notices.webhook-dropped": noop("removed the webhook of {what}"),
+    "people.invited": noop("made sign-in links for {what} and others of the same list"),
+    "people.password-link": noop("made a password link for {what}"),
+    "people.changed": noop("changed the account of {what}"),
+    "people.signed-out": noop("signed {what} out everywhere"),
+    "people.made": noop("made the account of {what}"),
+    "person.erased": noop("erased {what}"),
+    "invitation.accepted": noop("chose a password as {what}"),
+    "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
+    "group.link-made": noop("made a link to join {what}"),
+    "group.link-revoked": noop("revoked a link to join {what}"),
+    "group.joined": noop("joined {what} by a link"),
+    "tree.edit": noop("changed groups or members ({what})"),
+    "tree.import": noop("imported groups or members ({what})"),
+    "tree.course": noop("made a course ({what})"),
+    "tree.archive": noop("archived a group ({what})"),
+    "tree.expiry": noop("ended memberships by date ({what})"),
+    "tree.desk": noop("changed a group or member in the admin ({what})"),
+    "tree.undo": noop("undid a change of groups or members ({what})"),
+    "alert.acknowledged": noop("acknowledged {what}"),
+    "alert.snoozed": noop("snoozed {what}"),
+    "alert.woken": noop("reopened {what}"),
+    "gpu.pool": noop("moved {what} to another pool"),
+    "gpu.drain": noop("began to drain {what}"),
+    "gpu.drain-ended": noop("ended the drain of {what}"),
+    "gpu.out-of-service": noop("took {what} out of service"),
+    "gpu.back-in-service": noop("put {what} back into service"),
+    "gpu.replaced": noop("replaced {what}"),
+    "gpu.retired": noop("retired {what}"),
+    "gpu.xids-cleared": noop("cleared the XIDs of {what}"),
+    "node.drain": noop("began to drain {what}"),
+    "node.drain-ended": noop("ended the drain of {what}"),
+    "closure.made": noop("made {what}"),
+    "closure.changed": noop("changed {what}"),
+    "closure.ended": noop("ended {what}"),
+    "pool.made": noop("made {what}"),
+    "pool.changed": noop("changed {what}"),
+    "pool.quota": noop("changed a quota of {what}"),
+    "policy.changed": noop("changed the {what}"),
+    "policy.undone": noop("undid a change of the {what}"),
+    "replay.asked": noop("started {what}"),
+    "replay.cancelled": noop("cancelled {what}"),
+    "model.stored": noop("stored {what}"),
+    "model.dropped": noop("deleted {what}"),
+    "served.added": noop("added a served model to {what}"),
+    "served.removed": noop("removed a served model from {what}"),
+    "endpoint.admits": noop("changed how many requests {what} admits"),
+    "endpoint.moves": noop("moved {what}"),
+    "wall.link-made": noop("made a wall link ({what})"),
+    "wall.link-revoked": noop("revoked a wall link ({what})"),
+    "demo.loaded": noop("loaded the demo data"),
 }
 
 SUBJECTS = {
-    "reservation": "reservation {}",
-    "waiting": "waiting request {}",
-    "request": "waiting request {}",
-    "offer": "offer {}",
-    "series": "series {}",
-    "token": "voucher {}",
-    "user": "person {}",
-    "person": "person {}",
-    "account": "group {}",
-    "alert": "alert {}",
-    "gpu": "GPU {}",
-    "node": "node {}",
-    "closure": "closure {}",
-    "pool": "pool {}",
-    "policy": "{} policy",
-    "replay": "replay {}",
-    "model": "model {}",
-    "job": "job {}",
-    "change": "change {}",
-    "wall": "link {}",
+    "reservation": noop("reservation {}"),
+    "waiting": noop("waiting request {}"),
+    "request": noop("waiting request {}"),
+    "offer": noop("offer {}"),
+    "series": noop("series {}"),
+    "token": noop("voucher {}"),
+    "user": noop("person {}"),
+    "person": noop("person {}"),
+    "account": noop("group {}"),
+    "alert": noop("alert {}"),
+    "gpu": noop("GPU {}"),
+    "node": noop("node {}"),
+    "closure": noop("closure {}"),
+    "pool": noop("pool {}"),
+    "policy": noop("{} policy"),
+    "replay": noop("replay {}"),
+    "model": noop("model {}"),
+    "job": noop("job {}"),
+    "change": noop("change {}"),
+    "wall": noop("link {}"),
 }
 
 PAGES = {
@@ -205,15 +207,17 @@ def sentence_of(verb: str, what: str) -> str:
     """
     known = SENTENCES.get(verb)
     if known is not None:
-        return known.format(what=what)
+        return gettext(known).format(what=what)
     if verb.startswith("response."):
         _, step, *outcome = verb.split(".")
         told = outcome[0].replace("-", " ") if outcome else ""
-        return f"took the step “{step}” against a process on {what}: {told}"
+        words = gettext("took the step “{step}” against a process on {what}: {told}")
+        return words.format(step=step, what=what, told=told)
     if verb.startswith("admin."):
         _, name, *acts = verb.split(".")
         did = acts[0] if acts else "changed"
-        return f"{did} a row of “{name}” in the admin ({what})"
+        words = gettext("{did} a row of “{name}” in the admin ({what})")
+        return words.format(did=did, name=name, what=what)
     area, _, act = verb.partition(".")
     return f"{area}: {act.replace('-', ' ') or 'changed'} ({what})"
 
@@ -227,7 +231,9 @@ def subject_words(subject: str, names: dict[str, str]) -> str:
     if subject in names:
         return names[subject]
     kind, _, number = subject.partition(":")
-    return SUBJECTS.get(kind, kind + " {}").format(number)
+    if kind not in SUBJECTS:
+        return f"{kind} {number}"
+    return gettext(SUBJECTS[kind]).format(number)
 
 
 def subject_url(subject: str) -> str:
@@ -287,7 +293,9 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "pool": partial(_called, Pool),
     "change": _changes,
     "closure": lambda pks: {
-        row.pk: f"closure {row.pk}, “{row.reason}”"
+        row.pk: gettext("closure {number}, “{reason}”").format(
+            number=row.pk, reason=row.reason
+        )
         for row in Closure.objects.filter(pk__in=pks)
     },
 }
@@ -314,7 +322,7 @@ def rows_of(entries: Iterable[AuditEntry]) -> list[AuditRow]:
     return [
         AuditRow(
             entry=entry,
-            actor=str(entry.actor) if entry.actor is not None else PORTAL,
+            actor=str(entry.actor) if entry.actor is not None else gettext(PORTAL),
             sentence=sentence_of(entry.verb, subject_words(entry.subject, names)),
             url=subject_url(entry.subject),
         )

@@ -18,10 +18,13 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils import translation
 
 from gpuportal import problems
+from gpuportal.languages import language_of_browser
 from placement.services.models import MOST_UPLOAD_BYTES
 from placement.site_slots import OUTAGES, Bounds, SiteSlots, Ticket, Verdict
+from telemetry.domain.sentences import sentence
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -115,17 +118,22 @@ class Uploads:
             raise BodyRefused(
                 429,
                 "too-many-uploads",
-                "Too many files at once",
-                f"{MOST_UPLOADS_PER_USER} files of yours are on their way already. "
-                "Send this one when they have arrived.",
+                sentence("Too many files at once"),
+                sentence(
+                    "{n} files of yours are on their way already. Send this one "
+                    "when they have arrived.",
+                    n=MOST_UPLOADS_PER_USER,
+                ),
                 retry_seconds=10,
             )
         if verdict is not Verdict.IN:
             raise BodyRefused(
                 429,
                 "too-many-uploads",
-                "Too many files at once",
-                "Other people's files are on their way. Try again in half a minute.",
+                sentence("Too many files at once"),
+                sentence(
+                    "Other people's files are on their way. Try again in half a minute."
+                ),
                 retry_seconds=30,
             )
 
@@ -140,8 +148,8 @@ class Uploads:
             raise BodyRefused(
                 507,
                 "storage-full",
-                "The portal's disk is full",
-                "There is no space for this file. Please tell the lab admin.",
+                sentence("The portal's disk is full"),
+                sentence("There is no space for this file. Please tell the lab admin."),
             )
 
 
@@ -173,8 +181,8 @@ async def admitted(
         raise BodyRefused(
             401,
             "signed-out",
-            "Signed out",
-            "Sign in again, or send a token that is valid. No file was read.",
+            sentence("Signed out"),
+            sentence("Sign in again, or send a token that is valid. No file was read."),
         )
     size_bytes = most_bytes if declared is None else declared
     async with uploads.one_more(user_pk, size_bytes):
@@ -203,8 +211,8 @@ def _too_large(most_bytes: int) -> BodyRefused:
     return BodyRefused(
         413,
         "too-large",
-        "Too large",
-        f"A request here may have {most_bytes // MIB} MiB.",
+        sentence("Too large"),
+        sentence("A request here may have {size} MiB.", size=most_bytes // MIB),
     )
 
 
@@ -224,7 +232,10 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
                 message = await receive()
         except TimeoutError:
             raise BodyRefused(
-                408, "slow", "Too slow", "The request's body did not come in time."
+                408,
+                "slow",
+                sentence("Too slow"),
+                sentence("The request's body did not come in time."),
             ) from None
         seen_bytes += len(message.get("body", b""))
         if seen_bytes > most_bytes:
@@ -245,14 +256,14 @@ def refusal(scope: Scope, refused: BodyRefused) -> HttpResponse:
     if refused.status == 401 and not problems.wants_problem(request):
         response = redirect("login")
     else:
-        response = problems.respond(
-            problems.problem(
+        with translation.override(language_of_browser(scope)):
+            details = problems.problem(
                 refused.status,
                 code=refused.code,
                 title=refused.title,
                 detail=refused.detail,
             )
-        )
+        response = problems.respond(details)
     if refused.retry_seconds:
         response["Retry-After"] = str(refused.retry_seconds)
     response["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"

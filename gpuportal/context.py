@@ -9,7 +9,8 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext
+from django.utils.translation import gettext_noop as noop
 
 from gpuportal import health
 from gpuportal.alerts import calling_alerts, told_to
@@ -28,12 +29,12 @@ LATE_SECONDS = 5.0
 """Frames come once a second; five missing ones are worth a banner."""
 # Name of the address, label. The word in the address bar is the name as well.
 MAIN_PAGES = (
-    ("board", "Board"),
-    ("calendar", "Calendar"),
-    ("mine", "My reservations"),
-    ("plan", "Plan"),
-    ("jobs", "Jobs"),
-    ("standing", "Standing"),
+    ("board", noop("Board")),
+    ("calendar", noop("Calendar")),
+    ("mine", noop("My reservations")),
+    ("plan", noop("Plan")),
+    ("jobs", noop("Jobs")),
+    ("standing", noop("Standing")),
 )
 PARTS_OF = {"jobs": ("serves",), "mine": ("offers", "series")}
 """Pages that belong to a main page and whose address says otherwise."""
@@ -102,15 +103,15 @@ class Site:
         entries = []
         own: list[tuple[str, str]] = []
         if getattr(self.request.user, "is_operator", False):
-            own = [("manage", "Manage")]
+            own = [("manage", gettext("Manage"))]
         elif self.headed:
-            own = [("group", "Group")]
+            own = [("group", gettext("Group"))]
         for name, label in (*MAIN_PAGES, *own):
             url = reverse(name)
             here = self.request.path
             parts = (url, *(reverse(part) for part in PARTS_OF.get(name, ())))
             current = here == url if url == "/" else here.startswith(parts)
-            entries.append(NavEntry(label, url, current))
+            entries.append(NavEntry(gettext(label), url, current))
         return entries
 
     @cached_property

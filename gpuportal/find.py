@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as noop
 
 from gpuportal.context import MAIN_PAGES
 from placement.models import Job
@@ -19,15 +21,15 @@ from telemetry.models import Gpu, Node
 PER_KIND = 6
 LONGEST_QUERY = 80
 MORE_PAGES = (
-    ("me", "Settings"),
-    ("help", "Help"),
-    ("notices", "Notifications"),
-    ("waiting", "Waitlist"),
-    ("alerts", "Alerts"),
-    ("free-hours", "When is it free?"),
-    ("offers", "Offers"),
-    ("series", "Series"),
-    ("serves", "Served models"),
+    ("me", noop("Settings")),
+    ("help", noop("Help")),
+    ("notices", noop("Notifications")),
+    ("waiting", noop("Waitlist")),
+    ("alerts", noop("Alerts")),
+    ("free-hours", noop("When is it free?")),
+    ("offers", noop("Offers")),
+    ("series", noop("Series")),
+    ("serves", noop("Served models")),
 )
 PAGE_WORDS = {
     "board": "live gpus now utilization memory temperature",
@@ -82,15 +84,16 @@ def as_json(hits: Iterable[Hit]) -> list[dict[str, str]]:
 def _pages(query: str) -> Iterator[Hit]:
     asked = query.lower().split()
     for name, label in (*MAIN_PAGES, *MORE_PAGES):
-        words = f"{label.lower()} {PAGE_WORDS[name]}".split()
+        shown = gettext(label)
+        words = f"{shown} {label} {PAGE_WORDS[name]}".lower().split()
         if all(any(each.startswith(word) for each in words) for word in asked):
-            yield Hit("page", label, "page", reverse(name))
+            yield Hit("page", shown, gettext("page"), reverse(name))
 
 
 def _nodes(query: str) -> Iterator[Hit]:
     for node in Node.objects.in_service().filter(name__icontains=query)[:PER_KIND]:
         url = f"{reverse('board')}?q={node.name}"
-        yield Hit("node", node.name, "node", url)
+        yield Hit("node", node.name, gettext("node"), url)
 
 
 def _gpus(query: str) -> Iterator[Hit]:
@@ -119,7 +122,7 @@ def _people(query: str, user: User) -> Iterator[Hit]:
     ]:
         groups = ", ".join(str(m.account) for m in person.memberships.all() if m.active)
         url = f"{reverse('board')}?q={person.username}"
-        yield Hit("person", str(person), groups or sentence("no group"), url)
+        yield Hit("person", str(person), groups or gettext("no group"), url)
 
 
 def _reservations(query: str, user: User) -> Iterator[Hit]:

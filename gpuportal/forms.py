@@ -3,20 +3,27 @@
 from django import forms
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_lazy as lazy
 
 from reservations.domain.time_zones import zone_names
 from reservations.models import ApiToken
 from telemetry.plain_forms import PlainErrors, PlainForm
 
 SCOPE_WORDS = {
-    "read": "read: see GPUs, the calendar and your own jobs",
-    "book": "book: make, move and cancel your reservations",
-    "job": "job: start and stop your jobs",
-    "serve": "serve: ask your served models",
-    "metrics": "metrics: read figures for monitoring",
+    "read": lazy("read: see GPUs, the calendar and your own jobs"),
+    "book": lazy("book: make, move and cancel your reservations"),
+    "job": lazy("job: start and stop your jobs"),
+    "serve": lazy("serve: ask your served models"),
+    "metrics": lazy("metrics: read figures for monitoring"),
 }
-LIFETIMES = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "1 year"))
+LIFETIMES = (
+    (7, lazy("7 days")),
+    (30, lazy("30 days")),
+    (90, lazy("90 days")),
+    (365, lazy("1 year")),
+)
 
 
 class TokenForm(PlainForm):
@@ -24,28 +31,28 @@ class TokenForm(PlainForm):
 
     label = forms.CharField(
         max_length=60,
-        label="What it is for",
+        label=lazy("What it is for"),
         widget=forms.TextInput(
-            attrs={"class": "input", "placeholder": "nightly training script"}
+            attrs={"class": "input", "placeholder": lazy("nightly training script")}
         ),
     )
     scopes = forms.MultipleChoiceField(
-        label="Permissions",
+        label=lazy("Permissions"),
         choices=[(scope, SCOPE_WORDS[scope]) for scope in ApiToken.SCOPES],
         widget=forms.CheckboxSelectMultiple,
         initial=["read"],
-        error_messages={"required": "Choose at least one permission."},
+        error_messages={"required": lazy("Choose at least one permission.")},
     )
     serve_job = forms.IntegerField(
-        label="Only the models served by job",
+        label=lazy("Only the models served by job"),
         required=False,
         min_value=1,
         max_value=10**17,
-        help_text="Job number, or empty for all of yours.",
+        help_text=lazy("Job number, or empty for all of yours."),
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     days = forms.TypedChoiceField(
-        label="Valid for",
+        label=lazy("Valid for"),
         choices=LIFETIMES,
         coerce=int,
         initial=90,
@@ -58,7 +65,9 @@ class TokenForm(PlainForm):
         job, scopes = data.get("serve_job"), data.get("scopes")
         if job and isinstance(scopes, list):
             if "serve" not in scopes:
-                self.add_error("serve_job", "This is for the permission “serve” only.")
+                self.add_error(
+                    "serve_job", gettext("This is for the permission “serve” only.")
+                )
             data["scopes"] = [
                 f"serve:{job}" if scope == "serve" else scope for scope in scopes
             ]
@@ -69,15 +78,15 @@ class SignInForm(PlainErrors, AuthenticationForm):
     """User name and password, with the portal's own words for a wrong one."""
 
     error_messages = {
-        "invalid_login": "Wrong user name or password.",
-        "inactive": "This account is switched off. Contact the lab admin.",
+        "invalid_login": lazy("Wrong user name or password."),
+        "inactive": lazy("This account is switched off. Contact the lab admin."),
     }
 
 
 class ZoneForm(PlainForm):
     """The zone in which a User reads times."""
 
-    time_zone = forms.CharField(label="Time zone", max_length=64, required=False)
+    time_zone = forms.CharField(label=lazy("Time zone"), max_length=64, required=False)
     back = forms.CharField(required=False, max_length=400)
     """The page to go back to."""
 
@@ -86,7 +95,7 @@ class ZoneForm(PlainForm):
         name = self.cleaned_data["time_zone"].strip()
         if name and name not in zone_names():
             raise forms.ValidationError(
-                "Choose a time zone from the list, for example Europe/Berlin."
+                gettext("Choose a time zone from the list, for example Europe/Berlin.")
             )
         return name
 

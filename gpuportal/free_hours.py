@@ -15,6 +15,7 @@ from django.db.models import Count, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as lazy
 from django.views.decorators.http import require_safe
 
 from reservations.forms import read
@@ -38,7 +39,7 @@ STRETCHES = 3
 LEVELS = 10
 KEEP_SECONDS = 600
 """Hours are rolled up once an hour; a page may be ten minutes behind."""
-MEASURES = {"held": "Not booked", "working": "Not computing"}
+MEASURES = {"held": lazy("Not booked"), "working": lazy("Not computing")}
 
 
 class FreeHoursForm(PlainForm):

@@ -7,6 +7,8 @@ and ``/help/terms.json``, and the help page prints it whole.
 from dataclasses import dataclass
 
 from django.utils.text import slugify
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as noop
 
 from telemetry.models import Pool
 
@@ -20,6 +22,16 @@ class Term:
     """One to three sentences without markup."""
 
     @property
+    def name(self) -> str:
+        """Return the word in the reader's language."""
+        return gettext(self.word)
+
+    @property
+    def explained(self) -> str:
+        """Return the explanation in the reader's language."""
+        return gettext(self.text)
+
+    @property
     def key(self) -> str:
         """Return the name that ``{% term %}`` and the help page's anchor use."""
         return slugify(self.word)
@@ -27,162 +39,216 @@ class Term:
 
 _TERMS = (
     Term(
-        "alert",
-        "Something is wrong with a GPU: another person uses it, it is booked but "
-        "idle, or the card fails. The bell shows the alerts that concern you.",
+        noop("alert"),
+        noop(
+            "Something is wrong with a GPU: another person uses it, it is booked but "
+            "idle, or the card fails. The bell shows the alerts that concern you."
+        ),
     ),
     Term(
-        "blackout",
-        "A time that the lab keeps free of bookings, for example for an exam.",
+        noop("blackout"),
+        noop("A time that the lab keeps free of bookings, for example for an exam."),
     ),
     Term(
-        "check-in",
-        "Telling the portal that you use your booking. Starting a job or a process on "
-        "the GPU checks you in. You can also press “I’m here” on the booking.",
+        noop("check-in"),
+        noop(
+            "Telling the portal that you use your booking. Starting a job or a "
+            "process on the GPU checks you in. You can also press “I’m here” on the "
+            "booking."
+        ),
     ),
     Term(
-        "class",
-        "All GPUs of one model, for example A100 80 GB. They cost the same.",
+        noop("class"),
+        noop("All GPUs of one model, for example A100 80 GB. They cost the same."),
     ),
     Term(
-        "credits",
-        "What GPU time costs. 1 credit is 1 GPU-hour times the weight of the GPU’s "
-        "class, so faster GPUs cost more.",
+        noop("credits"),
+        noop(
+            "What GPU time costs. 1 credit is 1 GPU-hour times the weight of the GPU’s "
+            "class, so faster GPUs cost more."
+        ),
     ),
     Term(
-        "displaced",
-        "Someone who has used less than their share took over a flex booking. The "
-        "previous holder gets every credit back and returns to the waitlist.",
+        noop("displaced"),
+        noop(
+            "Someone who has used less than their share took over a flex booking. The "
+            "previous holder gets every credit back and returns to the waitlist."
+        ),
     ),
     Term(
-        "fair share",
-        "The rule that decides who is served first: people who have used less than "
-        "their share of the GPUs come before people who have used more.",
+        noop("fair share"),
+        noop(
+            "The rule that decides who is served first: people who have used less than "
+            "their share of the GPUs come before people who have used more."
+        ),
     ),
     Term(
-        "firm",
-        "Guaranteed. A booking within your quota is firm, and no other user can take "
-        "it.",
+        noop("firm"),
+        noop(
+            "Guaranteed. A booking within your quota is firm, and no other user can "
+            "take it."
+        ),
     ),
     Term(
-        "flex",
-        "Free time that may be taken. You book it beyond your quota. Until it becomes "
-        "safe, someone who has used less GPU time can take it, and you get all credits "
-        "back.",
+        noop("flex"),
+        noop(
+            "Free time that may be taken. You book it beyond your quota. Until it "
+            "becomes safe, someone who has used less GPU time can take it, and you "
+            "get all credits back."
+        ),
     ),
     Term(
-        "frozen",
-        "Now safe. Shortly before its start a flex booking freezes, and from then on "
-        "nobody can take it.",
+        noop("frozen"),
+        noop(
+            "Now safe. Shortly before its start a flex booking freezes, and from then "
+            "on nobody can take it."
+        ),
     ),
     Term(
-        "GPU-hour",
-        "One GPU for one hour, whatever its class. Two GPUs for four hours are 8 "
-        "GPU-hours.",
+        noop("GPU-hour"),
+        noop(
+            "One GPU for one hour, whatever its class. Two GPUs for four hours are 8 "
+            "GPU-hours."
+        ),
     ),
     Term(
-        "grid",
-        "The times at which bookings can start and end, for example every full hour.",
+        noop("grid"),
+        noop(
+            "The times at which bookings can start and end, for example every full "
+            "hour."
+        ),
     ),
     Term(
-        "half-life",
-        "How fast past use is forgotten. After one half-life it counts half, after two "
-        "a quarter.",
+        noop("half-life"),
+        noop(
+            "How fast past use is forgotten. After one half-life it counts half, "
+            "after two a quarter."
+        ),
     ),
     Term(
-        "horizon",
-        "How far ahead you can book. It is longer for firm than for flex bookings.",
+        noop("horizon"),
+        noop(
+            "How far ahead you can book. It is longer for firm than for flex bookings."
+        ),
     ),
     Term(
-        "idle",
-        "Booked, but almost no work runs. After a warning the portal gives an idle "
-        "booking back to everybody.",
+        noop("idle"),
+        noop(
+            "Booked, but almost no work runs. After a warning the portal gives an idle "
+            "booking back to everybody."
+        ),
     ),
     Term(
-        "intruder",
-        "A process of one person on a GPU that another person has booked.",
+        noop("intruder"),
+        noop("A process of one person on a GPU that another person has booked."),
     ),
     Term(
-        "isolation",
-        "Jobs run under a Unix account of their own and cannot touch other people’s "
-        "files or processes. Own scripts need a node with isolation.",
+        noop("isolation"),
+        noop(
+            "Jobs run under a Unix account of their own and cannot touch other "
+            "people’s files or processes. Own scripts need a node with isolation."
+        ),
     ),
     Term(
-        "ledger",
-        "The list of all your costs and refunds, like a bank statement.",
+        noop("ledger"),
+        noop("The list of all your costs and refunds, like a bank statement."),
     ),
     Term(
-        "level",
-        "Your share divided by your part of the use. Above 1 you have used less than "
-        "your share, below 1 more.",
+        noop("level"),
+        noop(
+            "Your share divided by your part of the use. Above 1 you have used less "
+            "than your share, below 1 more."
+        ),
     ),
     Term(
-        "no-show",
-        "A booking that nobody used. It is released shortly after its start, and its "
-        "credits are lost. Several no-shows in a month shorten how far ahead you can "
-        "book.",
+        noop("no-show"),
+        noop(
+            "A booking that nobody used. It is released shortly after its start, and "
+            "its credits are lost. Several no-shows in a month shorten how far ahead "
+            "you can book."
+        ),
     ),
     Term(
-        "offer",
-        "A booking that one person hands to another, or swaps. It changes hands when "
-        "the other person accepts.",
+        noop("offer"),
+        noop(
+            "A booking that one person hands to another, or swaps. It changes hands "
+            "when the other person accepts."
+        ),
     ),
     Term(
-        "overstay",
-        "Staying on a GPU after the end of a booking because nobody else needs it. You "
-        "pay for it, and it ends soon after someone books the GPU.",
+        noop("overstay"),
+        noop(
+            "Staying on a GPU after the end of a booking because nobody else needs "
+            "it. You pay for it, and it ends soon after someone books the GPU."
+        ),
     ),
     Term(
-        "peak hours",
-        "Busy hours in which a GPU costs more credits.",
+        noop("peak hours"),
+        noop("Busy hours in which a GPU costs more credits."),
     ),
     Term(
-        "planned start",
-        "The slot that the portal holds for a request on the waitlist. Only a firm "
-        "booking can delay it.",
+        noop("planned start"),
+        noop(
+            "The slot that the portal holds for a request on the waitlist. Only a firm "
+            "booking can delay it."
+        ),
     ),
     Term(
-        "pool",
-        "GPUs that are booked alike: one class, one price, the same rules.",
+        noop("pool"),
+        noop("GPUs that are booked alike: one class, one price, the same rules."),
     ),
     Term(
-        "quota",
-        "The credits that you can book as firm in any 7 days. Beyond it you can book "
-        "flex.",
+        noop("quota"),
+        noop(
+            "The credits that you can book as firm in any 7 days. Beyond it you can "
+            "book flex."
+        ),
     ),
     Term(
-        "rank",
-        "Your place in the order of fair share. The 1st is served first. It falls when "
-        "you book and rises again as time passes.",
+        noop("rank"),
+        noop(
+            "Your place in the order of fair share. The 1st is served first. It falls "
+            "when you book and rises again as time passes."
+        ),
     ),
     Term(
-        "series",
-        "A booking that repeats, for example every Monday. Each day is booked "
-        "automatically as soon as it is within the booking horizon.",
+        noop("series"),
+        noop(
+            "A booking that repeats, for example every Monday. Each day is booked "
+            "automatically as soon as it is within the booking horizon."
+        ),
     ),
     Term(
-        "share",
-        "The part of the GPUs that your group and you are meant to get. The admin sets "
-        "it.",
+        noop("share"),
+        noop(
+            "The part of the GPUs that your group and you are meant to get. The admin "
+            "sets it."
+        ),
     ),
     Term(
-        "unclean",
-        "At the start of a booking another person’s process was still on the GPU. You "
-        "get your credits back.",
+        noop("unclean"),
+        noop(
+            "At the start of a booking another person’s process was still on the GPU. "
+            "You get your credits back."
+        ),
     ),
     Term(
-        "voucher",
-        "A right to one guaranteed booking at any time. You get it when the lab has to "
-        "cancel a booking of yours.",
+        noop("voucher"),
+        noop(
+            "A right to one guaranteed booking at any time. You get it when the lab "
+            "has to cancel a booking of yours."
+        ),
     ),
     Term(
-        "waitlist",
-        "Requests that wait for GPUs. The portal books the first slot that fits, in "
-        "order of fair share.",
+        noop("waitlist"),
+        noop(
+            "Requests that wait for GPUs. The portal books the first slot that fits, "
+            "in order of fair share."
+        ),
     ),
     Term(
-        "weight",
-        "The price of a GPU class in credits for one GPU-hour.",
+        noop("weight"),
+        noop("The price of a GPU class in credits for one GPU-hour."),
     ),
 )
 
@@ -199,13 +265,19 @@ def prices() -> list[tuple[str, int]]:
 def explanation(term: Term) -> str:
     """Return a Term's text, for credits with the prices of this site."""
     if term.key not in {"credits", "weight"}:
-        return term.text
+        return term.explained
     found = prices()
     if not found:
-        return term.text
+        return term.explained
     gpu_class, weight = found[0]
     listed = ", ".join(f"{name} {price}" for name, price in found)
-    return (
-        f"{term.text} Here 1 GPU-hour costs: {listed}. Example: 8 GPU-hours × {weight} "
-        f"({gpu_class}) = {8 * weight} credits."
-    )
+    return gettext(
+        "%(text)s Here 1 GPU-hour costs: %(listed)s. Example: 8 "
+        "GPU-hours × %(weight)s (%(gpu_class)s) = %(credits)s credits."
+    ) % {
+        "text": term.explained,
+        "listed": listed,
+        "weight": weight,
+        "gpu_class": gpu_class,
+        "credits": 8 * weight,
+    }

@@ -20,7 +20,7 @@ def help_terms(request: HttpRequest) -> JsonResponse:
     """Return the glossary by key, and the price of each GPU class, for scripts."""
     terms = {
         key: {
-            "word": term.word,
+            "word": term.name,
             "text": explanation(term),
             "url": f"{reverse('help')}#{key}",
         }

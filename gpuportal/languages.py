@@ -1,13 +1,15 @@
 """The language of a websocket: what its consumer sends is in the reader's words."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest
 from django.http.cookie import parse_cookie
 from django.utils import translation
 
-from gpuportal.bodies import Receive, Scope
 from reservations.languages import chosen_language
+
+if TYPE_CHECKING:
+    from gpuportal.bodies import Receive, Scope
 
 
 class SocketLanguage:
@@ -20,14 +22,15 @@ class SocketLanguage:
     def __init__(self, application: Any) -> None:
         self.application = application
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: Any) -> None:
         """Activate the language in this connection's context alone."""
-        found = chosen_language(scope.get("user")) or _language_of_browser(scope)
+        found = chosen_language(scope.get("user")) or language_of_browser(scope)
         with translation.override(found):
             await self.application(scope, receive, send)
 
 
-def _language_of_browser(scope: Scope) -> str:
+def language_of_browser(scope: "Scope") -> str:
+    """Return the code of the language that a connection's headers ask for."""
     request = HttpRequest()
     for name, value in scope.get("headers", []):
         if name == b"accept-language":

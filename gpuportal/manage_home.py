@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.views.decorators.http import require_safe
 
 from gpuportal import health
@@ -85,13 +86,13 @@ def figures(now: datetime) -> list[tuple[str, str, str]]:
     running = Reservation.objects.live().filter(start__lte=now, end__gt=now).count()
     ahead = Reservation.objects.live().filter(start__gt=now).count()
     return [
-        ("nodes", str(nodes), reverse("manage-pools")),
-        ("GPUs", str(Gpu.objects.shown().count()), reverse("manage-gpus")),
-        ("people", str(people), reverse("manage-people")),
-        ("bookings now", str(running), reverse("calendar")),
-        ("bookings ahead", str(ahead), reverse("calendar")),
+        (gettext("nodes"), str(nodes), reverse("manage-pools")),
+        (gettext("GPUs"), str(Gpu.objects.shown().count()), reverse("manage-gpus")),
+        (gettext("people"), str(people), reverse("manage-people")),
+        (gettext("bookings now"), str(running), reverse("calendar")),
+        (gettext("bookings ahead"), str(ahead), reverse("calendar")),
         (
-            "waiting requests",
+            gettext("waiting requests"),
             str(WaitingRequest.objects.waiting().count()),
             reverse("waiting"),
         ),
@@ -107,10 +108,10 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
     if alerts:
         yield Need(
             "alert",
-            _count(alerts, "open alert"),
-            "Not acknowledged yet.",
+            ngettext("%(n)s open alert", "%(n)s open alerts", alerts) % {"n": alerts},
+            gettext("Not acknowledged yet."),
             reverse("alerts"),
-            "See alerts",
+            gettext("See alerts"),
             urgent=True,
         )
     for trouble in health.look(from_a_page=True).troubles():
@@ -120,7 +121,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[Need]:
             title.rstrip("."),
             text[:1].upper() + text[1:],
             reverse("board"),
-            "See the board",
+            gettext("See the board"),
             urgent=True,
         )
     yield from _machines(now)
@@ -145,29 +146,31 @@ def _machines(now: datetime) -> Iterator[Need]:
     if silent:
         yield Need(
             "stale",
-            f"{_count(len(silent), 'node')} not live",
-            f"No data arrives from {_some(silent)}. Is the worker running there?",
+            ngettext("%(n)s node not live", "%(n)s nodes not live", len(silent))
+            % {"n": len(silent)},
+            gettext("No data arrives from %(names)s. Is the worker running there?")
+            % {"names": _some(silent)},
             f"{reverse('alerts')}?{urlencode({'node': silent[0]})}",
-            "See alerts",
+            gettext("See alerts"),
             urgent=True,
         )
     if not nodes:
         yield Need(
             "node",
-            "No node is enrolled",
-            "Enrol a machine on the portal with: sh deploy/enroll NAME",
+            gettext("No node is enrolled"),
+            gettext("Enrol a machine on the portal with: sh deploy/enroll NAME"),
             reverse("board"),
-            "Go to the board",
+            gettext("Go to the board"),
         )
     age_seconds = frame_age_seconds() if nodes else None
     if age_seconds is not None and age_seconds > LATE_FRAME_SECONDS:
         yield Need(
             "clock",
-            "Live data is late",
-            f"The newest reading is {format_duration(age_seconds)} old. "
-            "Is the ingest process running?",
+            gettext("Live data is late"),
+            gettext("The newest reading is %(age)s old. Is the ingest process running?")
+            % {"age": format_duration(age_seconds)},
             reverse("board"),
-            "See the board",
+            gettext("See the board"),
             urgent=True,
         )
     gone = [
@@ -178,10 +181,14 @@ def _machines(now: datetime) -> Iterator[Need]:
     if gone:
         yield Need(
             "lost",
-            f"{_count(len(gone), 'GPU')} lost or missing",
-            f"{_some(gone)}: restart the node, replace the GPU or retire it.",
+            ngettext(
+                "%(n)s GPU lost or missing", "%(n)s GPUs lost or missing", len(gone)
+            )
+            % {"n": len(gone)},
+            gettext("%(gpus)s: restart the node, replace the GPU or retire it.")
+            % {"gpus": _some(gone)},
             f"{reverse('manage-gpus')}?state=missing",
-            "See GPUs",
+            gettext("See GPUs"),
             urgent=True,
         )
 
@@ -220,10 +227,17 @@ def _requests(now: datetime) -> Iterator[Need]:
     if count:
         yield Need(
             "queued",
-            f"{_count(count, 'request')} waiting for more than a day",
-            "Free time may be short, or a request asks for more than the lab has.",
+            ngettext(
+                "%(n)s request waiting for more than a day",
+                "%(n)s requests waiting for more than a day",
+                count,
+            )
+            % {"n": count},
+            gettext(
+                "Free time may be short, or a request asks for more than the lab has."
+            ),
             reverse("waiting"),
-            "See the waitlist",
+            gettext("See the waitlist"),
         )
 
 
@@ -232,10 +246,10 @@ def _people() -> Iterator[Need]:
     if not Account.objects.exists():
         yield Need(
             "users",
-            "No group yet",
-            "Make a group, then add its people: nobody can book without one.",
+            gettext("No group yet"),
+            gettext("Make a group, then add its people: nobody can book without one."),
             reverse("manage-accounts"),
-            "Make a group",
+            gettext("Make a group"),
         )
     people = User.objects.filter(is_active=True, erased_at=None)
     own = Membership.objects.filter(user=OuterRef("pk"), active=True)
@@ -244,14 +258,18 @@ def _people() -> Iterator[Need]:
         (
             "new",
             people.filter(password__startswith=UNUSABLE),
-            "cannot sign in yet",
-            "A password link lets them in.",
+            ngettext_lazy(
+                "%(n)s person cannot sign in yet",
+                "%(n)s people cannot sign in yet",
+                "n",
+            ),
+            gettext("A password link lets them in."),
         ),
         (
             "nowhere",
             people.filter(~Exists(own), is_superuser=False),
-            "in no group",
-            "They can look, but not book.",
+            ngettext_lazy("%(n)s person in no group", "%(n)s people in no group", "n"),
+            gettext("They can look, but not book."),
         ),
     ]
     if isolated:
@@ -259,8 +277,12 @@ def _people() -> Iterator[Need]:
             (
                 "unmapped",
                 people.filter(unix_user="", is_superuser=False).filter(Exists(own)),
-                "without a Unix user",
-                "They cannot run their own scripts on isolated nodes.",
+                ngettext_lazy(
+                    "%(n)s person without a Unix user",
+                    "%(n)s people without a Unix user",
+                    "n",
+                ),
+                gettext("They cannot run their own scripts on isolated nodes."),
             )
         )
     for kind, rows, what, why in kinds:
@@ -269,10 +291,10 @@ def _people() -> Iterator[Need]:
             count = len(names) if len(names) <= NAMES_SHOWN else rows.count()
             yield Need(
                 "users",
-                f"{count} {'person' if count == 1 else 'people'} {what}",
+                what % {"n": count},
                 f"{_some(names, count)}. {why}",
                 f"{reverse('manage-people')}?kind={kind}",
-                "See people",
+                gettext("See people"),
             )
 
 
@@ -286,11 +308,17 @@ def _oversold() -> Iterator[Need]:
     if oversold:
         yield Need(
             "standing",
-            f"Quotas exceed {_count(len(oversold), 'pool')}",
-            f"{_some(oversold)}: if everybody books their whole quota, "
-            "some will find no free time.",
+            ngettext(
+                "Quotas exceed %(n)s pool", "Quotas exceed %(n)s pools", len(oversold)
+            )
+            % {"n": len(oversold)},
+            gettext(
+                "%(pools)s: if everybody books their whole quota, some will "
+                "find no free time."
+            )
+            % {"pools": _some(oversold)},
             reverse("manage-accounts"),
-            "See quotas",
+            gettext("See quotas"),
         )
 
 
@@ -304,29 +332,41 @@ def _deliveries(now: datetime) -> Iterator[Need]:
         why = failed.order_by("-done_at").values_list("error", flat=True).first()
         yield Need(
             "bell",
-            f"{_count(count, 'notice')} not delivered since yesterday",
-            f"The last error: {why or 'unknown'}.",
+            ngettext(
+                "%(n)s notice not delivered since yesterday",
+                "%(n)s notices not delivered since yesterday",
+                count,
+            )
+            % {"n": count},
+            gettext("The last error: %(why)s.") % {"why": why or gettext("unknown")},
             f"{reverse('manage-audit')}?area=people",
-            "See the log",
+            gettext("See the log"),
         )
     off = NoticeSettings.objects.exclude(webhook_disabled_at=None).count()
     if off:
         yield Need(
             "link",
-            f"{_count(off, 'webhook')} switched off after failures",
-            "The owners have been notified. They can switch them on again in their "
-            "settings.",
+            ngettext(
+                "%(n)s webhook switched off after failures",
+                "%(n)s webhooks switched off after failures",
+                off,
+            )
+            % {"n": off},
+            gettext(
+                "The owners have been notified. They can switch them on again in their "
+                "settings."
+            ),
             f"{reverse('manage-audit')}?q=webhook",
-            "See the log",
+            gettext("See the log"),
         )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _some(names: list[str], count: int = 0) -> str:
     """Return the first few names, and how many more there are."""
     more = max(count, len(names)) - min(len(names), NAMES_SHOWN)
     shown = ", ".join(names[:NAMES_SHOWN])
-    return f"{shown} and {more} more" if more else shown
+    return (
+        gettext("%(shown)s and %(n)s more") % {"shown": shown, "n": more}
+        if more
+        else shown
+    )

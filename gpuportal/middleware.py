@@ -15,6 +15,7 @@ from django.utils import timezone, translation
 from django.utils.cache import patch_vary_headers
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
 
 from gpuportal import problems
 from reservations.domain.time_zones import zone_of
@@ -190,7 +191,10 @@ class ProblemMiddleware(MiddlewareMixin):
         allowed = response.headers.get("Allow", "")
         refused = problems.respond(
             problems.problem(
-                405, code="method", detail=f"This address answers {allowed} only."
+                405,
+                code="method",
+                detail=gettext("This address answers %(methods)s only.")
+                % {"methods": allowed},
             )
         )
         refused["Allow"] = allowed

@@ -9,6 +9,8 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -34,13 +36,13 @@ from telemetry.plain_forms import PlainForm, PlainModelForm
 
 PEOPLE_PER_PAGE = 50
 KINDS = {
-    "": "everybody",
-    "guest": "guests",
-    "head": "group heads",
-    "new": "cannot sign in yet",
-    "nowhere": "in no group",
-    "unmapped": "without a Unix user",
-    "off": "switched off or erased",
+    "": lazy("everybody"),
+    "guest": lazy("guests"),
+    "head": lazy("group heads"),
+    "new": lazy("cannot sign in yet"),
+    "nowhere": lazy("in no group"),
+    "unmapped": lazy("without a Unix user"),
+    "off": lazy("switched off or erased"),
 }
 SORTS = {"name": "username", "newest": "-date_joined", "seen": "-last_login"}
 
@@ -127,18 +129,20 @@ class PersonForm(PlainModelForm):
             "is_superuser",
         )
         labels = {
-            "display_name": "Name",
-            "email": "Mail",
-            "unix_user": "Unix user",
-            "is_active": "May sign in",
-            "is_superuser": "Admin",
+            "display_name": lazy("Name"),
+            "email": lazy("Mail"),
+            "unix_user": lazy("Unix user"),
+            "is_active": lazy("May sign in"),
+            "is_superuser": lazy("Admin"),
         }
         help_texts = {
             "display_name": "",
-            "unix_user": "The account on the nodes that jobs of this person run as. "
-            "It must exist there and have a uid of 1000 or more.",
+            "unix_user": lazy(
+                "The account on the nodes that jobs of this person run as. "
+                "It must exist there and have a uid of 1000 or more."
+            ),
             "is_active": "",
-            "is_superuser": "Sees and changes everything.",
+            "is_superuser": lazy("Sees and changes everything."),
         }
 
 
@@ -148,9 +152,9 @@ class NewPersonForm(PersonForm):
     username = forms.RegexField(
         rf"^{LOGIN.pattern}$",
         max_length=150,
-        label="User name",
-        help_text="What the person types to sign in.",
-        error_messages={"invalid": "Letters, digits and @ . + - _ only."},
+        label=lazy("User name"),
+        help_text=lazy("What the person types to sign in."),
+        error_messages={"invalid": lazy("Letters, digits and @ . + - _ only.")},
     )
 
     class Meta(PersonForm.Meta):
@@ -166,7 +170,7 @@ class NewPersonForm(PersonForm):
         """
         name: str = self.cleaned_data["username"]
         if User.objects.filter(username__iexact=name).exists():
-            raise forms.ValidationError("Another person has this user name.")
+            raise forms.ValidationError(gettext("Another person has this user name."))
         return name
 
 
@@ -187,7 +191,9 @@ def person_new(request: HttpRequest) -> HttpResponseBase:
         now=timezone.now(),
     )
     messages.success(
-        request, f"{made} was added. Make a password link and add a group next."
+        request,
+        gettext("%(name)s was added. Make a password link and add a group next.")
+        % {"name": made},
     )
     return redirect("manage-person", made.pk)
 
@@ -211,12 +217,22 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
             )
         if act == "mail":
             person_links.mail(user_id=pk, actor=actor, now=now)
-            messages.success(request, f"A password link was sent to {found.email}.")
+            messages.success(
+                request,
+                gettext("A password link was sent to %(address)s.")
+                % {"address": found.email},
+            )
             return redirect("manage-person", pk)
         if act == "sign-out":
             ended = people_services.sign_out(user_id=pk, actor=actor, now=now)
             messages.success(
-                request, f"{ended} session{'s' * (ended != 1)} of {found} ended."
+                request,
+                ngettext(
+                    "%(n)s session of %(who)s ended.",
+                    "%(n)s sessions of %(who)s ended.",
+                    ended,
+                )
+                % {"n": ended, "who": found},
             )
             return redirect("manage-person", pk)
         form = PersonForm(request.POST, instance=User.objects.get(pk=pk))
@@ -229,7 +245,9 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
         text = error.text(timezone.get_current_timezone())
         form = PersonForm(instance=found)
         return _person_page(request, found, form, error=text, status=409)
-    messages.success(request, "Saved." if changed else "Nothing was changed.")
+    messages.success(
+        request, gettext("Saved.") if changed else gettext("Nothing was changed.")
+    )
     return redirect("manage-person", pk)
 
 
@@ -285,7 +303,8 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
             reason="ended by the lab admin",
         )
         messages.success(
-            request, "Bookings, requests and vouchers of this person have ended."
+            request,
+            gettext("Bookings, requests and vouchers of this person have ended."),
         )
         return redirect("person-erase", pk)
     try:
@@ -298,7 +317,9 @@ def person_erase(request: HttpRequest, pk: int) -> HttpResponseBase:
     except BookingError as error:
         text = error.text(timezone.get_current_timezone())
         return _page(request, person, error=text, status=409)
-    messages.success(request, f"Erased: the login is {alias} now.")
+    messages.success(
+        request, gettext("Erased: the login is %(alias)s now.") % {"alias": alias}
+    )
     return redirect("manage-people")
 
 
@@ -312,6 +333,12 @@ def _page(
         "held": Reservation.objects.live().filter(user=person).count(),
         "waits": WaitingRequest.objects.waiting().filter(user=person).count(),
         "past": Reservation.objects.filter(user=person).count(),
-        "rights": person.memberships.filter(active=True).select_related("account"),
+        "alias": f"erased-{person.pk}",
+        "groups": ", ".join(
+            str(right.account)
+            for right in person.memberships.filter(active=True).select_related(
+                "account"
+            )
+        ),
     }
     return render(request, "gpuportal/person_erase.html", page, status=status)

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.conf import settings
+from django.utils.translation import gettext
 
 from reservations import mailing
 from reservations.domain.errors import NotFound
@@ -24,12 +25,18 @@ def mail(*, user_id: int, actor: User, now: datetime) -> None:
     try:
         mailing.send(
             to=user.email,
-            subject="A new password for the GPU Portal",
+            subject=gettext("A new password for the GPU Portal"),
             text=(
-                f"The lab admin sends you a link for the user name {user.username}.\n\n"
-                f"Choose your password here. The link works once:\n"
-                f"{inviting.link_of(text, settings.PORTAL_URL)}\n\n"
-                "Anyone who has this link can choose the password. Keep it private.\n"
+                gettext(
+                    "The lab admin sends you a link for the user name "
+                    "%(user)s.\n\nChoose your password here. The link works "
+                    "once:\n%(link)s\n\nAnyone who has this link can choose the "
+                    "password. Keep it private.\n"
+                )
+                % {
+                    "user": user.username,
+                    "link": inviting.link_of(text, settings.PORTAL_URL),
+                }
             ),
             message_id=f"password-{row.pk}",
         )

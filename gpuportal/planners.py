@@ -31,6 +31,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils import translation
+from django.utils.translation import gettext
 
 from gpuportal import problems
 from gpuportal.planner_process import ANSWERED, TOO_LONG
@@ -188,7 +189,10 @@ class Planners:
     def _busy(self, waiting: int) -> PlannerBusy:
         seconds = self._retry_seconds(waiting)
         return PlannerBusy(
-            f"The planner is busy with other plans. Try again in {seconds} seconds.",
+            sentence(
+                "The planner is busy with other plans. Try again in {seconds} seconds.",
+                seconds=seconds,
+            ),
             seconds,
         )
 
@@ -363,7 +367,7 @@ def lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
 
 
 def _lost_response(request: HttpRequest, lost: PlannerLost) -> HttpResponse:
-    detail = "The planner had to restart. Nothing was saved. Please try again."
+    detail = gettext("The planner had to restart. Nothing was saved. Please try again.")
     code = "planner-lost"
     if isinstance(lost, PlannerTooLong):
         detail = sentence(

@@ -14,6 +14,8 @@ import redis
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as noop
 
 from placement.domain import errors as placement
 from reservations.domain import errors as reservations
@@ -84,15 +86,15 @@ def problem_of(error: Exception) -> dict[str, object]:
         return problem(
             status,
             code="unavailable",
-            title="The portal cannot reach its database",
-            detail="Nothing was changed. Try again in a moment.",
+            title=gettext("The portal cannot reach its database"),
+            detail=gettext("Nothing was changed. Try again in a moment."),
         )
     if disk_is_full(error):
         return problem(
             status,
             code="storage-full",
-            title="The portal's disk is full",
-            detail="Nothing was saved. Please tell the lab admin.",
+            title=gettext("The portal's disk is full"),
+            detail=gettext("Nothing was saved. Please tell the lab admin."),
         )
     members: dict[str, object] = {}
     if isinstance(error, placement.BadInput):
@@ -128,7 +130,7 @@ def problem(
         members["fields"] = translated_values(members["fields"])
     return {
         "type": f"urn:gpuportal:problem:{code}",
-        "title": translated(title) or HTTPStatus(status).phrase,
+        "title": translated(title) or gettext(HTTPStatus(status).phrase),
         "status": int(status),
         "code": code,
         "detail": translated(detail),
@@ -136,6 +138,12 @@ def problem(
     }
 
 
+PHRASES = (
+    *(noop("Bad Request"), noop("Forbidden"), noop("Not Found")),
+    *(noop("Method Not Allowed"), noop("Conflict"), noop("Unprocessable Entity")),
+    *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
+)
+"""Titles of problems that have none of their own, for the translators."""
 UNREADABLE = "The request's body cannot be read: it must be valid JSON."
 
 
@@ -154,7 +162,7 @@ def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         code="invalid",
-        title="Some fields are wrong",
+        title=gettext("Some fields are wrong"),
         detail=" ".join(f"{name}: {translated(text)}" for name, text in fields.items()),
         fields=dict(fields),
     )
@@ -163,7 +171,9 @@ def invalid_fields(fields: Mapping[str, str]) -> dict[str, object]:
 def not_found() -> dict[str, object]:
     """Return problem details for an address behind which there is nothing."""
     return problem(
-        HTTPStatus.NOT_FOUND, code="not-found", detail="There is no such thing."
+        HTTPStatus.NOT_FOUND,
+        code="not-found",
+        detail=gettext("There is no such thing."),
     )
 
 
@@ -217,15 +227,17 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
         return problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-text",
-            title="A text has a null character",
-            detail="Null characters are not allowed. Take it out of the text.",
+            title=gettext("A text has a null character"),
+            detail=gettext("Null characters are not allowed. Take it out of the text."),
         )
     if any(words in text for words in INSTANT_WORDS):
         return problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-instant",
-            title="A date is out of range",
-            detail="The portal knows the years 2000 to 2200 and offsets up to 14:00.",
+            title=gettext("A date is out of range"),
+            detail=gettext(
+                "The portal knows the years 2000 to 2200 and offsets up to 14:00."
+            ),
         )
     if not isinstance(error, OverflowError | DataError):
         return None
@@ -234,8 +246,8 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
     return problem(
         HTTPStatus.BAD_REQUEST,
         code="bad-number",
-        title="A number in the address is too large",
-        detail="Nothing here has such a number. Take it out of the address.",
+        title=gettext("A number in the address is too large"),
+        detail=gettext("Nothing here has such a number. Take it out of the address."),
     )
 
 

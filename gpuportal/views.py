@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -107,7 +108,9 @@ def time_zone(request: HttpRequest) -> HttpResponse:
     user.time_zone = form.cleaned_data["time_zone"]
     user.save(update_fields=["time_zone"])
     messages.success(
-        request, f"Times are now shown in {user.time_zone or settings.TIME_ZONE}."
+        request,
+        gettext("Times are now shown in %(zone)s.")
+        % {"zone": user.time_zone or settings.TIME_ZONE},
     )
     back = form.cleaned_data["back"]
     safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
@@ -214,7 +217,9 @@ def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     activate_language_of_user(request)
     if problems.wants_problem(request):
         return problems.respond(
-            problems.problem(403, code="not-allowed", detail="You may not do this.")
+            problems.problem(
+                403, code="not-allowed", detail=gettext("You may not do this.")
+            )
         )
     return render(request, "403.html", status=403)
 
@@ -226,7 +231,7 @@ def form_expired(request: HttpRequest, reason: str = "") -> HttpResponse:
     if problems.wants_problem(request):
         return problems.respond(
             problems.problem(
-                403, code="csrf", detail="The CSRF token is missing or old."
+                403, code="csrf", detail=gettext("The CSRF token is missing or old.")
             )
         )
     page = {"form_page": form_page(request) or reverse("board")}

@@ -7,6 +7,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -22,12 +24,12 @@ class WallForm(PlainForm):
 
     label = forms.CharField(
         max_length=60,
-        label="Where the screen hangs",
+        label=lazy("Where the screen hangs"),
         widget=forms.TextInput(
-            attrs={"class": "input", "placeholder": "corridor, 2nd floor"}
+            attrs={"class": "input", "placeholder": lazy("corridor, 2nd floor")}
         ),
     )
-    names = forms.BooleanField(required=False, label="Show people’s names")
+    names = forms.BooleanField(required=False, label=lazy("Show people’s names"))
 
 
 @require_safe
@@ -52,7 +54,11 @@ def links(request: HttpRequest) -> HttpResponseBase:
     if request.POST.get("act") == "revoke":
         pk = whole_number(request.POST.get("link", ""))
         done = wall_links.revoke(link_id=pk, actor=actor, now=now)
-        said = "The link no longer works." if done else "It had ended already."
+        said = (
+            gettext("The link no longer works.")
+            if done
+            else gettext("It had ended already.")
+        )
         messages.success(request, said)
         return redirect("manage-walls")
     form = WallForm(request.POST)

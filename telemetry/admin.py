@@ -14,6 +14,8 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as lazy
 
 from telemetry import services
 from telemetry.domain import units
@@ -38,7 +40,7 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 
-@admin.action(description="Maintenance: nobody can book")
+@admin.action(description=lazy("Maintenance: nobody can book"))
 def begin_maintenance(
     page: admin.ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any]
 ) -> None:
@@ -46,7 +48,7 @@ def begin_maintenance(
     _set_maintenance(page, request, chosen, on=True)
 
 
-@admin.action(description="End maintenance")
+@admin.action(description=lazy("End maintenance"))
 def end_maintenance(
     page: admin.ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any]
 ) -> None:
@@ -66,7 +68,7 @@ def _set_maintenance(
         row.maintenance = on
         row.save(update_fields=["maintenance"])
         page.log_change(request, row, [{"changed": {"fields": ["maintenance"]}}])
-    page.message_user(request, f"{len(changed)} changed.")
+    page.message_user(request, gettext("%(n)s changed.") % {"n": len(changed)})
 
 
 class PlainAdmin(_ModelAdmin):
@@ -215,7 +217,7 @@ class AlertAdmin(LookedAtAdmin):
     date_hierarchy = "opened_at"
     actions = ["acknowledge", "close"]
 
-    @admin.action(description="Acknowledge")
+    @admin.action(description=lazy("Acknowledge"))
     def acknowledge(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
         """Take care of the chosen findings."""
         now, by = timezone.now(), request.user.get_username()
@@ -223,7 +225,7 @@ class AlertAdmin(LookedAtAdmin):
             if services.acknowledge_alert(alert_id=alert.pk, by=by, now=now):
                 self.log_change(request, alert, "Acknowledged.")
 
-    @admin.action(description="Close")
+    @admin.action(description=lazy("Close"))
     def close(self, request: HttpRequest, chosen: QuerySet[Alert]) -> None:
         """Close the chosen findings; they open again if they are seen again."""
         now = timezone.now()
@@ -247,7 +249,7 @@ class XidCountAdmin(LookedAtAdmin):
     search_fields = ["gpu__node__name", "gpu__uuid"]
     actions = ["clear"]
 
-    @admin.action(description="Clear: they were dealt with")
+    @admin.action(description=lazy("Clear: they were dealt with"))
     def clear(self, request: HttpRequest, chosen: QuerySet[XidCount]) -> None:
         """Clear the chosen counts and close their Alerts."""
         now = timezone.now()
@@ -301,7 +303,10 @@ class TelemetryPolicyAdmin(PlainAdmin):
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None and db_field.has_default():
             default = str(db_field.get_default()).replace("\n", ", ")
-            made.help_text = f"{db_field.help_text} Default: {default}."
+            made.help_text = gettext("%(help)s Default: %(default)s.") % {
+                "help": db_field.help_text,
+                "default": default,
+            }
         return made
 
 
@@ -345,22 +350,22 @@ class UsageSummaryAdmin(KeptAdmin):
     search_fields = ["=reservation_id", "=job_id"]
     date_hierarchy = "to_at"
 
-    @admin.display(description="Utilization")
+    @admin.display(description=lazy("Utilization"))
     def mean(self, row: UsageSummary) -> str:
         """Mean utilization."""
         return units.format_pct(services.usage_of(row).totals.util_mean_pct)
 
-    @admin.display(description="Idle")
+    @admin.display(description=lazy("Idle"))
     def idle(self, row: UsageSummary) -> str:
         """Share of samples under the idle threshold."""
         return units.format_ratio(services.usage_of(row).totals.idle_ratio)
 
-    @admin.display(description="Memory, highest")
+    @admin.display(description=lazy("Memory, highest"))
     def memory(self, row: UsageSummary) -> str:
         """Highest memory."""
         return units.format_gib(row.memory_max_bytes)
 
-    @admin.display(description="Energy")
+    @admin.display(description=lazy("Energy"))
     def energy(self, row: UsageSummary) -> str:
         """Energy in kWh."""
         return units.format_kwh(services.usage_of(row).energy_kwh)

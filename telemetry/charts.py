@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.utils.text import slugify
+from django.utils.translation import gettext
 
 from telemetry.domain.sheet import series_rows
 from telemetry.domain.usage import Usage
@@ -75,7 +76,7 @@ def charts_page(
     power_limit_watts: float | None = None,
     per_gpu: bool = False,
     gpus: Sequence[Gpu] = (),
-    hole: str = "no reading",
+    hole: str = "",
 ) -> dict[str, Any]:
     """What `static/js/telemetry/history.js` has to know, for templates/telemetry/
     _history.html.
@@ -87,7 +88,7 @@ def charts_page(
         power_limit_watts: the same for power.
         per_gpu: the figures are means over several Gpus.
         gpus: those that a line each can be drawn of.
-        hole: what it means that nothing is shown.
+        hole: what it means that nothing is shown; "": there is no reading.
     """
     page: dict[str, Any] = {
         "path": path,
@@ -99,10 +100,12 @@ def charts_page(
             {"path": f"/gpus/{gpu.pk}/history", "name": f"GPU {gpu.index}"}
             for gpu in gpus[:MOST_LINES]
         ],
-        "hole": hole,
-        "empty": "There are no readings of this time. Charts begin a minute after "
-        "the first reading. Old readings are deleted after the time that the lab "
-        "admin has set.",
+        "hole": hole or gettext("no reading"),
+        "empty": gettext(
+            "There are no readings of this time. Charts begin a minute after "
+            "the first reading. Old readings are deleted after the time that the lab "
+            "admin has set."
+        ),
     }
     if whole is not None:
         start, end = (int(at.timestamp()) for at in whole)

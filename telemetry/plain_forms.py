@@ -10,6 +10,9 @@ from typing import Any
 
 from django import forms
 from django.core import validators
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import gettext_noop as noop
 
 MOST_BOUND_SHOWN = 10**9
 """A larger bound is a technical limit, which helps nobody to type the right number."""
@@ -24,9 +27,12 @@ class PlainErrors(forms.BaseForm):
             _speak_plainly(field)
         super().full_clean()
         # Some checks of Django do not look at the field's own sentences.
-        for errors in self.errors.as_data().values():
-            for error in errors:
-                error.message = _OF_VALIDATORS.get(str(error.message), error.message)
+        if self.errors:
+            # In the reader's language on both sides.
+            plain = {str(django): words for django, words in _OF_VALIDATORS}
+            for errors in self.errors.as_data().values():
+                for error in errors:
+                    error.message = plain.get(str(error.message), error.message)
 
 
 def _speak_plainly(field: forms.Field) -> None:
@@ -52,8 +58,8 @@ class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
         """Validate. The row's own bounds may be stricter than the form field's."""
         for field in self.fields.values():
             field.error_messages |= {
-                "min_value": "Enter %(limit_value)s or more.",
-                "max_value": "Enter %(limit_value)s or less.",
+                "min_value": gettext("Enter %(limit_value)s or more."),
+                "max_value": gettext("Enter %(limit_value)s or less."),
             }
         super().full_clean()
 
@@ -74,17 +80,25 @@ def _defaults(kind: type[forms.Field]) -> Iterator[tuple[tuple[type, str], str]]
             yield from _defaults(below)
 
 
-_OF_VALIDATORS = {
-    str(validators.ProhibitNullCharactersValidator.message): "Remove the null "
-    "characters.",
-    str(validators.validate_slug.message): "Use letters, figures, hyphens and "
-    "underscores only.",
-    str(validators.validate_email.message): "Enter a mail address, such as "
-    "name@example.org.",
-    str(validators.URLValidator.message): "Enter an address, such as "
-    "https://example.org/.",
-}
-"""Django's sentence of a validator to a plain one."""
+_OF_VALIDATORS = (
+    (
+        validators.ProhibitNullCharactersValidator.message,
+        lazy("Remove the null characters."),
+    ),
+    (
+        validators.validate_slug.message,
+        lazy("Use letters, figures, hyphens and underscores only."),
+    ),
+    (
+        validators.validate_email.message,
+        lazy("Enter a mail address, such as name@example.org."),
+    ),
+    (
+        validators.URLValidator.message,
+        lazy("Enter an address, such as https://example.org/."),
+    ),
+)
+"""Django's sentence of a validator, and a plain one."""
 _DJANGO = dict(_defaults(forms.Field))
 """Django's class of field and error to its sentence."""
 
@@ -101,56 +115,70 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
     'Fill this in.'
     """
     found = {
-        "required": "Fill this in.",
-        "max_length": "Use %(limit_value)d characters at most; "
-        "there are %(show_value)d.",
-        "min_length": "Use %(limit_value)d characters or more; "
-        "there are %(show_value)d.",
-        "null_characters_not_allowed": "Remove the null characters.",
-        "unique": "There is already one of this name or number.",
+        "required": gettext("Fill this in."),
+        "max_length": gettext(
+            "Use %(limit_value)d characters at most; there are %(show_value)d."
+        ),
+        "min_length": gettext(
+            "Use %(limit_value)d characters or more; there are %(show_value)d."
+        ),
+        "null_characters_not_allowed": gettext("Remove the null characters."),
+        "unique": gettext("There is already one of this name or number."),
     }
     if isinstance(field, forms.IntegerField | forms.FloatField | forms.DecimalField):
         found |= _number_messages(field)
     elif isinstance(field, forms.FileField):
         found |= {
-            "required": "Choose a file.",
-            "invalid": "No file arrived. Choose it again.",
-            "missing": "No file arrived. Choose it again.",
-            "empty": "The file is empty.",
-            "max_length": "The file's name is too long: "
-            "use %(max)d characters at most.",
-            "contradiction": "Either choose a file or remove the one there is.",
+            "required": gettext("Choose a file."),
+            "invalid": gettext("No file arrived. Choose it again."),
+            "missing": gettext("No file arrived. Choose it again."),
+            "empty": gettext("The file is empty."),
+            "max_length": gettext(
+                "The file's name is too long: use %(max)d characters at most."
+            ),
+            "contradiction": gettext(
+                "Either choose a file or remove the one there is."
+            ),
         }
     elif isinstance(field, forms.ChoiceField | forms.ModelChoiceField):
         found |= {
-            "required": "Choose a value.",
-            "invalid_choice": "Choose one of the values in the list.",
-            "invalid_list": "Choose values from the list.",
-            "invalid_pk_value": "Choose values from the list.",
-            "list": "Choose values from the list.",
+            "required": gettext("Choose a value."),
+            "invalid_choice": gettext("Choose one of the values in the list."),
+            "invalid_list": gettext("Choose values from the list."),
+            "invalid_pk_value": gettext("Choose values from the list."),
+            "list": gettext("Choose values from the list."),
         }
     elif (example := _example(field)) is not None:
         codes = ("invalid", "overflow", "incomplete", "invalid_date", "invalid_time")
-        found |= dict.fromkeys(codes, f"Enter {example}.")
+        found |= dict.fromkeys(codes, gettext(example))
     return found
 
 
 def _number_messages(field: Any) -> dict[str, str]:
-    what = "a whole number" if isinstance(field, forms.IntegerField) else "a number"
     least, most = _bound(field.min_value), _bound(field.max_value)
-    if least and most:
-        words = f"Enter {what} from {least} to {most}."
+    whole = isinstance(field, forms.IntegerField)
+    if least and most and whole:
+        words = gettext("Enter a whole number from %(least)s to %(most)s.")
+    elif least and most:
+        words = gettext("Enter a number from %(least)s to %(most)s.")
+    elif least and whole:
+        words = gettext("Enter a whole number, %(least)s or more.")
     elif least:
-        words = f"Enter {what}, {least} or more."
+        words = gettext("Enter a number, %(least)s or more.")
+    elif most and whole:
+        words = gettext("Enter a whole number, %(most)s or less.")
     elif most:
-        words = f"Enter {what}, {most} or less."
+        words = gettext("Enter a number, %(most)s or less.")
+    elif whole:
+        words = gettext("Enter a whole number.")
     else:
-        words = f"Enter {what}."
+        words = gettext("Enter a number.")
+    words %= {"least": least, "most": most}
     found = dict.fromkeys(("invalid", "min_value", "max_value"), words)
     if not most:
-        found["max_value"] = "This number is too large."
-    found["step_size"] = "Enter a multiple of %(limit_value)s."
-    digits = "Use fewer digits."
+        found["max_value"] = gettext("This number is too large.")
+    found["step_size"] = gettext("Enter a multiple of %(limit_value)s.")
+    digits = gettext("Use fewer digits.")
     return found | dict.fromkeys(
         ("max_digits", "max_decimal_places", "max_whole_digits"), digits
     )
@@ -165,18 +193,30 @@ def _bound(bound: Any) -> str:
 
 
 def _example(field: forms.Field) -> str | None:
-    """Return what to enter, with an example; None: the field takes any text."""
+    """Say what to enter, with an example; None: the field takes any text.
+
+    The sentence is English, for gettext.
+    """
     kinds: tuple[tuple[type[forms.Field], str], ...] = (
-        (forms.EmailField, "a mail address, such as name@example.org"),
-        (forms.URLField, "an address, such as https://example.org/"),
-        (forms.SlugField, "letters, figures, hyphens and underscores only"),
-        (forms.SplitDateTimeField, "a date and a time, such as 2026-11-21 14:00"),
-        (forms.DateTimeField, "a date and a time, such as 2026-11-21 14:00"),
-        (forms.DateField, "a date, such as 2026-11-21"),
-        (forms.TimeField, "a time, such as 14:00"),
-        (forms.DurationField, "a length of time, such as 04:00:00"),
-        (forms.JSONField, "valid JSON"),
-        (forms.UUIDField, "a UUID"),
-        (forms.GenericIPAddressField, "an IP address, such as 192.0.2.1"),
+        (forms.EmailField, noop("Enter a mail address, such as name@example.org.")),
+        (forms.URLField, noop("Enter an address, such as https://example.org/.")),
+        (
+            forms.SlugField,
+            noop("Enter letters, figures, hyphens and underscores only."),
+        ),
+        (
+            forms.SplitDateTimeField,
+            noop("Enter a date and a time, such as 2026-11-21 14:00."),
+        ),
+        (
+            forms.DateTimeField,
+            noop("Enter a date and a time, such as 2026-11-21 14:00."),
+        ),
+        (forms.DateField, noop("Enter a date, such as 2026-11-21.")),
+        (forms.TimeField, noop("Enter a time, such as 14:00.")),
+        (forms.DurationField, noop("Enter a length of time, such as 04:00:00.")),
+        (forms.JSONField, noop("Enter valid JSON.")),
+        (forms.UUIDField, noop("Enter a UUID.")),
+        (forms.GenericIPAddressField, noop("Enter an IP address, such as 192.0.2.1.")),
     )
     return next((words for kind, words in kinds if isinstance(field, kind)), None)

@@ -10,6 +10,7 @@ from datetime import datetime
 from django.db.models import Max, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from telemetry.charts import charts_page
@@ -66,7 +67,7 @@ def node_history(request: HttpRequest, name: str) -> HttpResponse:
         "telemetry/history_show.html",
         {
             "name": node.name,
-            "lead": "All GPUs of this node together.",
+            "lead": gettext("All GPUs of this node together."),
             "history": charts_page(
                 f"/nodes/{node.name}/history",
                 memory_total_bytes=most["memory"],

@@ -7,11 +7,14 @@ from django.template.context import Context
 from django.templatetags.static import static
 from django.urls import reverse
 from django.utils import html, timezone
+from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
 from gpuportal.alert_words import title
 from gpuportal.glossary import TERMS
+from gpuportal.state_words import state_word
 from placement.domain.words import error_words, seconds
 from placement.live import progress_facts
 from placement.models import Job
@@ -23,6 +26,7 @@ from telemetry.translation import translated, translated_values
 
 register = template.Library()
 
+register.filter("state_word", state_word)
 register.filter("gib", units.format_gib)
 register.filter("bytes", units.format_bytes)
 register.filter("gpu_hours", units.format_gpu_hours)
@@ -101,7 +105,9 @@ def icon(name: str) -> SafeString:
 def state(word: str) -> SafeString:
     """A state as word, icon and colour (``.state`` of components.css)."""
     key = word.lower()
-    return format_html('<span class="state state-{}">{}{}</span>', key, icon(key), word)
+    return format_html(
+        '<span class="state state-{}">{}{}</span>', key, icon(key), state_word(word)
+    )
 
 
 @register.simple_tag
@@ -118,7 +124,7 @@ def when(at: datetime | None, form: str = "relative") -> SafeString | str:
         '<time datetime="{}" data-time="{}">{}</time>',
         at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         form,
-        f"{shown:%a} {shown.day} {shown:%b %Y, %H:%M}",
+        date_format(shown, "WHEN_FORMAT"),
     )
 
 
@@ -138,15 +144,15 @@ def term(context: Context, key: str, text: str = "") -> SafeString | str:
     found = TERMS[key]
     cards = _cards(context)
     if cards is None:
-        return text or found.word
+        return text or found.name
     if key not in cards:
-        cards[key] = (found.word, found.text, f"{reverse('help')}#{key}")
+        cards[key] = (found.name, found.explained, f"{reverse('help')}#{key}")
     return format_html(
         '<button type="button" class="term" popovertarget="term-{}" data-term="{}">'
         "{}</button>",
         key,
         key,
-        text or found.word,
+        text or found.name,
     )
 
 
@@ -165,7 +171,7 @@ def price(context: Context, gpu_seconds: int, sum_text: str, key: str) -> str:
     if cards is None:
         return shown
     name = f"price-{key}"
-    cards[name] = ("price", sum_text, f"{reverse('help')}#credits")
+    cards[name] = (gettext("price"), sum_text, f"{reverse('help')}#credits")
     return format_html(
         '<button type="button" class="term" popovertarget="term-{}">{}</button>',
         name,
@@ -180,8 +186,11 @@ def term_cards(context: Context) -> SafeString | str:
         "",
         '<div popover id="term-{0}" class="term-card" data-card="{0}">'
         "<p><strong>{1}</strong> {2}</p>"
-        '<a href="{3}">More in Help</a></div>',
-        ((key, *card) for key, card in (_cards(context) or {}).items()),
+        '<a href="{3}">{4}</a></div>',
+        (
+            (key, *card, gettext("More in Help"))
+            for key, card in (_cards(context) or {}).items()
+        ),
     )
 
 

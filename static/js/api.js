@@ -4,10 +4,11 @@
 // Forms and files: pass FormData as the body. Raw answers: options.raw = true.
 
 import { signedOut, toLogin } from "./live.js";
+import { gettext } from "./words.js";
 
 export class Problem extends Error {
   constructor(status, problem) {
-    super(problem.detail || problem.title || `The portal answered ${status}.`);
+    super(problem.detail || problem.title || gettext("The portal answered {status}.", { status }));
     this.name = "Problem";
     this.status = status;
     this.code = problem.code || "error";
@@ -26,7 +27,7 @@ export function csrfToken() {
 async function problemOf(answer) {
   const type = answer.headers.get("content-type") || "";
   if (type.includes("json")) return answer.json();
-  return { title: answer.statusText, detail: `The portal answered ${answer.status}.` };
+  return { title: answer.statusText, detail: gettext("The portal answered {status}.", { status: answer.status }) };
 }
 
 export async function api(method, path, body, { signal, raw = false } = {}) {
@@ -48,7 +49,7 @@ export async function api(method, path, body, { signal, raw = false } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, {
       code: "unreachable",
-      detail: "The portal cannot be reached. What you typed is still here; try again in a moment.",
+      detail: gettext("The portal cannot be reached. What you typed is still here; try again in a moment."),
     });
   }
   if (answer.status === 401) toLogin();

@@ -2,6 +2,7 @@
 // that the figures are late.
 
 import { setText } from "./dom.js";
+import { gettext } from "./words.js";
 
 const banner = document.getElementById("live-banner");
 const words = document.getElementById("live-words");
@@ -15,10 +16,10 @@ function show() {
   banner.hidden = !worst || worst.word === "paused" || (worst.word === "connecting" && !worst.broken);
   if (banner.hidden) return;
   button.hidden = refused || worst.word === "late";
-  if (refused) setText(words, "You may not follow this page live. Reload it to see whether that changed.");
-  else if (worst.word === "late") setText(words, `Live data is late: the newest reading is ${Math.round(worst.seconds)} s old.`);
-  else if (worst.word === "waiting") setText(words, `Live connection lost. Trying again in ${worst.retryInSeconds} s.`);
-  else setText(words, "Live connection lost. Trying again now.");
+  if (refused) setText(words, gettext("You may not follow this page live. Reload it to see whether that changed."));
+  else if (worst.word === "late") setText(words, gettext("Live data is late: the newest reading is {seconds} s old.", { seconds: Math.round(worst.seconds) }));
+  else if (worst.word === "waiting") setText(words, gettext("Live connection lost. Trying again in {seconds} s.", { seconds: worst.retryInSeconds }));
+  else setText(words, gettext("Live connection lost. Trying again now."));
 }
 
 document.addEventListener("live:state", ({ detail }) => {

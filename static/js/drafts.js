@@ -4,6 +4,7 @@
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { gettext } from "./words.js";
 
 const WAIT_MS = 200;
 const INTERRUPTED = "drafts-interrupted";
@@ -46,14 +47,14 @@ function restore(form, key) {
   if (!text) return;
   const before = read(form);
   write(form, JSON.parse(text));
-  const drop = el("button", { type: "button", class: "btn btn-s", text: "Discard", on: { click: () => {
+  const drop = el("button", { type: "button", class: "btn btn-s", text: gettext("Discard"), on: { click: () => {
     write(form, before);
     store((storage) => storage.removeItem(key));
     note.remove();
     form.querySelector("input:not([type=hidden]), select, textarea")?.focus();
   } } });
   const note = el("div", { class: "notice notice-good", role: "status" }, icon("undo"),
-    el("div", { class: "row grow" }, el("p", { class: "grow", text: "What you typed before is back. It was not sent. Files have to be chosen again." }), drop));
+    el("div", { class: "row grow" }, el("p", { class: "grow", text: gettext("What you typed before is back. It was not sent. Files have to be chosen again.") }), drop));
   form.before(note);
 }
 

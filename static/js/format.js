@@ -1,5 +1,7 @@
 // Figures for the screen; the same words as telemetry/domain/units.py.
 
+import { ngettext } from "./words.js";
+
 export const UNKNOWN = "–";
 const GIB = 2 ** 30;
 
@@ -46,13 +48,13 @@ export function hoursFigure(value) {
 /** Weighted GPU-hours as the API gives them: "80 credits", "1 credit". */
 export function credits(value) {
   const figure = hoursFigure(value);
-  return figure === "1" || figure === "-1" ? `${figure} credit` : `${figure} credits`;
+  return ngettext("{figure} credit", "{figure} credits", Math.abs(Number(figure)), { figure });
 }
 
 /** Unweighted GPU-hours: "8 GPU-hours". */
 export function gpuHours(value) {
   const figure = hoursFigure(value);
-  return `${figure} GPU-hour${figure === "1" ? "" : "s"}`;
+  return ngettext("{figure} GPU-hour", "{figure} GPU-hours", Number(figure), { figure });
 }
 
 /** Megahertz as "1.41 GHz". */

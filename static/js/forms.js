@@ -2,6 +2,7 @@
 // a field, data-select selects a field when it is entered.
 
 import { ask, toast } from "./toast.js";
+import { gettext } from "./words.js";
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -20,9 +21,9 @@ document.addEventListener("click", async (event) => {
   field.select();
   try {
     await navigator.clipboard.writeText(field.value);
-    toast("Copied.", { seconds: 3 });
+    toast(gettext("Copied."), { seconds: 3 });
   } catch {
-    toast("This browser does not let the page copy. The text is selected: press Ctrl-C.");
+    toast(gettext("This browser does not let the page copy. The text is selected: press Ctrl-C."));
   }
 });
 

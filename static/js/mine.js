@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { connect } from "./live.js";
 import { writeTimes } from "./time.js";
 import { ask, toast, toastProblem } from "./toast.js";
+import { gettext } from "./words.js";
 
 const AGAIN_MS = 800;
 let timer = null;
@@ -41,31 +42,31 @@ const acts = {
   async extend(button) {
     const { end, before, version } = button.dataset;
     const after = await api("PATCH", path(button), { end, version: Number(version) });
-    return ["One hour longer.", { undo: async () => {
+    return [gettext("One hour longer."), { undo: async () => {
       await api("PATCH", path(button), { end: before, version: after.version });
       await refresh();
     } }];
   },
   async checkin(button) {
     await api("POST", `${path(button)}/check-in`);
-    return ["Checked in. It stays yours until its end while you use it."];
+    return [gettext("Checked in. It stays yours until its end while you use it.")];
   },
   async keep(button) {
     await api("POST", `${path(button)}/keep`);
-    return ["Kept. Idle time does not release this booking again."];
+    return [gettext("Kept. Idle time does not release this booking again.")];
   },
   async release(button) {
     const sure = await ask({
-      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
-      text: `${button.dataset.name}. Jobs that run there are stopped, and others can book the time at once.`,
+      title: gettext("Give the GPUs back now?"), yes: gettext("Give back now"), no: gettext("Keep them"),
+      text: gettext("{name}. Jobs that run there are stopped, and others can book the time at once.", { name: button.dataset.name }),
     });
     if (!sure) return null;
     await api("POST", `${path(button)}/release`, { reason: "" });
-    return ["Given back."];
+    return [gettext("Given back.")];
   },
   async cancel(button) {
     await api("POST", `${path(button)}/cancel`, { reason: "" });
-    return ["Cancelled.", { undo: async () => {
+    return [gettext("Cancelled."), { undo: async () => {
       await api("POST", `${path(button)}/undo`);
       await refresh();
     } }];

@@ -1,6 +1,7 @@
 // The jobs of one reservation on its page, live: the rows of /jobs/?reservation=N.
 import { connect } from "./live.js";
 import { writeTimes } from "./time.js";
+import { gettext } from "./words.js";
 
 const AGAIN_MS = 800;
 let timer = null;
@@ -16,7 +17,7 @@ async function show() {
   if (!table) return;
   // Boxes choose runs to compare, which is the list's own business.
   for (const box of table.querySelectorAll("input")) (box.closest("label") ?? box).remove();
-  table.setAttribute("aria-label", "Jobs of this reservation");
+  table.setAttribute("aria-label", gettext("Jobs of this reservation"));
   // The page may have been fetched again meanwhile: the place is another node then.
   document.getElementById("jobs").replaceChildren(document.adoptNode(table));
   writeTimes();

@@ -2,6 +2,7 @@
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { gettext } from "./words.js";
 
 const WAIT_MS = 120;
 const ICONS = { gpu: "gpu", node: "node", person: "user", job: "job", page: "page", reservation: "calendar" };
@@ -40,7 +41,7 @@ class Search {
       el("a", { class: "menu-item", role: "option", id: `hit-${i}`, href: hit.url, tabindex: "-1", "aria-selected": "false" },
         icon(ICONS[hit.kind]), el("span", { class: "truncate", text: hit.title }),
         el("span", { class: "end truncate", text: hit.detail })));
-    if (!options.length) options.push(el("p", { class: "menu-head", role: "option", "aria-disabled": "true", "aria-selected": "false", text: "Nothing found." }));
+    if (!options.length) options.push(el("p", { class: "menu-head", role: "option", "aria-disabled": "true", "aria-selected": "false", text: gettext("Nothing found.") }));
     this.list.replaceChildren(...options);
     this.list.hidden = false;
     this.input.setAttribute("aria-expanded", "true");

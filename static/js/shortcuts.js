@@ -5,6 +5,7 @@
 // a modal dialog. They can be switched off in the list (WCAG 2.2, 2.1.4).
 
 import { el } from "./dom.js";
+import { gettext } from "./words.js";
 
 const PAUSE_MS = 1200;
 const STORE = "shortcuts-off";
@@ -27,7 +28,7 @@ function switchedOff() {
 }
 
 const keysNode = (keys) => el("span", { class: "keys" }, ...keys.flatMap((key, i) =>
-  (i ? [" then ", el("kbd", { text: key })] : [el("kbd", { text: key })])));
+  (i ? [gettext(" then "), el("kbd", { text: key })] : [el("kbd", { text: key })])));
 
 /** The shortcuts that hold on this page, as definition lists. */
 export function shortcutLists() {
@@ -42,13 +43,13 @@ export function showShortcuts() {
   const box = el("input", { type: "checkbox", checked: !switchedOff(), on: { change: (event) => {
     try { localStorage.setItem(STORE, event.currentTarget.checked ? "" : "1"); } catch { /* private browsing: for this page only */ }
   } } });
-  const close = el("button", { type: "button", class: "btn", text: "Close", on: { click: () => dialog.close() } });
+  const close = el("button", { type: "button", class: "btn", text: gettext("Close"), on: { click: () => dialog.close() } });
   const dialog = el("dialog", { class: "dialog", id: "shortcuts", "aria-labelledby": "shortcuts-title" },
     el("div", { class: "dialog-body" },
-      el("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
+      el("h2", { id: "shortcuts-title", text: gettext("Keyboard shortcuts") }),
       ...shortcutLists(),
-      el("label", { class: "check" }, box, el("span", { text: "Use single-key shortcuts in this browser" })),
-      el("div", { class: "actions" }, el("a", { class: "btn btn-quiet", href: "/help/", text: "Help" }), close)));
+      el("label", { class: "check" }, box, el("span", { text: gettext("Use single-key shortcuts in this browser") })),
+      el("div", { class: "actions" }, el("a", { class: "btn btn-quiet", href: "/help/", text: gettext("Help") }), close)));
   dialog.addEventListener("close", () => dialog.remove(), { once: true });
   document.body.append(dialog);
   dialog.showModal();
@@ -98,19 +99,19 @@ const go = (url) => () => location.assign(url);
 
 /** Those of every page. */
 export function startShortcuts() {
-  registerShortcuts("Everywhere", [
-    { keys: "g b", text: "Board", run: go("/") },
-    { keys: "g c", text: "Calendar", run: go("/calendar/") },
-    { keys: "g m", text: "My reservations", run: go("/mine/") },
-    { keys: "g p", text: "Plan", run: go("/plan/") },
-    { keys: "g j", text: "Jobs", run: go("/jobs/") },
-    { keys: "g s", text: "Standing", run: go("/standing/") },
-    { keys: "g h", text: "Help", run: go("/help/") },
-    { keys: "/", text: "Search", run: () => {
+  registerShortcuts(gettext("Everywhere"), [
+    { keys: "g b", text: gettext("Board"), run: go("/") },
+    { keys: "g c", text: gettext("Calendar"), run: go("/calendar/") },
+    { keys: "g m", text: gettext("My reservations"), run: go("/mine/") },
+    { keys: "g p", text: gettext("Plan"), run: go("/plan/") },
+    { keys: "g j", text: gettext("Jobs"), run: go("/jobs/") },
+    { keys: "g s", text: gettext("Standing"), run: go("/standing/") },
+    { keys: "g h", text: gettext("Help"), run: go("/help/") },
+    { keys: "/", text: gettext("Search"), run: () => {
       const input = document.getElementById("search");
       input?.focus();
       input?.select();
     } },
-    { keys: "?", text: "This list", run: showShortcuts },
+    { keys: "?", text: gettext("This list"), run: showShortcuts },
   ]);
 }

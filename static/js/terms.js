@@ -7,6 +7,7 @@
 
 import { el } from "./dom.js";
 import { credits, gpuHours, hoursFigure } from "./format.js";
+import { gettext, language } from "./words.js";
 
 const GAP_PX = 6;
 let glossary = null;
@@ -26,12 +27,12 @@ export function price(text, sum) {
 export function priceSum(parts, costCredits) {
   const words = parts.map((part) => `${gpuHours(part.gpu_hours)} × ${part.weight} (${part.gpu_class})`);
   const surcharge = costCredits - parts.reduce((sum, part) => sum + part.gpu_hours * part.weight, 0);
-  if (surcharge > 0.05) words.push(`${hoursFigure(surcharge)} for peak hours`);
+  if (surcharge > 0.05) words.push(gettext("{figure} for peak hours", { figure: hoursFigure(surcharge) }));
   return `${words.join(" + ")} = ${credits(costCredits)}`;
 }
 
 async function fetched() {
-  glossary ??= fetch("/help/terms.json").then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
+  glossary ??= fetch(`/help/terms.json?language=${language}`).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
   const found = await glossary;
   if (!found) glossary = null;
   return found;
@@ -45,7 +46,7 @@ export async function creditsPerGpuHour() {
 function card(id, word, text, url) {
   return el("div", { popover: "auto", id, class: "term-card" },
     el("p", {}, el("strong", { text: word }), ` ${text}`),
-    el("a", { href: url, text: "More in Help" }));
+    el("a", { href: url, text: gettext("More in Help") }));
 }
 
 /** Adds what only the server knows, the site's prices, to a card of the page. */
@@ -61,7 +62,7 @@ async function complete(shown) {
 
 async function open(button) {
   if (button.dataset.sum) {
-    const shown = card(`term-price-${Date.now()}`, "price", button.dataset.sum, "/help/#credits");
+    const shown = card(`term-price-${Date.now()}`, gettext("price"), button.dataset.sum, "/help/#credits");
     (button.closest("dialog") ?? document.body).append(shown);
     shown.addEventListener("toggle", (event) => { if (event.newState === "closed") shown.remove(); });
     shown.showPopover();

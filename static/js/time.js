@@ -4,6 +4,8 @@
 // <time datetime="2026-11-21T14:00:00Z" data-time> is kept up to date by itself;
 // data-time="clock" shows "14:00" or "Wed 14:00", data-time="absolute" the full form.
 
+import { gettext, locale } from "./words.js";
+
 const root = document.documentElement;
 export const siteZone = root.dataset.timeZone || "UTC";
 const offsetMs = Number(root.dataset.now) * 1000 - Date.now() || 0;
@@ -14,7 +16,7 @@ export function serverNow() {
 }
 
 const format = (options) =>
-  new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, hourCycle: "h23", ...options });
+  new Intl.DateTimeFormat(locale, { timeZone: siteZone, hourCycle: "h23", ...options });
 const CLOCK = format({ hour: "2-digit", minute: "2-digit" });
 const WEEKDAY = format({ weekday: "short" });
 const DAY = format({ weekday: "short", day: "numeric", month: "short" });
@@ -42,18 +44,18 @@ export function clock(value, nowMs = serverNow()) {
 
 function span(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 3600) return gettext("{minutes} min", { minutes: Math.floor(seconds / 60) });
   const hours = Math.floor(seconds / 3600);
   const minutes = Math.floor((seconds % 3600) / 60);
-  return hours < 6 && minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  return hours < 6 && minutes ? gettext("{hours} h {minutes} min", { hours, minutes }) : `${hours} h`;
 }
 
 /** "in 2 h", "12 s ago"; a day or more away: the clock form. */
 export function relative(value, nowMs = serverNow()) {
   const seconds = (milliseconds(value) - nowMs) / 1000;
   if (Math.abs(seconds) >= 86_400) return clock(value, nowMs);
-  if (Math.abs(seconds) < 1) return "now";
-  return seconds > 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
+  if (Math.abs(seconds) < 1) return gettext("now");
+  return seconds > 0 ? gettext("in {span}", { span: span(seconds) }) : gettext("{span} ago", { span: span(-seconds) });
 }
 
 const FORMS = { "": relative, relative, clock, absolute };

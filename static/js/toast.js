@@ -4,13 +4,14 @@
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { gettext } from "./words.js";
 
 const SHOWN_SECONDS = 10;
 
 const shelf = () => document.getElementById("toasts");
 
-export function toast(text, { undo = null, undoLabel = "Undo", seconds = SHOWN_SECONDS, bad = false } = {}) {
-  const close = el("button", { type: "button", class: "btn btn-quiet btn-icon btn-s", "aria-label": "Dismiss", on: { click: () => end() } }, icon("close"));
+export function toast(text, { undo = null, undoLabel = gettext("Undo"), seconds = SHOWN_SECONDS, bad = false } = {}) {
+  const close = el("button", { type: "button", class: "btn btn-quiet btn-icon btn-s", "aria-label": gettext("Dismiss"), on: { click: () => end() } }, icon("close"));
   const node = el("div", { class: "toast" }, bad ? icon("alert") : null, el("span", { class: "grow", text }));
   if (undo) {
     node.append(el("button", {
@@ -45,10 +46,10 @@ export function toast(text, { undo = null, undoLabel = "Undo", seconds = SHOWN_S
 export function toastProblem(error) {
   if (error?.name === "Problem") return toast(error.message, { bad: true });
   console.error(error);
-  return toast("Something failed in this page. Reload it and try again.", { bad: true });
+  return toast(gettext("Something failed in this page. Reload it and try again."), { bad: true });
 }
 
-export function ask({ title, text, yes, no = "Keep", danger = true }) {
+export function ask({ title, text, yes, no = gettext("Keep"), danger = true }) {
   const dialog = el("dialog", { class: "dialog", "aria-labelledby": "ask-title" });
   const answer = (value) => () => dialog.close(value);
   dialog.append(el("div", { class: "dialog-body" },

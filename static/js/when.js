@@ -7,19 +7,20 @@
 
 import { dayFields, readDay, readTime, timeLater } from "./day.js";
 import { el } from "./dom.js";
+import { gettext, locale } from "./words.js";
 
-const HINT = "Use 24 hours, for example 14:30.";
+const HINT = gettext("Use 24 hours, for example 14:30.");
 const property = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value");
-const weekday = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", weekday: "short" });
+const weekday = new Intl.DateTimeFormat(locale, { timeZone: "UTC", weekday: "short" });
 
 function enhance(input) {
   const label = document.querySelector(`label[for="${input.id}"]`);
-  const name = label ? label.firstChild.textContent.trim() : "Time";
+  const name = label ? label.firstChild.textContent.trim() : gettext("Time");
   const { required } = input;
   const day = el("input", { type: "date", class: "input when-day", id: `${input.id}-day`, required, max: "9999-12-31" });
   const time = el("input", {
     type: "text", class: "input when-time", id: `${input.id}-time`, inputmode: "numeric", required,
-    autocomplete: "off", placeholder: "hh:mm", maxlength: 5, "aria-label": `${name}, time (24 h)`,
+    autocomplete: "off", placeholder: "hh:mm", maxlength: 5, "aria-label": gettext("{name}, time (24 h)", { name }),
   });
   const weekdayName = el("span", { class: "when-weekday", "aria-hidden": "true" });
   const problem = el("span", { class: "when-error", id: `${input.id}-error`, role: "alert", hidden: true, text: HINT });

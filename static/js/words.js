@@ -6,10 +6,11 @@
 //
 // Each text is written out, because makemessages reads it here.
 
+const page = globalThis.document?.documentElement;
 const { words = {}, plural = (n) => Number(n !== 1) } = globalThis.catalogue ?? {};
 
 /** Code of the page's language: "en", "de". */
-export const language = document.documentElement.lang || "en";
+export const language = page?.lang || "en";
 
 /** What Intl writes dates in: the page's language; English as in the United Kingdom. */
 export const locale = language === "en" ? "en-GB" : language;

@@ -14,11 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from telemetry.domain.sentences import Sentence, joined, sentence
+
 HOUR_SECONDS = 3600
 DAYS = 7
 HOURS = 24
 WEEK = DAYS * HOURS
-DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+DAY_NAMES = (
+    *(sentence("Mon"), sentence("Tue"), sentence("Wed"), sentence("Thu")),
+    *(sentence("Fri"), sentence("Sat"), sentence("Sun")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,9 @@ class WeekHour:
     """How many hours were counted."""
 
     @property
-    def words(self) -> str:
+    def words(self) -> Sentence:
         """The hour as people say it: "Mon 09:00"."""
-        return f"{DAY_NAMES[self.day]} {self.hour:02}:00"
+        return _hour_words(self.day, self.hour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,18 @@ class Stretch:
     free_ratio: float
 
     @property
-    def words(self) -> str:
+    def words(self) -> Sentence:
         """As people say it: "Sun 03:00 to 07:00", with the day where it differs."""
         end = (self.last.hour + 1) % HOURS
         day = (self.last.day + (1 if end == 0 else 0)) % DAYS
-        until = f"{end:02}:00"
+        until: str = f"{end:02}:00"
         if day != self.first.day and not (end == 0 and self.last.day == self.first.day):
-            until = f"{DAY_NAMES[day]} {until}"
-        return f"{self.first.words} to {until}"
+            until = _hour_words(day, end)
+        return sentence("{begin} to {end}", begin=self.first.words, end=until)
+
+
+def _hour_words(day: int, hour: int) -> Sentence:
+    return joined([DAY_NAMES[day], f"{hour:02}:00"])
 
 
 def fold(hours: Iterable[HourUse], zone: tzinfo) -> list[WeekHour]:

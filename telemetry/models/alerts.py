@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as lazy
 
 from telemetry.domain.rules import Severity
 from telemetry.models.nodes import Gpu, Node
@@ -160,9 +161,9 @@ class Response(models.Model):
     """One step of the ladder against one process, done or only shown (dry run)."""
 
     class Step(models.TextChoices):
-        NOTIFY = "notify", "told in the page"
-        WARN = "warn", "warned on the terminal"
-        STOP = "stop", "process stopped"
+        NOTIFY = "notify", lazy("told in the page")
+        WARN = "warn", lazy("warned on the terminal")
+        STOP = "stop", lazy("process stopped")
 
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="responses")
     step = models.CharField(max_length=10, choices=Step)

@@ -7,6 +7,7 @@ import secrets
 from django.core.validators import RegexValidator
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as lazy
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -21,34 +22,37 @@ class Node(models.Model):
     """A machine with Gpus that runs a node worker."""
 
     class Isolation(models.TextChoices):
-        NONE = "none", "none: no separate Unix user, ready recipes only"
-        WATCHED = "watched", "watched: own Unix user"
-        ENFORCED = "enforced", "enforced: own user and device list"
+        NONE = "none", lazy("none: no separate Unix user, ready recipes only")
+        WATCHED = "watched", lazy("watched: own Unix user")
+        ENFORCED = "enforced", lazy("enforced: own user and device list")
 
     class Channel(models.TextChoices):
         """What a node says of its HTTPS channel to the portal."""
 
         OK = "ok", "works"
-        REFUSED = "refused", "the portal refuses its token"
-        DOWN = "down", "it does not reach the portal"
-        TOKEN = "token", "its token file cannot be read"
-        ORDER_KEY = "order_key", "its order key is missing or not the portal's"
+        REFUSED = "refused", lazy("the portal refuses its token")
+        DOWN = "down", lazy("it does not reach the portal")
+        TOKEN = "token", lazy("its token file cannot be read")
+        ORDER_KEY = "order_key", lazy("its order key is missing or not the portal's")
 
     name = models.SlugField(max_length=63, unique=True)
     token_hash = models.CharField(max_length=64, editable=False)
     simulated = models.BooleanField(default=False)
     maintenance = models.BooleanField(
-        default=False, help_text="Nobody can book. Running jobs continue."
+        default=False, help_text=lazy("Nobody can book. Running jobs continue.")
     )
     draining = models.BooleanField(
         default=False,
-        help_text="No new bookings on its GPUs. Existing bookings and running jobs "
-        "stay.",
+        help_text=lazy(
+            "No new bookings on its GPUs. Existing bookings and running jobs stay."
+        ),
     )
     retired = models.BooleanField(
         default=False,
-        help_text="Retired: not shown, not bookable, and its token is invalid. Its "
-        "history is kept.",
+        help_text=lazy(
+            "Retired: not shown, not bookable, and its token is invalid. Its "
+            "history is kept."
+        ),
     )
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
@@ -59,24 +63,28 @@ class Node(models.Model):
         validators=[
             RegexValidator(
                 r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
-                "a host name or an IP address, nothing else",
+                lazy("a host name or an IP address, nothing else"),
             )
         ],
-        help_text="Where other nodes reach it, for jobs over several; empty: the "
-        "host name that it reports.",
+        help_text=lazy(
+            "Where other nodes reach it, for jobs over several; empty: the "
+            "host name that it reports."
+        ),
     )
     ssh_address = models.CharField(
-        "ssh address",
+        lazy("ssh address"),
         max_length=253,
         blank=True,
         validators=[
             RegexValidator(
                 r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
-                "a host name or an IP address, nothing else",
+                lazy("a host name or an IP address, nothing else"),
             )
         ],
-        help_text="Where users who have booked it may log in by ssh, for example "
-        "node-a.lab.example. Empty: they may not, and no page mentions ssh.",
+        help_text=lazy(
+            "Where users who have booked it may log in by ssh, for example "
+            "node-a.lab.example. Empty: they may not, and no page mentions ssh."
+        ),
     )
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=20, blank=True)
@@ -136,28 +144,31 @@ class Pool(models.Model):
     """The Gpus of one class, booked alike and weighing alike."""
 
     class Response(models.TextChoices):
-        OBSERVE = "observe", "observe: an alert, nothing else"
-        NOTIFY = "notify", "notify: tell both people in the portal"
-        WARN = "warn", "warn: also on the terminal of the process"
-        STOP = "stop", "stop: also end the process"
+        OBSERVE = "observe", lazy("observe: an alert, nothing else")
+        NOTIFY = "notify", lazy("notify: tell both people in the portal")
+        WARN = "warn", lazy("warn: also on the terminal of the process")
+        STOP = "stop", lazy("stop: also end the process")
 
     gpu_class = models.CharField(max_length=80, unique=True)
     weight = models.PositiveIntegerField(
-        help_text="Cost of one second of one Gpu; default: memory in 8 GiB units."
+        help_text=lazy("Cost of one second of one Gpu; default: memory in 8 GiB units.")
     )
     peak_flops = models.FloatField(
-        default=0, help_text="Dense 16-bit FLOP/s from the data sheet; 0: unknown."
+        default=0,
+        help_text=lazy("Dense 16-bit FLOP/s from the data sheet; 0: unknown."),
     )
     response = models.CharField(
         max_length=10,
         choices=Response,
         default=Response.OBSERVE,
-        help_text="What the portal does about someone else's process on a booked GPU.",
+        help_text=lazy(
+            "What the portal does about someone else's process on a booked GPU."
+        ),
     )
     response_dry_run = models.BooleanField(
-        "dry run",
+        lazy("dry run"),
         default=True,
-        help_text="Steps are only written to the audit log.",
+        help_text=lazy("Steps are only written to the audit log."),
     )
 
     class Meta:
@@ -198,7 +209,7 @@ class Gpu(models.Model):
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="gpus")
     index = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=80)
-    memory_total_bytes = models.BigIntegerField(help_text="0: unknown.")
+    memory_total_bytes = models.BigIntegerField(help_text=lazy("0: unknown."))
     power_limit_watts = models.FloatField(null=True, blank=True)
     slowdown_celsius = models.FloatField(null=True, blank=True)
     sm_clock_max_mhz = models.PositiveIntegerField(null=True, blank=True)
@@ -206,7 +217,7 @@ class Gpu(models.Model):
     pci_bus_id = models.CharField(max_length=32, blank=True)
     serial = models.CharField(max_length=40, blank=True)
     mig = models.BooleanField(
-        default=False, help_text="Split into instances; not booked as a whole."
+        default=False, help_text=lazy("Split into instances; not booked as a whole.")
     )
     mig_parent = models.CharField(
         max_length=80,
@@ -219,7 +230,7 @@ class Gpu(models.Model):
     )
     new = models.BooleanField(
         default=False,
-        help_text="Reported by its node but not yet approved, so not bookable.",
+        help_text=lazy("Reported by its node but not yet approved, so not bookable."),
     )
     present = models.BooleanField(
         default=True, help_text="In the node's last roster; off: missing."
@@ -228,15 +239,17 @@ class Gpu(models.Model):
         default=False, help_text="The driver does not answer for it."
     )
     maintenance = models.BooleanField(
-        default=False, help_text="Nobody can book it. Running jobs continue."
+        default=False, help_text=lazy("Nobody can book it. Running jobs continue.")
     )
     foreign = models.BooleanField(
         default=False,
-        help_text="Another system (Slurm) manages it. It is shown as busy, cannot "
-        "be booked, and opens no alerts about processes.",
+        help_text=lazy(
+            "Another system (Slurm) manages it. It is shown as busy, cannot "
+            "be booked, and opens no alerts about processes."
+        ),
     )
     retired = models.BooleanField(
-        default=False, help_text="Retired: not shown and not bookable."
+        default=False, help_text=lazy("Retired: not shown and not bookable.")
     )
     retired_with_node = models.BooleanField(
         default=False,
@@ -245,7 +258,7 @@ class Gpu(models.Model):
     )
     draining = models.BooleanField(
         default=False,
-        help_text="No new bookings. Existing bookings and running jobs stay.",
+        help_text=lazy("No new bookings. Existing bookings and running jobs stay."),
     )
     replaced_by = models.OneToOneField(
         "self",
@@ -253,7 +266,7 @@ class Gpu(models.Model):
         blank=True,
         on_delete=models.PROTECT,
         related_name="replaces",
-        help_text="The GPU that replaced it. Its own history stays here.",
+        help_text=lazy("The GPU that replaced it. Its own history stays here."),
     )
 
     objects = GpuQuerySet.as_manager()

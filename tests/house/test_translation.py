@@ -22,7 +22,7 @@ BASE = Path(settings.BASE_DIR)
 APPS = ("gpuportal", "placement", "reservations", "telemetry")
 OTHERS = [code for code, _name in settings.LANGUAGES if code != "en"]
 CATALOGUES = [(code, domain) for code in OTHERS for domain in ("django", "djangojs")]
-SINGLE = {"gettext", "gettext_lazy", "gettext_noop", "_", "sentence"}
+SINGLE = {"gettext", "gettext_lazy", "gettext_noop", "_", "lazy", "noop", "sentence"}
 PLURAL = {"ngettext", "ngettext_lazy", "counted"}
 CONTEXT = {"pgettext", "pgettext_lazy"}
 PLACEHOLDER = re.compile(

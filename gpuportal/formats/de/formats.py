@@ -8,3 +8,6 @@ THOUSAND_SEPARATOR = "\N{NARROW NO-BREAK SPACE}"
 # The first one is how a form writes a date: as <input type="date"> reads it.
 DATE_INPUT_FORMATS = ["%Y-%m-%d", *usual.DATE_INPUT_FORMATS]
 DATETIME_INPUT_FORMATS = ["%Y-%m-%d %H:%M:%S", *usual.DATETIME_INPUT_FORMATS]
+# As the tag {% when %} writes a time: Di 12. Jan. 2027, 14:00.
+WHEN_FORMAT = "D j. M Y, H:i"
+DAY_AND_TIME_FORMAT = "D j. M H:i"

@@ -19,6 +19,8 @@ class Command(makemessages.Command):
     msgmerge_options = [*makemessages.Command.msgmerge_options, "--no-fuzzy-matching"]
     xgettext_options = [
         *makemessages.Command.xgettext_options,
+        "--keyword=noop",
+        "--keyword=lazy",
         "--keyword=sentence",
         "--keyword=counted:1,2",
     ]

@@ -3,15 +3,16 @@
 
 import { setClass, setText } from "../dom.js";
 import { connect } from "../live.js";
+import { gettext, ngettext } from "../words.js";
 
 const AGAIN_MS = 60_000;
 const SOONEST_MS = 1_000;
 const WORDS = {
   connecting: ["connecting", "live live-wait"],
   open: ["live", "live live-ok"],
-  waiting: ["not live: reconnecting", "live live-off"],
-  paused: ["paused while hidden", "live live-wait"],
-  refused: ["not live", "live live-off"],
+  waiting: [gettext("not live: reconnecting"), "live live-off"],
+  paused: [gettext("paused while hidden"), "live live-wait"],
+  refused: [gettext("not live"), "live live-off"],
 };
 
 const status = document.getElementById("alerts-live");
@@ -45,7 +46,7 @@ document.addEventListener("toggle", ({ target }) => {
 document.addEventListener("htmx:afterSettle", () => {
   for (const id of unfolded) unfold(id);
   const count = Number(list().dataset.open);
-  if (count !== shown) setText(announcer, `${count} ${count === 1 ? "alert" : "alerts"} in this list`);
+  if (count !== shown) setText(announcer, ngettext("{n} alert in this list", "{n} alerts in this list", count));
   shown = count;
 });
 

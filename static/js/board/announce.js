@@ -1,5 +1,7 @@
 // Tells a screen reader which Gpus changed their state; never a sample.
 
+import { ngettext } from "../words.js";
+
 const FEW = 3;
 const REST_MS = 4000;
 
@@ -28,6 +30,6 @@ export class Announcer {
     }
     const counts = Map.groupBy(changes, ([, word]) => word);
     const words = [...counts].map(([word, some]) => `${some.length} ${word}`).join(", ");
-    this.node.textContent = `${changes.length} GPUs changed: now ${words}.`;
+    this.node.textContent = ngettext("{n} GPU changed: now {words}.", "{n} GPUs changed: now {words}.", changes.length, { words });
   }
 }

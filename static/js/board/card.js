@@ -10,6 +10,7 @@ import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
+import { gettext } from "../words.js";
 
 const PROCESSES_SHOWN = 2;
 
@@ -40,7 +41,7 @@ function drawFigure(figure, text, part = null, title = null) {
 export class GpuCard {
   constructor(cell) {
     this.cell = cell;
-    this.root = el("article", { class: "card gpu", id: `gpu-${cell.id}`, "aria-label": `GPU ${cell.name}, ${cell.info.gpu_class}` });
+    this.root = el("article", { class: "card gpu", id: `gpu-${cell.id}`, "aria-label": gettext("GPU {name}, {gpu_class}", { name: cell.name, gpu_class: cell.info.gpu_class }) });
     this.built = false;
   }
 
@@ -51,22 +52,22 @@ export class GpuCard {
     this.util = el("span", { class: "gpu-util" });
     this.spark = makeSparkline();
     this.memory = makeMemory();
-    this.temperature = makeFigure("Temperature", true);
-    this.power = makeFigure("Power", true);
-    this.clock = makeFigure("Clock", false);
+    this.temperature = makeFigure(gettext("Temperature"), true);
+    this.power = makeFigure(gettext("Power"), true);
+    this.clock = makeFigure(gettext("Clock"), false);
     this.note = el("p", { class: "gpu-note truncate" });
     this.mine = makeMine();
     this.processes = el("ul", { class: "gpu-procs" });
     this.holder = el("a", { class: "gpu-holder truncate" });
     this.next = el("span", { class: "gpu-next truncate" });
-    this.energy = el("span", { class: "gpu-energy", title: "energy of this booking so far" });
-    this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: "Details", "aria-label": `Details of ${name}: ${info.gpu_class}` });
-    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: "Book", "aria-label": `Book ${name}` });
+    this.energy = el("span", { class: "gpu-energy", title: gettext("energy of this booking so far") });
+    this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: gettext("Details"), "aria-label": gettext("Details of {name}: {gpu_class}", { name, gpu_class: info.gpu_class }) });
+    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: gettext("Book"), "aria-label": gettext("Book {name}", { name }) });
     this.root.append(
       el("header", { class: "gpu-head" },
         el("span", { class: "gpu-index", text: info.index }),
         el("h3", { class: "gpu-class truncate", title: `${info.name}, ${info.uuid}` },
-          el("a", { href: `/gpus/${id}/`, text: info.gpu_class, "aria-label": `Details of ${name}, ${info.gpu_class}` })),
+          el("a", { href: `/gpus/${id}/`, text: info.gpu_class, "aria-label": gettext("Details of {name}, {gpu_class}", { name, gpu_class: info.gpu_class }) })),
         this.chip.root),
       el("div", { class: "gpu-load" }, this.util, this.spark),
       this.memory.root,
@@ -101,11 +102,11 @@ export class GpuCard {
     const [slowdown, limit] = [info.slowdown_celsius, info.power_limit_watts];
     const why = (value, words) => (value === null ? missingWords(this.cell) : words);
     drawFigure(this.temperature, heat === null ? UNKNOWN : `${heat} °C`,
-      heat !== null && slowdown ? heat / slowdown : null, why(heat, slowdown && `throttles at ${slowdown} °C`));
+      heat !== null && slowdown ? heat / slowdown : null, why(heat, slowdown && gettext("throttles at {celsius} °C", { celsius: slowdown })));
     setClass(this.temperature.meter, heat !== null && slowdown && heat >= slowdown - 5 ? "fig-meter is-hot" : "fig-meter");
     drawFigure(this.power, power === null ? UNKNOWN : limit ? `${power}/${Math.round(limit)} W` : `${power} W`,
-      power !== null && limit ? power / limit : null, why(power, limit && `limit ${Math.round(limit)} W`));
-    drawFigure(this.clock, ghz(clock), null, why(clock, info.sm_clock_max_mhz && `at most ${ghz(info.sm_clock_max_mhz)}`));
+      power !== null && limit ? power / limit : null, why(power, limit && gettext("limit {watts} W", { watts: Math.round(limit) })));
+    drawFigure(this.clock, ghz(clock), null, why(clock, info.sm_clock_max_mhz && gettext("at most {clock}", { clock: ghz(info.sm_clock_max_mhz) })));
   }
 
   paintProcesses() {
@@ -114,12 +115,12 @@ export class GpuCard {
     if (key === this.processesShown) return;
     this.processesShown = key;
     const lines = all.slice(0, PROCESSES_SHOWN).map((p) =>
-      el("li", { title: `pid ${p.pid}: ${p.command}` },
+      el("li", { title: gettext("pid {pid}: {command}", { pid: p.pid, command: p.command }) },
         el("span", { class: "proc-user", text: ownerOf(p) }),
-        p.job ? el("a", { class: "proc-command truncate", href: `/jobs/${p.job}/`, text: `job #${p.job}` })
-          : el("span", { class: "proc-command truncate mono", text: p.command || `pid ${p.pid}` }),
+        p.job ? el("a", { class: "proc-command truncate", href: `/jobs/${p.job}/`, text: gettext("job #{job}", { job: p.job }) })
+          : el("span", { class: "proc-command truncate mono", text: p.command || gettext("pid {pid}", { pid: p.pid }) }),
         el("span", { class: "proc-memory", text: bytes(p.memory_bytes) })));
-    if (all.length > PROCESSES_SHOWN) lines.push(el("li", { class: "faint", text: `and ${all.length - PROCESSES_SHOWN} more` }));
+    if (all.length > PROCESSES_SHOWN) lines.push(el("li", { class: "faint", text: gettext("and {n} more", { n: all.length - PROCESSES_SHOWN }) }));
     this.processes.replaceChildren(...lines);
   }
 
@@ -136,8 +137,8 @@ export class GpuCard {
     this.details.hidden = !this.book.hidden;
     // A held one is booked from when it comes free.
     const from = isHeld(cell) ? cell.holder.free_from ?? cell.holder.until : null;
-    setText(this.book, from ? `Book from ${clock(from)}` : "Book");
-    setAttr(this.book, "aria-label", from ? `Book from ${clock(from)}: ${cell.name}` : `Book ${cell.name}`);
+    setText(this.book, from ? gettext("Book from {time}", { time: clock(from) }) : gettext("Book"));
+    setAttr(this.book, "aria-label", from ? gettext("Book from {time}: {name}", { time: clock(from), name: cell.name }) : gettext("Book {name}", { name: cell.name }));
     setAttr(this.book, "href", `/calendar/?gpu=${cell.id}${from ? `&start=${toWall(from, siteZone)}` : ""}`);
     setClass(this.book, `btn btn-s${cell.state.key === "free" ? " btn-primary" : ""}`);
   }

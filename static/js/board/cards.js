@@ -5,6 +5,7 @@ import { icon } from "../icons.js";
 import { GpuCard } from "./card.js";
 import { Visible } from "./watch.js";
 import { drainWords } from "./words.js";
+import { gettext } from "../words.js";
 
 // So few are painted all, seen or not: scrolling and printing show no blanks.
 const PAINT_ALL = 64;
@@ -37,7 +38,7 @@ export class CardsView {
       const title = el("h2", { class: "node-name" }, icon("node"), el("a", { href: `/nodes/${encodeURIComponent(name)}/`, text: name }));
       const facts = el("p", { class: "node-facts" });
       const grid = el("div", { class: "gpu-grid" });
-      const root = el("section", { class: "node", "aria-label": `Node ${name}` }, el("header", { class: "node-head" }, title, facts), grid);
+      const root = el("section", { class: "node", "aria-label": gettext("Node {name}", { name }) }, el("header", { class: "node-head" }, title, facts), grid);
       section = { root, facts, grid };
       this.sections.set(name, section);
     }
@@ -60,10 +61,10 @@ export class CardsView {
     const counts = Map.groupBy(members, (cell) => cell.info.gpu_class);
     const node = this.board.nodes.get(name) ?? {};
     const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
-    if (node.driver_version) facts.push(`driver ${node.driver_version}`);
-    if (node.isolation) facts.push(node.isolation === "none" ? "no job isolation" : `job isolation: ${node.isolation}`);
-    if (node.load1 !== null && node.load1 !== undefined) facts.push(`load ${node.load1.toFixed(1)}`);
-    if (node.maintenance) facts.push("out of service");
+    if (node.driver_version) facts.push(gettext("driver {version}", { version: node.driver_version }));
+    if (node.isolation) facts.push(node.isolation === "none" ? gettext("no job isolation") : gettext("job isolation: {isolation}", { isolation: node.isolation }));
+    if (node.load1 !== null && node.load1 !== undefined) facts.push(gettext("load {load}", { load: node.load1.toFixed(1) }));
+    if (node.maintenance) facts.push(gettext("out of service"));
     if (node.draining) facts.push(drainWords(name));
     setText(section.facts, facts.join("  ·  "));
     section.members = members;

@@ -3,6 +3,7 @@
 import { el, setAttr, setClass, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { BUCKETS } from "../telemetry/states.js";
+import { gettext } from "../words.js";
 
 const LATE_SECONDS = 3;
 const BANNER_SECONDS = 6; // a frame or two may be lost without a word
@@ -49,17 +50,17 @@ export class HeadLine {
     document.body.classList.toggle("is-late", late || (this.socket !== "open" && silence !== null && silence > LATE_SECONDS));
     if (this.socket === "waiting" || this.socket === "refused") {
       setClass(this.live, "live live-off");
-      setText(this.live, silence === null ? "offline" : `offline, data is ${Math.round(silence)} s old`);
+      setText(this.live, silence === null ? gettext("offline") : gettext("offline, data is {seconds} s old", { seconds: Math.round(silence) }));
     } else if (silence === null) {
       setClass(this.live, "live");
-      setText(this.live, "connecting");
+      setText(this.live, gettext("connecting"));
     } else if (late || this.socket !== "open") {
       setClass(this.live, "live live-late");
-      setText(this.live, `late, ${Math.round(silence)} s`);
+      setText(this.live, gettext("late, {seconds} s", { seconds: Math.round(silence) }));
     } else {
       const age = board.ageSeconds();
       setClass(this.live, age === null ? "live live-late" : "live live-ok");
-      setText(this.live, age === null ? "no fresh reading" : `live, ${age.toFixed(1)} s`);
+      setText(this.live, age === null ? gettext("no fresh reading") : gettext("live, {seconds} s", { seconds: age.toFixed(1) }));
     }
   }
 }

@@ -4,6 +4,7 @@
 import { el, setAttr, setClass, setText, setVars } from "../dom.js";
 import { gib, gibFigure } from "../format.js";
 import { ownerOf } from "./words.js";
+import { gettext } from "../words.js";
 
 const TONES = 5;
 const LEAST_RESERVE = 0.02;
@@ -34,7 +35,7 @@ function parts(cell) {
   // A card that cannot say how much it has shows no shares of it.
   if (!total) return { list: [], owned, used, total: null, reserve: null };
   if (used !== null && used !== undefined && used - sum > total * 0.002) {
-    list.push({ name: "not attributed", bytes: used - sum, look: "mem-part tone-none" });
+    list.push({ name: gettext("not attributed"), bytes: used - sum, look: "mem-part tone-none" });
   }
   const reserve = cell.detail?.memory_reserved_bytes;
   // A thinner part reads as a stray tick; the figure's title says how much it is.
@@ -55,5 +56,5 @@ export function drawMemory(view, cell) {
   setAttr(view.bar, "title", split || null);
   setText(view.owners, owned.map((part) => `${part.name} ${gibFigure(part.bytes)}`).join(" · "));
   setText(view.used, `${gibFigure(used)} / ${gibFigure(total)} GiB`);
-  setAttr(view.used, "title", reserve ? `The driver reserves another ${gib(reserve)}.` : null);
+  setAttr(view.used, "title", reserve ? gettext("The driver reserves another {size}.", { size: gib(reserve) }) : null);
 }

@@ -4,24 +4,25 @@ import { el, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { clock } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
+import { gettext } from "../words.js";
 
 const acts = {
   async checkin(number) {
     await api("POST", `/reservations/${number}/check-in`);
-    toast("Checked in.");
+    toast(gettext("Checked in."));
   },
   async keep(number) {
     await api("POST", `/reservations/${number}/keep`);
-    toast("Kept: idle time will not release this reservation again.");
+    toast(gettext("Kept: idle time will not release this reservation again."));
   },
   async release(number, name) {
     const sure = await ask({
-      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
-      text: `Reservation ${number} on ${name} ends. Jobs that run there are stopped, and others may book the time at once.`,
+      title: gettext("Give the GPUs back now?"), yes: gettext("Give back now"), no: gettext("Keep them"),
+      text: gettext("Reservation {number} on {name} ends. Jobs that run there are stopped, and others may book the time at once.", { number, name }),
     });
     if (!sure) return;
     await api("POST", `/reservations/${number}/release`);
-    toast("Given back.");
+    toast(gettext("Given back."));
   },
 };
 
@@ -30,8 +31,8 @@ export function makeMine() {
   const button = (act, sign, text) => el("button", { type: "button", class: "btn btn-s", "data-act": act }, icon(sign), text);
   const mine = {
     root: el("div", { class: "gpu-mine", hidden: true }, words), words, cell: null,
-    checkin: button("checkin", "check", "I’m here"), keep: button("keep", "reserved", "Keep (once)"),
-    release: button("release", "released", "Give back"),
+    checkin: button("checkin", "check", gettext("I’m here")), keep: button("keep", "reserved", gettext("Keep (once)")),
+    release: button("release", "released", gettext("Give back")),
   };
   mine.root.append(mine.checkin, mine.keep, mine.release);
   mine.root.addEventListener("click", async ({ target }) => {
@@ -55,7 +56,7 @@ export function drawMine(mine, cell) {
   mine.root.hidden = !own;
   if (!own) return;
   const { looming } = cell.holder;
-  setText(mine.words, looming ? `${looming.text}. You lose this booking at ${clock(looming.release_at)} ${looming.unless}.` : "");
+  setText(mine.words, looming ? gettext("{text}. You lose this booking at {time} {unless}.", { text: looming.text, time: clock(looming.release_at), unless: looming.unless }) : "");
   mine.words.hidden = !looming;
   mine.checkin.hidden = looming?.kind !== "no_show";
   mine.keep.hidden = looming?.kind !== "idle" || !looming.keep;

@@ -5,7 +5,8 @@ import { UNKNOWN, ghz, gibFigure, pct } from "../format.js";
 import { isSilent } from "../telemetry/states.js";
 import { drawStateChip, makeStateChip } from "./card.js";
 import { Windowed } from "./windowed.js";
-import { energyWords, holderWords, isBookable, missingWords, nextWords, noteWords, runners } from "./words.js";
+import { energyFigure, holderWords, isBookable, missingWords, nextWords, noteWords, runners } from "./words.js";
+import { gettext } from "../words.js";
 
 const RESORT_MS = 5000;
 const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
@@ -20,17 +21,17 @@ const low = (value) => value ?? -1;
 // key, label, class, what to sort by
 export const COLUMNS = [
   ["gpu", "GPU", "", (cell) => `${cell.info.node} ${String(cell.info.index).padStart(4, "0")}`],
-  ["class", "Class", "", (cell) => cell.info.gpu_class],
-  ["state", "State", "", (cell) => cell.state.code],
-  ["util", "Utilization", "", (cell) => low(cell.row?.utilPct)],
-  ["memory", "Memory, GiB", "num", (cell) => low(cell.row?.memoryUsedBytes)],
-  ["heat", "Temp.", "num", (cell) => low(cell.row?.temperatureCelsius)],
-  ["power", "Power", "num", (cell) => low(cell.row?.powerWatts)],
-  ["clock", "Clock", "num", (cell) => low(cell.row?.smClockMhz)],
-  ["running", "Running", "", (cell) => runners(cell).join() || "~"],
-  ["holder", "Held by", "", (cell) => holderWords(cell) || "~"],
-  ["energy", "Energy", "num", (cell) => low(cell.spent?.kwh)],
-  ["next", "Then", "", (cell) => nextWords(cell) || "~"],
+  ["class", gettext("Class"), "", (cell) => cell.info.gpu_class],
+  ["state", gettext("State"), "", (cell) => cell.state.code],
+  ["util", gettext("Utilization"), "", (cell) => low(cell.row?.utilPct)],
+  ["memory", gettext("Memory, GiB"), "num", (cell) => low(cell.row?.memoryUsedBytes)],
+  ["heat", gettext("Temp."), "num", (cell) => low(cell.row?.temperatureCelsius)],
+  ["power", gettext("Power"), "num", (cell) => low(cell.row?.powerWatts)],
+  ["clock", gettext("Clock"), "num", (cell) => low(cell.row?.smClockMhz)],
+  ["running", gettext("Running"), "", (cell) => runners(cell).join() || "~"],
+  ["holder", gettext("Held by"), "", (cell) => holderWords(cell) || "~"],
+  ["energy", gettext("Energy"), "num", (cell) => low(cell.spent?.kwh)],
+  ["next", gettext("Then"), "", (cell) => nextWords(cell) || "~"],
 ];
 
 export function sortCells(cells, key, descending) {
@@ -50,9 +51,9 @@ class Row {
     this.texts = Object.fromEntries(["memory", "heat", "power", "clock"].map((key) => [key, el("td", { role: "cell", class: "num" })]));
     this.running = el("td", { role: "cell" });
     this.holder = el("td", { role: "cell", class: "two-lines" });
-    this.energy = el("td", { role: "cell", class: "num", title: "energy of the booking that runs" });
+    this.energy = el("td", { role: "cell", class: "num", title: gettext("energy of the booking that runs") });
     this.next = el("td", { role: "cell", class: "two-lines" });
-    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: "Book", "aria-label": `Book ${cell.name}` });
+    this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${cell.id}`, text: gettext("Book"), "aria-label": gettext("Book {name}", { name: cell.name }) });
     const link = el("a", { href: `/gpus/${cell.id}/`, text: cell.name });
     const td = (props, ...children) => el("td", { role: "cell", ...props }, ...children);
     this.root = el("tr", { role: "row" },
@@ -72,7 +73,7 @@ class Row {
     setFigure(this.texts.heat, figure(row.temperatureCelsius, " °C"), cell);
     setFigure(this.texts.power, figure(row.powerWatts, " W"), cell);
     setFigure(this.texts.clock, ghz(row.smClockMhz), cell);
-    setText(this.energy, energyWords(cell).replace(" so far", ""));
+    setText(this.energy, energyFigure(cell));
     setText(this.running, runners(cell).join(", "));
     this.book.hidden = !isBookable(cell);
     const holder = holderWords(cell);
@@ -92,10 +93,10 @@ export class TableView {
         el("button", { type: "button", text: label, on: { click: () => this.sort(key) } })));
     this.body = el("tbody", { role: "rowgroup" });
     this.table = el("table", { class: "table table-dense board-table", role: "table" },
-      el("caption", { class: "visually-hidden", text: "Every GPU that the filter shows" }),
+      el("caption", { class: "visually-hidden", text: gettext("Every GPU that the filter shows") }),
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...this.heads, el("td", { role: "cell" }))), this.body);
     this.window = new Windowed(this.body, (cell) => this.row(cell));
-    this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": "GPUs as a table" }, this.table);
+    this.wrap = el("div", { class: "card table-wrap", tabindex: "0", role: "region", "aria-label": gettext("GPUs as a table") }, this.table);
   }
 
   sort(key) {

@@ -6,6 +6,7 @@ import { UNKNOWN } from "../format.js";
 import { icon, setIcon } from "../icons.js";
 import { isSilent } from "../telemetry/states.js";
 import { holderWords, nextWords, noteWords } from "./words.js";
+import { gettext } from "../words.js";
 
 const TILE_RATIO = 1.5;
 const SMALLEST_TILE_PX = 220;
@@ -37,7 +38,7 @@ class Tile {
     this.util = el("span", { class: "tile-util" });
     this.bar = el("span", { class: "tile-bar" });
     this.holder = el("span", { class: "tile-holder truncate" });
-    this.root = el("article", { class: "tile", "aria-label": `GPU ${cell.name}` },
+    this.root = el("article", { class: "tile", "aria-label": gettext("GPU {name}", { name: cell.name }) },
       el("header", { class: "tile-head" }, el("span", { class: "tile-name truncate", text: cell.name }), el("span", { class: "tile-class truncate", text: cell.info.gpu_class })),
       el("p", { class: "tile-state" }, this.svg, this.word),
       el("p", { class: "tile-load" }, this.util, this.bar),
@@ -95,7 +96,7 @@ export class WallView {
     setVars(this.grid, { "--columns": columns, "--rows": Math.ceil(slots / columns), "--tile-size": `${size}px` });
     place(this.grid, this.shown.map((cell) => this.tile(cell).root));
     this.pageButton.hidden = pages === 1;
-    setText(this.pageButton, `${this.page + 1} of ${pages}${this.held ? ", paused" : ""}`);
+    setText(this.pageButton, this.held ? gettext("{page} of {pages}, paused", { page: this.page + 1, pages }) : gettext("{page} of {pages}", { page: this.page + 1, pages }));
     setAttr(this.pageButton, "aria-pressed", this.held);
     this.paint();
   }

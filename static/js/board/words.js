@@ -4,8 +4,9 @@ import { optionalData } from "../dom.js";
 import { energy } from "../format.js";
 import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
+import { gettext, ngettext } from "../words.js";
 
-const who = (name, account) => [name, account].filter(Boolean).join(", ") || "another person";
+const who = (name, account) => [name, account].filter(Boolean).join(", ") || gettext("another person");
 
 /** Why a node takes no new bookings: {node: reason}, where the page knows it. */
 const drains = optionalData("drains") ?? {};
@@ -15,7 +16,7 @@ const gpuDrains = optionalData("gpu-drains") ?? {};
 /** "no new bookings: new fans". */
 export const drainWords = (node) => closedWords(drains[node]);
 
-const closedWords = (reason) => (reason ? `no new bookings: ${reason}` : "no new bookings");
+const closedWords = (reason) => (reason ? gettext("no new bookings: {reason}", { reason }) : gettext("no new bookings"));
 
 const LITTLE_BYTES = 2 ** 30; // less is the driver's own
 
@@ -25,23 +26,29 @@ export const isHeld = (cell) => Boolean(cell.holder?.until);
 /** "Alice, vision" or "". */
 export function whoWords(cell) {
   if (!isHeld(cell)) return "";
-  const words = who(cell.holder.mine ? "You" : cell.holder.user, cell.holder.account);
-  return cell.holder.shared ? `${words}, shared with you` : words;
+  const words = who(cell.holder.mine ? gettext("You") : cell.holder.user, cell.holder.account);
+  return cell.holder.shared ? gettext("{who}, shared with you", { who: words }) : words;
 }
 
 /** "Alice, vision until 14:00" or "". */
 export function holderWords(cell) {
-  return isHeld(cell) ? `${whoWords(cell)} until ${clock(cell.holder.until)}` : "";
+  return isHeld(cell) ? gettext("{who} until {time}", { who: whoWords(cell), time: clock(cell.holder.until) }) : "";
 }
 
 /** "until 14:00, then free until 18:00", "free until 18:00", "free, not booked". */
 export function untilWords(cell) {
-  return isHeld(cell) ? `until ${clock(cell.holder.until)}, ${nextWords(cell)}` : nextWords(cell);
+  return isHeld(cell) ? gettext("until {time}, {next}", { time: clock(cell.holder.until), next: nextWords(cell) }) : nextWords(cell);
 }
 
 /** "1.24 kWh so far", what the booking that runs came to; "" where nothing is known of it. */
-export function energyWords({ holder, spent }) {
-  return spent && spent.reservation === holder?.reservation ? `${energy(spent.kwh)} so far` : "";
+export function energyWords(cell) {
+  const figure = energyFigure(cell);
+  return figure && gettext("{energy} so far", { energy: figure });
+}
+
+/** "1.24 kWh", the same as a bare figure. */
+export function energyFigure({ holder, spent }) {
+  return spent && spent.reservation === holder?.reservation ? energy(spent.kwh) : "";
 }
 
 /** "then Bo", "then free until 18:00", "free from 14:00". */
@@ -50,15 +57,15 @@ export function nextWords(cell) {
   const freeFrom = cell.holder?.free_from;
   if (!isHeld(cell)) {
     if (cell.state.key !== "free" && cell.state.key !== "squatter") return "";
-    return next ? `free until ${clock(next.start)}` : "free, not booked";
+    return next ? gettext("free until {time}", { time: clock(next.start) }) : gettext("free, not booked");
   }
-  if (next && next.start === cell.holder.until) return `then ${next.mine ? "you" : next.user ?? next.account ?? "booked again"}`;
-  if (next) return `then free until ${clock(next.start)}`;
-  return freeFrom && freeFrom !== cell.holder.until ? `free from ${clock(freeFrom)}` : "then free";
+  if (next && next.start === cell.holder.until) return gettext("then {who}", { who: next.mine ? gettext("you") : next.user ?? next.account ?? gettext("booked again") });
+  if (next) return gettext("then free until {time}", { time: clock(next.start) });
+  return freeFrom && freeFrom !== cell.holder.until ? gettext("free from {time}", { time: clock(freeFrom) }) : gettext("then free");
 }
 
 /** Whose process it is, as far as the reader may know. */
-export const ownerOf = (process) => process.user ?? (process.mine ? "you" : "another person");
+export const ownerOf = (process) => process.user ?? (process.mine ? gettext("you") : gettext("another person"));
 
 /** People who run something there, without repeats. */
 export function runners(cell) {
@@ -68,18 +75,18 @@ export function runners(cell) {
 /** The one line that explains an unusual state; "" when all is well. */
 export function noteWords(cell) {
   const running = runners(cell).join(", ");
-  const seen = cell.seenAt === null ? "never seen" : `last seen ${relative(new Date(cell.seenAt))}`;
+  const seen = cell.seenAt === null ? gettext("never seen") : gettext("last seen {time}", { time: relative(new Date(cell.seenAt)) });
   switch (cell.state.key) {
     case "stale": return seen;
     // Its node still speaks, so the newest reading is no sign of life of this Gpu.
-    case "lost": return "the driver does not answer for this GPU";
-    case "intruder": return `booked: ${who(cell.holder?.mine ? "you" : cell.holder?.user, null)}; running: ${running || "another person"}`;
-    case "squatter": return `not booked; running: ${running || "unknown"}`;
-    case "idle": return cell.row?.memoryUsedBytes > LITTLE_BYTES ? "memory in use, but no work runs" : "nothing runs";
-    case "reserved": return "booked, nothing runs yet";
-    case "maintenance": return "cannot be booked";
-    case "foreign": return "another system manages this GPU";
-    case "mig": return "split into parts that are booked one by one";
+    case "lost": return gettext("the driver does not answer for this GPU");
+    case "intruder": return gettext("booked: {who}; running: {running}", { who: who(cell.holder?.mine ? gettext("you") : cell.holder?.user, null), running: running || gettext("another person") });
+    case "squatter": return gettext("not booked; running: {running}", { running: running || gettext("unknown") });
+    case "idle": return cell.row?.memoryUsedBytes > LITTLE_BYTES ? gettext("memory in use, but no work runs") : gettext("nothing runs");
+    case "reserved": return gettext("booked, nothing runs yet");
+    case "maintenance": return gettext("cannot be booked");
+    case "foreign": return gettext("another system manages this GPU");
+    case "mig": return gettext("split into parts that are booked one by one");
     default: return [cell.info.draining ? closedWords(gpuDrains[cell.id] ?? drains[cell.info.node]) : "", hardwareWords(cell), throttleWords(cell.detail?.throttle)].filter(Boolean).join("; ");
   }
 }
@@ -88,19 +95,19 @@ export function noteWords(cell) {
 export function hardwareWords({ info, detail }) {
   const words = [];
   const xid = info.last_xid;
-  if (xid) words.push(`Xid ${xid.code} ${relative(xid.at)}`);
+  if (xid) words.push(gettext("Xid {code} {time}", { code: xid.code, time: relative(xid.at) }));
   const errors = detail?.ecc_uncorrected;
-  if (errors) words.push(`${errors} uncorrected memory error${errors === 1 ? "" : "s"}`);
-  if (detail?.remap_failure) words.push("row remapping failed");
-  else if (detail?.remap_pending || detail?.retired_pages_pending) words.push("needs a reset for bad memory");
+  if (errors) words.push(ngettext("{n} uncorrected memory error", "{n} uncorrected memory errors", errors));
+  if (detail?.remap_failure) words.push(gettext("row remapping failed"));
+  else if (detail?.remap_pending || detail?.retired_pages_pending) words.push(gettext("needs a reset for bad memory"));
   return words.join(", ");
 }
 
 /** Why a figure is a dash. */
 export function missingWords(cell) {
-  if (cell.state.key === "mig") return "see the parts of this split GPU";
-  if (isSilent(cell.state)) return noteWords(cell) || "no reading";
-  return "this GPU does not report it";
+  if (cell.state.key === "mig") return gettext("see the parts of this split GPU");
+  if (isSilent(cell.state)) return noteWords(cell) || gettext("no reading");
+  return gettext("this GPU does not report it");
 }
 
 /** Whether a reader can do something with it by booking. */

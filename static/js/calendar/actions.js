@@ -3,6 +3,7 @@ import { api } from "../api.js";
 import { ask, toast } from "../toast.js";
 import { gpuWords, span } from "./words.js";
 import { addWall, ceilGrid, fromWall, toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
 export class Actions {
   constructor({ store, zone, nowWall, gridSeconds }) {
@@ -24,7 +25,7 @@ export class Actions {
 
   async book(body) {
     const made = this.#take(await api("POST", "/reservations", body));
-    toast(`Booked: ${this.name(made)}.`, made.undo_until ? { undo: () => this.undoBooking(made) } : {});
+    toast(gettext("Booked: {name}.", { name: this.name(made) }), made.undo_until ? { undo: () => this.undoBooking(made) } : {});
     return made;
   }
 
@@ -32,7 +33,7 @@ export class Actions {
   async undoBooking(made) {
     await api("POST", `/reservations/${made.id}/undo-booking`);
     this.store.merge({ id: made.id, gone: true });
-    toast("Undone. Nothing is booked and nothing is charged.");
+    toast(gettext("Undone. Nothing is booked and nothing is charged."));
   }
 
   /** Lengthen by an hour; the end moves to the next step of the grid. */
@@ -47,7 +48,7 @@ export class Actions {
     if (!quiet) {
       const back = { start: before.start, end: before.end, gpu_ids: before.gpu_ids, version: after.version };
       if ("purpose" in body) back.purpose = before.purpose ?? "";
-      toast(`Changed: ${this.name(after)}.`, {
+      toast(gettext("Changed: {name}.", { name: this.name(after) }), {
         undo: () => this.change(after, back, { quiet: true }),
       });
     }
@@ -59,32 +60,32 @@ export class Actions {
     const name = this.name(reservation);
     await api("POST", `/reservations/${reservation.id}/cancel`, { reason });
     this.store.merge({ id: reservation.id, gone: true });
-    toast(`Cancelled: ${name}.`, quiet ? {} : { undo: () => this.undo(reservation) });
+    toast(gettext("Cancelled: {name}.", { name }), quiet ? {} : { undo: () => this.undo(reservation) });
   }
 
   async undo(reservation) {
     const back = await api("POST", `/reservations/${reservation.id}/undo`);
     this.#take(back);
-    toast(`Booked again: ${this.name(reservation)}.`);
+    toast(gettext("Booked again: {name}.", { name: this.name(reservation) }));
   }
 
   /** Give back a running one now; it cannot be taken back, so it asks first. */
   async release(reservation, { reason = "" } = {}) {
     const name = this.name(reservation);
     const sure = await ask({
-      title: "Give the GPUs back now?",
-      text: `${name}. Jobs that run there are stopped, and others may book the time at once.`,
-      yes: "Give back now", no: "Keep them",
+      title: gettext("Give the GPUs back now?"),
+      text: gettext("{name}. Jobs that run there are stopped, and others may book the time at once.", { name }),
+      yes: gettext("Give back now"), no: gettext("Keep them"),
     });
     if (!sure) return false;
     const after = await api("POST", `/reservations/${reservation.id}/release`, { reason });
     this.store.merge({ ...after, mine: reservation.mine });
-    toast(`Given back: ${name}.`);
+    toast(gettext("Given back: {name}.", { name }));
     return true;
   }
 
   async keep(reservation) {
     this.#take(await api("POST", `/reservations/${reservation.id}/keep`));
-    toast("Kept: idle time will not release this reservation again.");
+    toast(gettext("Kept: idle time will not release this reservation again."));
   }
 }

@@ -8,6 +8,8 @@ import { closureItem } from "./closures.js";
 import { ghostItems } from "./ghosts.js";
 import { clockOf, shortClass } from "./words.js";
 import { addWall, ceilGrid, floorGrid, toWall, wallSeconds } from "./zone.js";
+import { gettext } from "../words.js";
+import { kindWord } from "../state_words.js";
 
 const DAY = 86400;
 
@@ -61,7 +63,7 @@ export class Agenda {
     const gaps = gpu.bookable ? this.#gaps(entries) : [];
     const fold = el("details", { class: "agenda-gpu", open: this.unfolded.get(gpu.id) ?? entries.some(({ r }) => r?.mine) },
       el("summary", { "data-key": `g${gpu.id}` },
-        el("span", { class: "agenda-index", text: `GPU ${gpu.index}` }),
+        el("span", { class: "agenda-index", text: gettext("GPU {index}", { index: gpu.index }) }),
         el("span", { class: "agenda-note", text: this.#note(gpu, entries, gaps) }),
         this.#strip(entries), icon("chevron-down")),
       el("ul", { class: "agenda-list" }, ...[...entries, ...gaps]
@@ -74,13 +76,13 @@ export class Agenda {
   }
 
   #note(gpu, entries, gaps) {
-    if (!gpu.bookable) return gpu.out_reason || "not available";
+    if (!gpu.bookable) return gpu.out_reason || gettext("not available");
     const now = this.nowWall();
     const holder = entries.find(({ start, end }) => start <= now && end > now);
-    if (holder) return `${holder.r ? owner(holder.r) : "closed"} until ${this.#until(holder.end)}`;
-    if (!gaps.length) return this.date < now.slice(0, 10) ? "past" : "no free time";
+    if (holder) return gettext("{who} until {time}", { who: holder.r ? owner(holder.r) : gettext("closed"), time: this.#until(holder.end) });
+    if (!gaps.length) return this.date < now.slice(0, 10) ? gettext("past") : gettext("no free time");
     const soon = gaps[0].start <= ceilGrid(now, this.gridSeconds, this.zone);
-    return soon ? `free until ${this.#until(gaps[0].end)}` : `free from ${clockOf(gaps[0].start)}`;
+    return soon ? gettext("free until {time}", { time: this.#until(gaps[0].end) }) : gettext("free from {time}", { time: clockOf(gaps[0].start) });
   }
 
   #until(wall) {
@@ -108,7 +110,7 @@ export class Agenda {
       on: { click: () => this.on.open(r.id) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
     el("span", { class: "grow truncate", text: (r.mine && r.purpose) || owner(r) }),
-    barSign(r) ? icon(barSign(r)) : null, el("span", { class: "agenda-kind", text: r.kind }),
+    barSign(r) ? icon(barSign(r)) : null, el("span", { class: "agenda-kind", text: kindWord(r.kind) }),
     el("span", { class: "visually-hidden", text: barSentence(r, gpus, this.zone, this.nowWall()) }));
   }
 
@@ -119,6 +121,6 @@ export class Agenda {
       type: "button", class: "agenda-item agenda-free", "data-key": `f${gpu.id}${start}`,
       on: { click: () => this.on.pick([gpu.id], this.#grid(ceilGrid, start), this.#grid(floorGrid, end)) },
     }, el("span", { class: "agenda-time", text: `${clockOf(start)}–${this.#until(end)}` }),
-    el("span", { class: "grow", text: `${duration(wallSeconds(start, end))} free` }), icon("plus"), "Book");
+    el("span", { class: "grow", text: gettext("{time} free", { time: duration(wallSeconds(start, end)) }) }), icon("plus"), gettext("Book"));
   }
 }

@@ -5,6 +5,7 @@ import { icon } from "../icons.js";
 import { toast, toastProblem } from "../toast.js";
 import { gpuWords, span } from "./words.js";
 import { toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
 /** The fold of one Reservation of somebody else's; null where there is nobody to ask. */
 export function askNode(r, { store, config, nowWall }) {
@@ -12,24 +13,24 @@ export function askNode(r, { store, config, nowWall }) {
   const own = [...store.reservations.values()].filter((one) => one.mine && !one.gap && one.editable);
   const line = (one) => {
     const gpus = one.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
-    return `${span(toWall(one.start, config.zone), toWall(one.end, config.zone), nowWall())} on ${gpuWords(gpus)}`;
+    return gettext("{span} on {gpus}", { span: span(toWall(one.start, config.zone), toWall(one.end, config.zone), nowWall()), gpus: gpuWords(gpus) });
   };
   const swap = el("select", { class: "select", id: "ask-swap", name: "swap" },
-    el("option", { value: "", text: "no swap, only a message" }),
+    el("option", { value: "", text: gettext("no swap, only a message") }),
     ...own.map((one) => el("option", { value: one.id, text: line(one) })));
-  const message = el("input", { class: "input", id: "ask-message", name: "message", maxlength: 200, autocomplete: "off", placeholder: "e.g. Could you free it by 18:00?" });
-  const send = el("button", { type: "submit", class: "btn btn-s" }, icon("arrow-right"), "Send");
+  const message = el("input", { class: "input", id: "ask-message", name: "message", maxlength: 200, autocomplete: "off", placeholder: gettext("e.g. Could you free it by 18:00?") });
+  const send = el("button", { type: "submit", class: "btn btn-s" }, icon("arrow-right"), gettext("Send"));
   const form = el("form", { class: "stack tight", novalidate: true, on: { submit: async (event) => {
     event.preventDefault();
     send.setAttribute("aria-busy", "true");
     try {
       if (swap.value) {
         await api("POST", "/offers", { reservation: Number(swap.value), wanted: r.id, message: message.value });
-        toast("Swap proposed. You see the answer in your notices.");
+        toast(gettext("Swap proposed. You see the answer in your notices."));
       } else {
-        if (!message.value.trim()) { toast("Write a message first.", { bad: true }); message.focus(); return; }
+        if (!message.value.trim()) { toast(gettext("Write a message first."), { bad: true }); message.focus(); return; }
         await api("POST", `/reservations/${r.id}/ask`, { message: message.value });
-        toast("Sent. The holder reads it in the portal’s notices.");
+        toast(gettext("Sent. The holder reads it in the portal’s notices."));
       }
       form.reset();
       fold.open = false;
@@ -39,11 +40,11 @@ export function askNode(r, { store, config, nowWall }) {
       send.removeAttribute("aria-busy");
     }
   } } },
-  el("div", { class: "field" }, el("label", { for: "ask-message", text: "Message" }), message),
-  own.length ? el("div", { class: "field" }, el("label", { for: "ask-swap", text: "Offer a booking of yours for it" }), swap) : null,
-  el("p", { class: "hint", text: "The holder sees your name." }),
+  el("div", { class: "field" }, el("label", { for: "ask-message", text: gettext("Message") }), message),
+  own.length ? el("div", { class: "field" }, el("label", { for: "ask-swap", text: gettext("Offer a booking of yours for it") }), swap) : null,
+  el("p", { class: "hint", text: gettext("The holder sees your name.") }),
   el("div", { class: "row" }, send));
   const fold = el("details", { class: "ask-holder" },
-    el("summary", { text: own.length ? "Ask the holder, or request a swap" : "Ask the holder" }), form);
+    el("summary", { text: own.length ? gettext("Ask the holder, or request a swap") : gettext("Ask the holder") }), form);
   return fold;
 }

@@ -8,20 +8,22 @@ import { closureFace } from "./closures.js";
 import { ghostFace } from "./ghosts.js";
 import { clockOf, gpuWords, span } from "./words.js";
 import { toWall, wallOf, wallSeconds } from "./zone.js";
+import { gettext } from "../words.js";
+import { kindWord, stateWord } from "../state_words.js";
 
 /** Whose it is, as far as this reader may know. */
 export function owner(reservation) {
-  if (reservation.mine) return "You";
-  return reservation.user_name || reservation.user || reservation.account || "Booked";
+  if (reservation.mine) return gettext("You");
+  return reservation.user_name || reservation.user || reservation.account || gettext("Booked");
 }
 
 export const isFrozen = (reservation) => Boolean(reservation.frozen) && reservation.kind === "flex";
 
 /** "firm", "flex", "flex, now safe", "flex, staying on", "a job in a gap". */
 export function kindWords(reservation) {
-  if (reservation.gap) return "a job in a gap";
-  if (reservation.overstay) return `${reservation.kind}, staying on`;
-  return isFrozen(reservation) ? `${reservation.kind}, now safe` : reservation.kind;
+  if (reservation.gap) return gettext("a job in a gap");
+  if (reservation.overstay) return gettext("{kind}, staying on", { kind: kindWord(reservation.kind) });
+  return isFrozen(reservation) ? gettext("{kind}, now safe", { kind: kindWord(reservation.kind) }) : kindWord(reservation.kind);
 }
 
 /** The sign of a bar, beside its colour and pattern; null for none. */
@@ -54,9 +56,9 @@ export function barSentence(reservation, gpus, zone, nowWall) {
   const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
   const group = reservation.account === owner(reservation) ? "" : reservation.account;
   const kind = kindWords(reservation);
-  const own = reservation.mine && reservation.purpose ? "yours" : "";
-  const by = reservation.shared ? "shared with you" : own;
-  return `: ${[by, group, gpuWords(gpus), when, kind, reservation.state].filter(Boolean).join(", ")}`;
+  const own = reservation.mine && reservation.purpose ? gettext("yours") : "";
+  const by = reservation.shared ? gettext("shared with you") : own;
+  return `: ${[by, group, gpuWords(gpus), when, kind, stateWord(reservation.state)].filter(Boolean).join(", ")}`;
 }
 
 /** The timeline's event for a Reservation. */
@@ -110,7 +112,7 @@ export function pastEvent(rowIds, start, end, nowWall) {
 
 /** "Draft", or while time is being chosen "12:00–16:00, 4 h". */
 function draftWords(event) {
-  if (event.extendedProps.draft && event.display !== "preview") return "Draft";
+  if (event.extendedProps.draft && event.display !== "preview") return gettext("Draft");
   const [start, end] = [wallOf(event.start), wallOf(event.end)];
   return `${clockOf(start)}–${clockOf(end)}, ${duration(wallSeconds(start, end))}`;
 }

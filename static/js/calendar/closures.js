@@ -4,8 +4,9 @@ import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { clockOf, dateClock } from "./words.js";
 import { toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
-const WORDS = { maintenance: "Maintenance", blackout: "Closed", teaching: "Course" };
+const WORDS = { maintenance: gettext("Maintenance"), blackout: gettext("Closed"), teaching: gettext("Course") };
 const SIGNS = { maintenance: "maintenance", blackout: "lock", teaching: "users" };
 
 /** "Maintenance 14:00–18:00: new fans", "Course ml-101 ...", with days where they differ. */
@@ -13,9 +14,9 @@ export function closureWords(closure, zone) {
   const [start, end] = [closure.start, closure.end].map((at) => toWall(at, zone));
   const times = start.slice(0, 10) === end.slice(0, 10)
     ? `${clockOf(start)}–${clockOf(end)}` : `${dateClock(start)} – ${dateClock(end)}`;
-  const kind = WORDS[closure.kind] ?? "Closed";
+  const kind = WORDS[closure.kind] ?? gettext("Closed");
   const whose = closure.kind === "teaching" && closure.account ? ` ${closure.account}` : "";
-  const open = closure.open ? ", open to you" : "";
+  const open = closure.open ? gettext(", open to you") : "";
   return `${kind}${whose} ${times}${open}${closure.reason ? `: ${closure.reason}` : ""}`;
 }
 

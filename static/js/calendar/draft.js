@@ -1,6 +1,7 @@
 // The booking being made (or the change to one's own): what the form, the
 // timeline and the verdict all look at. Times are walls of the site's clock.
 import { addWall, ceilGrid, exact, floorGrid, toWall, wallSeconds } from "./zone.js";
+import { gettext } from "../words.js";
 
 const EMPTY = {
   open: false, gpuIds: [], start: "", end: "", purpose: "", membership: null,
@@ -87,9 +88,9 @@ export class Draft extends EventTarget {
 
   /** What is missing before the portal can be asked; "" when nothing is. */
   missing() {
-    if (!this.gpuIds.length) return "Choose at least one GPU.";
-    if (!this.start || !this.end) return "Choose a start and an end.";
-    if (this.seconds() <= 0) return "The end is not after the start.";
+    if (!this.gpuIds.length) return gettext("Choose at least one GPU.");
+    if (!this.start || !this.end) return gettext("Choose a start and an end.");
+    if (this.seconds() <= 0) return gettext("The end is not after the start.");
     return "";
   }
 

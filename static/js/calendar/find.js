@@ -9,6 +9,7 @@ import { waitAddress } from "./ghosts.js";
 import { problemWords } from "./problem.js";
 import { gpuWords, gpus as gpuCount, moment, shortClass, span } from "./words.js";
 import { addWall, fromWall, toWall, wallSeconds } from "./zone.js";
+import { gettext, ngettext } from "../words.js";
 
 const WEEK_SECONDS = 7 * 86400;
 
@@ -33,7 +34,7 @@ export class Find {
     }
     const bytes = [...new Set(this.store.gpus.map((gpu) => gpu.memory_total_bytes))].sort((a, b) => a - b);
     for (const size of bytes) {
-      sizes.append(el("option", { value: Math.floor(size / 2 ** 30), text: `at least ${gib(size)}` }));
+      sizes.append(el("option", { value: Math.floor(size / 2 ** 30), text: gettext("at least {size}", { size: gib(size) }) }));
     }
   }
 
@@ -52,8 +53,8 @@ export class Find {
       this.#show(slots);
       if (full) {
         this.results.prepend(el("p", { class: "notice notice-warn" }, icon("info"), el("span", {},
-          `You have ${full.live} of ${full.most} bookings. Only slots that prolong one of them are shown. `,
-          el("a", { href: "/mine/", text: "My reservations" }))));
+          gettext("You have {live} of {most} bookings. Only slots that prolong one of them are shown. ", { live: full.live, most: full.most }),
+          el("a", { href: "/mine/", text: gettext("My reservations") }))));
       }
     } catch (error) {
       if (error.name !== "Problem") throw error;
@@ -68,7 +69,7 @@ export class Find {
 
   #show(slots) {
     if (!slots.length) {
-      this.#say("info", "Nothing fits in that time within your limits. Try fewer GPUs, fewer hours or a later end.");
+      this.#say("info", gettext("Nothing fits in that time within your limits. Try fewer GPUs, fewer hours or a later end."));
       this.results.append(this.#waitLink());
       return;
     }
@@ -81,7 +82,7 @@ export class Find {
     return el("a", { class: "btn btn-s", href: waitAddress({
       count: count.value, hours: hours.value, min_gib: size.value, gpu_class: kind.value,
       earliest: earliest.value, latest: latest.value, membership: this.membership(),
-    }) }, icon("clock"), "Join the waitlist instead");
+    }) }, icon("clock"), gettext("Join the waitlist instead"));
   }
 
   #card(slot) {
@@ -89,7 +90,7 @@ export class Find {
     const gpus = slot.gpu_ids.map((id) => this.store.gpu(id)).filter(Boolean);
     const now = this.nowWall();
     const soon = wallSeconds(now, start) <= 60;
-    const [first, last] = soon ? ["Now", moment(end, now)] : [null, null];
+    const [first, last] = soon ? [gettext("Now"), moment(end, now)] : [null, null];
     const title = first ? `${first} – ${last}` : span(start, end, now);
     const kinds = [...new Set(gpus.map((gpu) => shortClass(gpu.gpu_class)))].join(", ");
     return el("button", {
@@ -102,9 +103,9 @@ export class Find {
   }
 
   #kind(slot, start, now) {
-    const takes = slot.displaces ? `, takes over ${slot.displaces} flex ${slot.displaces === 1 ? "booking" : "bookings"}` : "";
-    if (slot.kind === "firm") return `firm${takes}`;
+    const takes = slot.displaces ? ngettext(", takes over {n} flex booking", ", takes over {n} flex bookings", slot.displaces) : "";
+    if (slot.kind === "firm") return gettext("firm") + takes;
     const until = addWall(start, -this.config.freeze_seconds);
-    return (wallSeconds(now, until) > 0 ? `flex until ${moment(until, now)}` : "flex, safe at once") + takes;
+    return (wallSeconds(now, until) > 0 ? gettext("flex until {time}", { time: moment(until, now) }) : gettext("flex, safe at once")) + takes;
   }
 }

@@ -4,6 +4,7 @@ import { el, setText } from "../dom.js";
 import { duration, gib } from "../format.js";
 import { creditsPerHour, gpus as gpuCount, shortClass } from "./words.js";
 import { wallSeconds } from "./zone.js";
+import { gettext } from "../words.js";
 
 const LENGTH_HOURS = [1, 2, 4, 8, 12, 24];
 
@@ -58,11 +59,11 @@ export class Form {
     ].map(Number);
     const compare = (a, b) => order(a).map((one, i) => one - order(b)[i]).find((one) => one) ?? 0;
     const [found] = free.sort(compare);
-    if (!found) this.#hint("No other GPU is free then.");
+    if (!found) this.#hint(gettext("No other GPU is free then."));
     else if (!model || found.gpu_class === model.gpu_class) this.draft.toggleGpu(found.id, true, "form");
     else {
-      this.#hint(`No other ${shortClass(model.gpu_class)} is free then.`, el("button", {
-        type: "button", class: "btn btn-s", id: "other-class", text: `Add ${shortClass(found.gpu_class)}`,
+      this.#hint(gettext("No other {gpu_class} is free then.", { gpu_class: shortClass(model.gpu_class) }), el("button", {
+        type: "button", class: "btn btn-s", id: "other-class", text: gettext("Add {gpu_class}", { gpu_class: shortClass(found.gpu_class) }),
         on: { click: () => {
           this.draft.toggleGpu(found.id, true, "form");
           this.form.querySelector("#more-gpus").focus();
@@ -107,7 +108,7 @@ export class Form {
     for (const chip of this.form.querySelectorAll("[data-seconds]")) {
       chip.setAttribute("aria-pressed", String(Number(chip.dataset.seconds) === draft.lastSeconds));
     }
-    this.form.querySelector("#drawer-title").textContent = draft.editing ? "Change your reservation" : "New booking";
+    this.form.querySelector("#drawer-title").textContent = draft.editing ? gettext("Change your reservation") : gettext("New booking");
     this.#drawGpus();
   }
 
@@ -123,15 +124,15 @@ export class Form {
       const gpu = this.store.gpu(id);
       box.checked = this.draft.gpuIds.includes(id);
       const taken = gpu.bookable && !this.#isFree(gpu);
-      const foreign = gpu.bookable && !taken && this.#foreign(gpu) && "used by someone else now";
-      const word = gpu.bookable ? (taken ? "booked then" : foreign || "") : gpu.out || "not available";
+      const foreign = gpu.bookable && !taken && this.#foreign(gpu) && gettext("used by someone else now");
+      const word = gpu.bookable ? (taken ? gettext("booked then") : foreign || "") : gpu.out || gettext("not available");
       box.parentElement.classList.toggle("is-taken", taken);
       box.parentElement.classList.toggle("is-foreign", Boolean(foreign));
       box.parentElement.title = word;
-      setText(box.parentElement.querySelector(".visually-hidden"), [`GPU ${gpu.index}`, word].filter(Boolean).join(", "));
+      setText(box.parentElement.querySelector(".visually-hidden"), [gettext("GPU {index}", { index: gpu.index }), word].filter(Boolean).join(", "));
     }
     const n = this.draft.gpuIds.length;
-    this.count.textContent = n ? gpuCount(n) : "none";
+    this.count.textContent = n ? gpuCount(n) : gettext("none");
     this.form.querySelector("#fewer-gpus").disabled = !n;
     // What was said of "+" holds until the GPUs or the time change.
     const about = JSON.stringify([this.draft.gpuIds, this.draft.start, this.draft.end]);

@@ -5,11 +5,13 @@ import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { clockOf } from "./words.js";
 import { toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
 /** "You wait: planned 14:00–18:00" */
 export function ghostWords(ghost, zone) {
   const [from, until] = [ghost.start, ghost.end].map((at) => clockOf(toWall(at, zone)));
-  return `You wait: ${ghost.planned ? "planned" : "about"} ${from}–${until}`;
+  return ghost.planned
+    ? gettext("You wait: planned {from}–{until}", { from, until }) : gettext("You wait: about {from}–{until}", { from, until });
 }
 
 /** The timeline's background events; rows that are not drawn are left out. */

@@ -5,6 +5,7 @@ import { duration } from "../format.js";
 import { kindWords, owner } from "./bars.js";
 import { gpuWords, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
+import { stateWord } from "../state_words.js";
 
 const REST_MS = 180;
 const GAP_PX = 6;
@@ -61,7 +62,7 @@ export class HoverCard {
       el("strong", { text: (r.mine && r.purpose) || owner(r) }),
       el("span", { text: `${span(start, end, this.nowWall())} (${duration(wallSeconds(start, end))})` }),
       el("span", { text: gpuWords(gpus) }),
-      el("span", { class: "muted", text: [this.title(r.account), kindWords(r), r.state].filter(Boolean).join(", ") }),
+      el("span", { class: "muted", text: [this.title(r.account), kindWords(r), stateWord(r.state)].filter(Boolean).join(", ") }),
       !r.mine && r.purpose ? el("span", { class: "muted", text: r.purpose }) : null,
     ].filter(Boolean);
   }

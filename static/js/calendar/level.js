@@ -2,6 +2,7 @@
 import { el } from "../dom.js";
 import { credits } from "../format.js";
 import { figure } from "./words.js";
+import { gettext } from "../words.js";
 
 const HOUR = 3600;
 const WIDEST = 2; // doublings to either side of the middle: 1/4 to 4 times the share
@@ -9,9 +10,9 @@ const WIDEST = 2; // doublings to either side of the middle: 1/4 to 4 times the 
 /** "1.9×"; null is an infinite level_fs: nothing was used yet. */
 export function usedWords(levelFs) {
   if (levelFs === null || levelFs === undefined) return "0×";
-  if (levelFs <= 0) return "no share";
+  if (levelFs <= 0) return gettext("no share");
   const ratio = 1 / levelFs;
-  return ratio >= 0.05 ? `${ratio.toFixed(1)}×` : "under 0.1×";
+  return ratio >= 0.05 ? `${ratio.toFixed(1)}×` : gettext("under 0.1×");
 }
 
 /** [left, width] in parts of 1; the middle is just one's share. */
@@ -30,7 +31,7 @@ export function levelRows(rows) {
       el("dd", {}, el("span", {
         class: `level-bar${behind ? " is-behind" : ""}`, "aria-hidden": "true",
         vars: { "--from": left, "--part": width },
-      }), el("span", { class: "level-words", text: `used ${usedWords(levelFs)} the share` })));
+      }), el("span", { class: "level-words", text: gettext("used {ratio} the share", { ratio: usedWords(levelFs) }) })));
   }));
 }
 
@@ -40,5 +41,5 @@ export function quotaBar(heldSeconds, quotaSeconds) {
   return el("div", { class: "quota-bar", "aria-hidden": "true", vars: {
     "--held": heldSeconds / most, "--quota": quotaSeconds / most,
   } }, el("span", { class: "quota-held" }), el("span", { class: "quota-line" }),
-  el("span", { class: "quota-words", text: `${figure(heldSeconds / HOUR)} of ${credits(quotaSeconds / HOUR)}` }));
+  el("span", { class: "quota-words", text: gettext("{held} of {quota}", { held: figure(heldSeconds / HOUR), quota: credits(quotaSeconds / HOUR) }) }));
 }

@@ -1,13 +1,13 @@
 // A month as a grid of days: how much of the GPUs in view is free on each, and one's
 // own bookings. A day opens the day's view, a booking its details.
 import { el, setVars } from "../dom.js";
-import { clockOf, longDay } from "./words.js";
+import { clockOf, gpus as gpuCount, longDay, weekdays } from "./words.js";
 import { addWall, fromWall, rangeOf, toWall, wallMillis } from "./zone.js";
+import { gettext } from "../words.js";
 
 const DAY = 86400;
 const OWN_SHOWN = 3;
 const LIVE = ["confirmed", "active"];
-const WEEKDAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
 /** The time that spans ({start, end} in ms) cover within [from, until); in ms. */
 export function covered(spans, from, until) {
@@ -35,7 +35,7 @@ export class Month {
     const cells = [];
     for (let day = first; day < last; day = addWall(day, DAY)) cells.push(this.#cell(day, month, gpus, busy));
     this.node.replaceChildren(
-      el("div", { class: "month-head", "aria-hidden": "true" }, ...WEEKDAYS.map((text) => el("span", { text }))),
+      el("div", { class: "month-head", "aria-hidden": "true" }, ...weekdays().map((text) => el("span", { text }))),
       el("ul", { class: "month-grid" }, ...cells));
     if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus();
   }
@@ -66,7 +66,7 @@ export class Month {
   #cell(day, month, gpus, busy) {
     const date = day.slice(0, 10);
     const free = this.#freePct(day, gpus, busy);
-    const words = free === null ? (gpus.length ? "past" : "no GPU") : `${free} % free`;
+    const words = free === null ? (gpus.length ? gettext("past") : gettext("no GPU")) : gettext("{percent} % free", { percent: free });
     const bar = el("span", { class: "month-bar", "aria-hidden": "true" });
     setVars(bar, { "--part": (free ?? 0) / 100 });
     const classes = ["month-day"];
@@ -89,7 +89,7 @@ export class Month {
       ...own.slice(0, OWN_SHOWN).map(({ r, start }) => el("button", {
         type: "button", class: "month-own", "data-key": `${date}r${r.id}`,
         on: { click: () => this.on.open(r.id) },
-      }, `${start < day ? "…" : clockOf(start)} ${r.purpose || `${r.gpu_ids.length} GPU${r.gpu_ids.length > 1 ? "s" : ""}`}`)),
-      own.length > OWN_SHOWN ? el("span", { class: "month-more", text: `${own.length - OWN_SHOWN} more` }) : null);
+      }, `${start < day ? "…" : clockOf(start)} ${r.purpose || gpuCount(r.gpu_ids.length)}`)),
+      own.length > OWN_SHOWN ? el("span", { class: "month-more", text: gettext("{n} more", { n: own.length - OWN_SHOWN }) }) : null);
   }
 }

@@ -24,6 +24,7 @@ import { Verdict } from "./verdict.js";
 import { makeWait } from "./waitfor.js";
 import { showZone } from "./zonehint.js";
 import { ceilGrid, exact, floorGrid, rangeOf, toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
 const config = pageData("calendar-config");
 const node = (id) => document.getElementById(id);
@@ -77,7 +78,7 @@ store.addEventListener("changed", ({ detail: { id } }) => {
 
 /** These GPUs and this time become the draft; what was typed into it stays. */
 function pick(gpuIds, start, end, focus = null) {
-  if (!gpuIds.length) { toast("These GPUs are not available. Choose others."); return; }
+  if (!gpuIds.length) { toast(gettext("These GPUs are not available. Choose others.")); return; }
   const fields = { gpuIds, start, end };
   if (draft.open && !draft.editing) draft.set(fields, "pointer");
   else draft.begin(fields, "pointer");

@@ -1,8 +1,10 @@
 // A Problem of the API in the page's own words: its names of fields are for programs.
+import { gettext } from "../words.js";
+
 const NAMES = {
-  start: "Start", end: "End", gpu_ids: "GPUs", purpose: "What for", membership: "Charged to",
-  count: "GPUs", hours: "Hours", min_memory_gib: "Memory", earliest: "Not before", latest: "Done by",
-  message: "Message", reason: "Reason", user: "Person",
+  start: gettext("Start"), end: "End", gpu_ids: gettext("GPUs"), purpose: gettext("What for"), membership: gettext("Charged to"),
+  count: gettext("GPUs"), hours: gettext("Hours"), min_memory_gib: gettext("Memory"), earliest: gettext("Not before"), latest: gettext("Done by"),
+  message: gettext("Message"), reason: gettext("Reason"), user: gettext("Person"),
 };
 
 /** "What for: At most 120 characters." for each field that is wrong. */

@@ -8,6 +8,7 @@ import { gettext } from "../words.js";
 import { levelRows, quotaBar } from "./level.js";
 import { gpuWords, moment, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
+import { gettext } from "../words.js";
 
 const HOUR = 3600;
 /** Codes that a token gets around: it ignores the horizons, and nothing else. */
@@ -22,7 +23,7 @@ const WAITABLE = [
  *  wait may be null. */
 export function refusalNodes(refusal, next, view, fewer = null) {
   const { code = "", title, detail, numbers = {} } = refusal;
-  const text = detail ?? "This cannot be booked.";
+  const text = detail ?? gettext("This cannot be booked.");
   return [el("div", { class: "notice notice-bad refusal", "data-code": code }, icon("alert"),
     el("div", { class: "stack tight grow" },
       el("p", {}, title ? el("strong", { text: `${title}. ` }) : null, text),
@@ -38,12 +39,12 @@ function ways(code, { next, fewer }, numbers, view) {
   if (FAR.includes(code) && view.useToken) {
     found.push(el("button", {
       type: "button", class: "btn btn-s", "data-token": true, on: { click: view.useToken },
-    }, icon("key"), "Use a voucher"));
+    }, icon("key"), gettext("Use a voucher")));
   }
   if (WAITABLE.includes(code) && view.wait) {
     found.push(el("button", {
       type: "button", class: "btn btn-s", "data-wait": true, on: { click: view.wait },
-    }, icon("clock"), "Join the waitlist instead"));
+    }, icon("clock"), gettext("Join the waitlist instead")));
   }
   return found.length ? [el("div", { class: "row ways" }, ...found)] : [];
 }
@@ -52,7 +53,7 @@ function ways(code, { next, fewer }, numbers, view) {
 function fitting({ fits_gpu_seconds: fits, asked_gpu_seconds: asked }, { fit }) {
   const slot = fits && asked && fit?.(fits / asked);
   return slot ? el("button", {
-    type: "button", class: "btn btn-s", "data-fits": true, text: `Take the ${duration(slot.seconds)} that fit`,
+    type: "button", class: "btn btn-s", "data-fits": true, text: gettext("Take the {time} that fit", { time: duration(slot.seconds) }),
     on: { click: slot.take },
   }) : null;
 }
@@ -65,21 +66,21 @@ function numberNodes(numbers, { config, nowWall }) {
   const { would_hold_gpu_seconds: held, quota_gpu_seconds: quota } = numbers;
   if (held !== undefined && quota !== undefined) nodes.push(quotaBar(held, quota));
   if (numbers.fits_gpu_seconds !== undefined) {
-    facts.push(["Fits as firm", credits(numbers.fits_gpu_seconds / HOUR)]);
+    facts.push([gettext("Fits as firm"), credits(numbers.fits_gpu_seconds / HOUR)]);
   }
   const from = numbers.flex_from;
-  if (numbers.latest) facts.push(["Latest start", wall(numbers.latest)]);
+  if (numbers.latest) facts.push([gettext("Latest start"), wall(numbers.latest)]);
   if (numbers.live !== undefined && numbers.most !== undefined) {
-    facts.push(["You have", el("a", { href: "/mine/", text: `${numbers.live} of ${numbers.most} bookings` })]);
+    facts.push([gettext("You have"), el("a", { href: "/mine/", text: gettext("{live} of {most} bookings", { live: numbers.live, most: numbers.most }) })]);
   }
   if ("own_level_fs" in numbers && "their_level_fs" in numbers) {
     nodes.push(levelRows([
-      ["You, with this booking", numbers.own_level_fs],
-      ["They, without theirs", numbers.their_level_fs],
+      [gettext("You, with this booking"), numbers.own_level_fs],
+      [gettext("They, without theirs"), numbers.their_level_fs],
     ]));
   }
   if (from && new Date(from) > new Date(serverNow())) {
-    nodes.push(el("p", { text: `From ${wall(from)} on you can book it as flex (free time that may be taken).` }));
+    nodes.push(el("p", { text: gettext("From {time} on you can book it as flex (free time that may be taken).", { time: wall(from) }) }));
   }
   if (facts.length) {
     nodes.push(el("dl", { class: "verdict-facts" }, ...facts.map(([name, value]) =>
@@ -100,9 +101,10 @@ function fewerButton(fewer, { store, take }) {
 function nextButton(next, { config, store, nowWall, take }) {
   const gpus = next.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
   const [start, end] = [next.start, next.end].map((at) => toWall(at, config.zone));
-  const words = `${span(start, end, nowWall())}${gpus.length ? ` on ${gpuWords(gpus)}` : ""}`;
+  const words = gpus.length
+      ? gettext("{span} on {gpus}", { span: span(start, end, nowWall()), gpus: gpuWords(gpus) }) : span(start, end, nowWall());
   return el("button", {
-    type: "button", class: "btn btn-s next-slot", text: `Take ${words}`,
+    type: "button", class: "btn btn-s next-slot", text: gettext("Take {slot}", { slot: words }),
     title: duration(wallSeconds(start, end)),
     on: { click: () => take({ gpuIds: next.gpu_ids, start, end }) },
   });

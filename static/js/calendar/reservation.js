@@ -8,6 +8,7 @@ import { ask, toast, toastProblem } from "../toast.js";
 import { whenFields } from "../when.js";
 import { problemWords } from "./problem.js";
 import { addWall, ceilGrid, exact } from "./zone.js";
+import { gettext } from "../words.js";
 
 let config = pageData("reservation-config");
 const path = () => `/reservations/${config.id}`;
@@ -40,24 +41,24 @@ function say(error) {
 const acts = {
   async cancel() {
     await api("POST", `${path()}/cancel`);
-    toast("Cancelled.", { undo: async () => { await api("POST", `${path()}/undo`); await refresh(); } });
+    toast(gettext("Cancelled."), { undo: async () => { await api("POST", `${path()}/undo`); await refresh(); } });
   },
   async release() {
     const sure = await ask({
-      title: "Give the GPUs back now?", yes: "Give back now", no: "Keep them",
-      text: `Reservation ${config.id} ends. Jobs that run there are stopped, and others may book the time at once.`,
+      title: gettext("Give the GPUs back now?"), yes: gettext("Give back now"), no: gettext("Keep them"),
+      text: gettext("Reservation {number} ends. Jobs that run there are stopped, and others may book the time at once.", { number: config.id }),
     });
     if (!sure) return;
     await api("POST", `${path()}/release`);
-    toast("Given back.");
+    toast(gettext("Given back."));
   },
   async checkin() {
     await api("POST", `${path()}/check-in`);
-    toast("Checked in: it is yours until its end, as long as it is used.");
+    toast(gettext("Checked in: it is yours until its end, as long as it is used."));
   },
   async keep() {
     await api("POST", `${path()}/keep`);
-    toast("Kept: idle time will not release this reservation again.");
+    toast(gettext("Kept: idle time will not release this reservation again."));
   },
   async seen({ dataset }) {
     await api("POST", `/notices/${dataset.notice}/read`);
@@ -75,7 +76,7 @@ const acts = {
 async function save(fields = {}) {
   const data = new FormData(form());
   if ([data.get("start"), fields.end ?? data.get("end")].includes("")) {
-    throw new Problem(0, { detail: "Give the day and the time, for example 14:30." });
+    throw new Problem(0, { detail: gettext("Give the day and the time, for example 14:30.") });
   }
   const boxes = [...form().querySelectorAll("[name=gpu]")];
   const body = {
@@ -85,7 +86,7 @@ async function save(fields = {}) {
     version: config.version,
   };
   await api("PATCH", path(), body);
-  toast("Changed.");
+  toast(gettext("Changed."));
 }
 
 async function run(act, button) {

@@ -1,6 +1,8 @@
 // EventCalendar calls its rows a table, which they are not: rows of a table hold
 // cells, and these hold time. A reader hears a group of bookings instead, one
 // stop of the Tab key, with the arrow keys moving from bar to bar.
+import { gettext } from "../words.js";
+
 const TABLE_ROLES = "table row rowgroup cell columnheader rowheader".split(" ");
 const SELECTOR = TABLE_ROLES.map((role) => `[role=${role}]`).join();
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -16,7 +18,7 @@ function plain(host) {
   if (main && !main.hasAttribute("tabindex")) {
     main.tabIndex = 0;
     main.setAttribute("role", "group");
-    main.setAttribute("aria-label", "Bookings by GPU; arrow keys move between them");
+    main.setAttribute("aria-label", gettext("Bookings by GPU; arrow keys move between them"));
   }
 }
 

@@ -4,6 +4,7 @@ import { gib } from "../format.js";
 import { closureWords } from "./closures.js";
 import { moment, shortClass } from "./words.js";
 import { toWall } from "./zone.js";
+import { gettext } from "../words.js";
 
 const FOLD_FROM_GPUS = 48;
 
@@ -28,13 +29,13 @@ export function resourcesOf(groups, folded) {
 /** A star that can be switched; page.js hears "star" events. */
 function starNode(what, on, name) {
   return el("button", {
-    type: "button", class: "star", "aria-pressed": String(Boolean(on)), "aria-label": `Favourite: ${name}`, title: "Favourite: listed and picked first",
+    type: "button", class: "star", "aria-pressed": String(Boolean(on)), "aria-label": gettext("Favourite: {name}", { name }), title: gettext("Favourite: listed and picked first"),
     on: { click: ({ currentTarget }) => currentTarget.dispatchEvent(new CustomEvent("star", { bubbles: true, detail: { ...what, wanted: !on } })) },
   }, el("span", { "aria-hidden": "true", text: on ? "★" : "☆" }));
 }
 
 function stateWord(gpu) {
-  return gpu.bookable ? gib(gpu.memory_total_bytes) : gpu.out || "not available";
+  return gpu.bookable ? gib(gpu.memory_total_bytes) : gpu.out || gettext("not available");
 }
 
 /** What stands at the left of a row. Before the first answer there is one bare row. */
@@ -47,7 +48,7 @@ export function rowLabel({ gpu, group }) {
       el("span", { class: "row-free", "data-group": group.key }));
   }
   return el("span", { class: gpu.bookable ? "row-gpu" : "row-gpu is-closed" },
-    el("span", { class: "row-index", text: `GPU ${gpu.index}` }),
+    el("span", { class: "row-index", text: gettext("GPU {index}", { index: gpu.index }) }),
     starNode({ gpu: gpu.id }, gpu.favourite, `${gpu.node} ${gpu.index}`),
     el("span", { class: "row-memory", "data-gpu": gpu.id, text: stateWord(gpu), title: gpu.out_reason || undefined }),
     gpu.out_reason ? el("span", { class: "visually-hidden", text: gpu.out_reason }) : null);
@@ -69,7 +70,7 @@ export function tellFree(host, store, now) {
   const groups = new Map(store.groups().map((group) => [group.key, group]));
   for (const node of host.querySelectorAll(".row-free")) {
     const free = groups.get(node.dataset.group)?.gpus.filter((gpu) => store.isFree(gpu, now, soon)).length ?? 0;
-    setText(node, known ? (free ? `${free} free` : "full") : "");
+    setText(node, known ? (free ? gettext("{n} free", { n: free }) : gettext("full")) : "");
     node.classList.toggle("is-full", !free);
   }
 }
@@ -80,7 +81,7 @@ export function tellClosed(host, store, now, nowWall, zone) {
     const gpu = store.gpu(Number(node.dataset.gpu));
     const closure = gpu?.bookable && store.closureOf(gpu, now);
     if (closure) {
-      setText(node, `closed until ${moment(toWall(closure.end, zone), nowWall)}`);
+      setText(node, gettext("closed until {time}", { time: moment(toWall(closure.end, zone), nowWall) }));
       node.title = closureWords(closure, zone);
     } else if (node.classList.contains("is-shut") && gpu) {
       setText(node, stateWord(gpu));

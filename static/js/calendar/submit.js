@@ -1,5 +1,6 @@
 // Pressing "Book" or "Save changes": what comes of it, and where a refusal goes.
 import { toast } from "../toast.js";
+import { gettext } from "../words.js";
 
 /** Returns the function that the form calls. */
 export function makeSubmit({ button, draft, actions, drawer, verdict, config }) {
@@ -23,7 +24,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
   /** Say on the button what pressing it would do: a refused draft cannot be booked. */
   function paint() {
     const refused = verdict.answer?.ok === false;
-    const [yes, no] = draft.editing ? ["Save changes", "Cannot be saved"] : ["Book", "Cannot be booked"];
+    const [yes, no] = draft.editing ? [gettext("Save changes"), gettext("Cannot be saved")] : [gettext("Book"), gettext("Cannot be booked")];
     button.textContent = refused ? no : yes;
     button.classList.toggle("btn-primary", !refused);
   }

@@ -7,6 +7,7 @@ import { RowSelection, gpusBetween } from "./pointer.js";
 import { watchRoles } from "./roles.js";
 import { foldedAtFirst, resourcesOf, rowLabel, rowsOf, tellClosed, tellFree } from "./rows.js";
 import { addWall, offsetText, rangeOf, toWall, wallMillis } from "./zone.js";
+import { locale } from "../words.js";
 
 const VIEWS = {
   day: { view: "resourceTimelineDay", slot: 3600, days: 1, narrowest: 34 },
@@ -17,12 +18,13 @@ const DAY = 86400;
 const ROOMY_ROWS = 18;
 const FEW = 20; // more changes than that: one new list is quicker than single ones
 const LABEL_PX = { day: 44, "4days": 20, week: 20 };
-const shown = (options) => new Intl.DateTimeFormat("en-GB", options);
+const shown = (options) => new Intl.DateTimeFormat(locale, options);
 const NEW_DAY = shown({ weekday: "short", day: "numeric" });
+const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", hourCycle: "h23" }); // bare digits: slots are narrow
 const FORMATS = {
   day: [shown({ weekday: "long", day: "numeric", month: "long" }), shown({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" })],
-  "4days": [shown({ weekday: "short", day: "numeric", month: "short" }), shown({ hour: "2-digit", hourCycle: "h23" })],
-  week: [shown({ weekday: "short", day: "numeric" }), shown({ hour: "2-digit", hourCycle: "h23" })],
+  "4days": [shown({ weekday: "short", day: "numeric", month: "short" }), HOUR],
+  week: [shown({ weekday: "short", day: "numeric" }), HOUR],
 };
 
 export class Timeline {
@@ -46,7 +48,7 @@ export class Timeline {
 
   #options() {
     return {
-      date: rangeOf(this.view, this.date, this.nowWall())[0].slice(0, 10), resources: [], events: [], firstDay: 1, locale: "en-GB",
+      date: rangeOf(this.view, this.date, this.nowWall())[0].slice(0, 10), resources: [], events: [], firstDay: 1, locale,
       timeZone: offsetText(new Date(serverNow()), this.zone),
       headerToolbar: { start: "", center: "", end: "" }, nowIndicator: true, editable: true,
       eventGap: 2, eventResizableFromStart: true, longPressDelay: 350,

@@ -1,6 +1,7 @@
 // "Use a voucher" (a Token): one firm booking beyond the horizon limits, spent by booking.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
+import { gettext } from "../words.js";
 
 /** node is filled where the chosen membership has a token that is not spent. */
 export function watchToken(node, { draft, config }) {
@@ -21,7 +22,7 @@ export function watchToken(node, { draft, config }) {
       return;
     }
     box.checked = Boolean(draft.token);
-    words.textContent = `Use a voucher (${tokens.length} left): firm, however far ahead`;
+    words.textContent = gettext("Use a voucher ({n} left): firm, however far ahead", { n: tokens.length });
   };
   draft.addEventListener("change", draw);
   return draw;

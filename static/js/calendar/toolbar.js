@@ -3,6 +3,7 @@ import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { daysOf, longDay, monthOf, shortClass, weekOf } from "./words.js";
 import { addWall, mondayOf } from "./zone.js";
+import { gettext } from "../words.js";
 
 const DAY = 86400;
 
@@ -64,8 +65,13 @@ export class Toolbar {
     this.classes.value = shown.gpuClass;
     this.sizes.value = shown.minGib ? String(shown.minGib) : "";
     this.mine.setAttribute("aria-pressed", String(shown.mine));
-    const step = { day: "day", "4days": "4 days", week: "week", month: "month" }[shown.view];
-    this.node.querySelector("#back").setAttribute("aria-label", `Previous ${step}`);
-    this.node.querySelector("#forth").setAttribute("aria-label", `Next ${step}`);
+    const [back, forth] = {
+      day: [gettext("Previous day"), gettext("Next day")],
+      "4days": [gettext("Previous 4 days"), gettext("Next 4 days")],
+      week: [gettext("Previous week"), gettext("Next week")],
+      month: [gettext("Previous month"), gettext("Next month")],
+    }[shown.view];
+    this.node.querySelector("#back").setAttribute("aria-label", back);
+    this.node.querySelector("#forth").setAttribute("aria-label", forth);
   }
 }

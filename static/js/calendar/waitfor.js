@@ -3,6 +3,8 @@
 import { api } from "../api.js";
 import { duration } from "../format.js";
 import { toast, toastProblem } from "../toast.js";
+import { gpus as gpuCount } from "./words.js";
+import { gettext } from "../words.js";
 
 export function makeWait({ store, config, drawer }) {
   return async (draft) => {
@@ -15,9 +17,9 @@ export function makeWait({ store, config, drawer }) {
     try {
       const row = await api("POST", "/waiting", wish);
       drawer.close();
-      const place = row.position ? ` You are number ${row.position}.` : "";
-      toast(`On the waitlist: ${wish.count === 1 ? "1 GPU" : `${wish.count} GPUs`} for ${duration(wish.hours * 3600)}.${place} You get a notice when it is booked.`, {
-        undo: () => api("DELETE", `/waiting/${row.id}`), undoLabel: "Undo",
+      const place = row.position ? gettext(" You are number {position}.", { position: row.position }) : "";
+      toast(gettext("On the waitlist: {gpus} for {time}.{place} You get a notice when it is booked.", { gpus: gpuCount(wish.count), time: duration(wish.hours * 3600), place }), {
+        undo: () => api("DELETE", `/waiting/${row.id}`), undoLabel: gettext("Undo"),
       });
       store.reload().catch(toastProblem);
     } catch (error) {

@@ -1,8 +1,9 @@
 // Times and figures in words, all of the site's clock ("wall", see zone.js).
 import { addWall, wallMillis, wallSeconds } from "./zone.js";
+import { gettext, locale, ngettext } from "../words.js";
 
 const DAY = 86400;
-const utc = (options) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...options });
+const utc = (options) => new Intl.DateTimeFormat(locale, { timeZone: "UTC", ...options });
 const weekday = utc({ weekday: "short" });
 const weekdayDate = utc({ weekday: "short", day: "numeric", month: "short" });
 const longDate = utc({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
@@ -32,9 +33,9 @@ export const monthOf = (wall) => monthYear.format(wallMillis(wall));
 export function dayOf(wall, now) {
   const midnight = `${now.slice(0, 10)}T00:00`;
   const days = Math.floor(wallSeconds(midnight, wall) / DAY);
-  if (days === 0) return "today";
-  if (days === 1) return "tomorrow";
-  if (days === -1) return "yesterday";
+  if (days === 0) return gettext("today");
+  if (days === 1) return gettext("tomorrow");
+  if (days === -1) return gettext("yesterday");
   const format = days > 1 && days < 7 ? weekday : weekdayDate;
   return format.format(wallMillis(wall)).replace(",", "");
 }
@@ -61,8 +62,11 @@ export function figure(number) {
   return String(size >= 0.0001 && size < 0.095 ? Number(number.toPrecision(1)) : Math.round(number * 10) / 10);
 }
 
+/** "Mon" to "Sun" */
+export const weekdays = () => [1, 2, 3, 4, 5, 6, 7].map((day) => weekday.format(Date.UTC(2024, 0, day)));
+
 /** "1 GPU", "3 GPUs" */
-export const gpus = (n) => `${n} GPU${n === 1 ? "" : "s"}`;
+export const gpus = (n) => ngettext("{n} GPU", "{n} GPUs", n);
 
 /** "NVIDIA A100 80GB PCIe" is "A100 80GB": the maker's name tells nobody anything. */
 export const shortClass = (name) => name.replace(/^NVIDIA\s+/, "").replace(/\s+(PCIe|SXM\d?)$/, "");
@@ -75,15 +79,17 @@ export function gpuWords(found) {
     nodes.get(gpu.node).push(gpu.index);
   }
   return [...nodes].map(([node, indexes]) => `${node} ${indexes.sort((a, b) => a - b).join(", ")}`)
-    .join(" and ");
+    .join(gettext(" and "));
 }
 
 /** "1st", "2nd", "3rd", "4th", "11th" */
 export function ordinal(n) {
   const tens = n % 100;
-  const suffix = tens > 10 && tens < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th";
-  return `${n}${suffix}`;
+  const last = tens > 10 && tens < 14 ? 0 : n % 10;
+  if (last === 1) return gettext("{n}st", { n });
+  if (last === 2) return gettext("{n}nd", { n });
+  return last === 3 ? gettext("{n}rd", { n }) : gettext("{n}th", { n });
 }
 
 /** "10 credits per hour": what an hour of a GPU costs outside peak hours. */
-export const creditsPerHour = ({ weight }) => `${weight} credit${weight === 1 ? "" : "s"} per hour`;
+export const creditsPerHour = ({ weight }) => ngettext("{n} credit per hour", "{n} credits per hour", weight);

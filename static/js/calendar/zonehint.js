@@ -1,19 +1,23 @@
 // Which clock the calendar shows, and how far the browser's own is from it.
 import { serverNow } from "../time.js";
 import { offsetMinutes } from "./zone.js";
+import { gettext } from "../words.js";
 
 /** "1 h", "30 min", "5 h 30 min" */
 function apart(minutes) {
   const [hours, rest] = [Math.floor(minutes / 60), minutes % 60];
-  return [hours ? `${hours} h` : "", rest ? `${rest} min` : ""].filter(Boolean).join(" ");
+  return [hours ? `${hours} h` : "", rest ? gettext("{minutes} min", { minutes: rest }) : ""].filter(Boolean).join(" ");
 }
 
 /** "Times are in UTC." and, where the browser's zone differs now, by how much. */
 export function zoneWords(zone, own = Intl.DateTimeFormat().resolvedOptions().timeZone) {
   const at = new Date(serverNow());
   const more = offsetMinutes(at, own) - offsetMinutes(at, zone);
-  if (!more) return `Times are in ${zone}.`;
-  return `Times are in ${zone}. Your browser’s clock (${own}) is ${apart(Math.abs(more))} ${more > 0 ? "ahead" : "behind"}.`;
+  if (!more) return gettext("Times are in {zone}.", { zone });
+  const apartWords = apart(Math.abs(more));
+  return more > 0
+    ? gettext("Times are in {zone}. Your browser’s clock ({own}) is {apart} ahead.", { zone, own, apart: apartWords })
+    : gettext("Times are in {zone}. Your browser’s clock ({own}) is {apart} behind.", { zone, own, apart: apartWords });
 }
 
 export function showZone(node, zone) {

@@ -3,6 +3,7 @@
 import { clock, siteZone } from "../time.js";
 import { Plot } from "./plot.js";
 import { positive, smoothed } from "./smooth.js";
+import { gettext } from "../words.js";
 
 const MOST_POINTS = 1000;
 const MOST_KEYS = 8;
@@ -97,7 +98,7 @@ export class Charts {
       curve.plot ??= this.plot(label, [label], { scales: { x: { time: false } }, log: this.tools.log.checked });
       curve.plot.options.pale = weight ? [1] : [];
       const data = weight ? [curve.xs, fit(smoothed(curve.ys, weight)), fit(curve.ys)] : [curve.xs, fit(curve.ys)];
-      curve.plot.show(data, weight ? [label, "as logged"] : [label]);
+      curve.plot.show(data, weight ? [label, gettext("as logged")] : [label]);
     }
   }
 
@@ -117,12 +118,12 @@ export class Charts {
     const scaled = (values) => values.map((value) => (value === null ? null : value / GIB));
     const x = {
       axis: { values: (_plot, splits) => splits.map((seconds) => clock(new Date(seconds * 1000))), space: 72, incrs: WHOLE_MINUTES },
-      series: { label: "time", value: (_plot, seconds) => (seconds === null ? "–" : clock(new Date(seconds * 1000))) },
+      series: { label: gettext("time"), value: (_plot, seconds) => (seconds === null ? "–" : clock(new Date(seconds * 1000))) },
     };
     const tzDate = (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), siteZone);
     const estimates = [...new Set(known.map((gpu) => planned[gpu.label]).filter(Boolean))];
-    this.util ??= this.plot("GPU utilization, %", names, { x, tzDate, kind: "chart-gpu", scales: { y: { range: [0, 100] } } });
-    this.memory ??= this.plot("GPU memory, GiB", [...names, ...estimates.map(() => "planned")], { x, tzDate, kind: "chart-gpu", scales: { y: { range: (_plot, _low, high) => [0, high * 1.1 || 1] } } });
+    this.util ??= this.plot(gettext("GPU utilization, %"), names, { x, tzDate, kind: "chart-gpu", scales: { y: { range: [0, 100] } } });
+    this.memory ??= this.plot(gettext("GPU memory, GiB"), [...names, ...estimates.map(() => gettext("planned"))], { x, tzDate, kind: "chart-gpu", scales: { y: { range: (_plot, _low, high) => [0, high * 1.1 || 1] } } });
     this.util.show([at, ...known.map((gpu) => gpu.series.util_avg_pct)]);
     this.memory.show([at, ...known.map((gpu) => scaled(gpu.series.memory_max_bytes)), ...estimates.map((size) => at.map(() => size / GIB))]);
     this.draw();

@@ -3,6 +3,7 @@
 import { setText } from "../dom.js";
 import { duration } from "../format.js";
 import { clock, serverNow } from "../time.js";
+import { gettext } from "../words.js";
 
 export class TimeLeft {
   constructor({ fill, figure, words }) {
@@ -20,16 +21,16 @@ export class TimeLeft {
     if (endedAt) {
       const ran = startedAt ? (Date.parse(endedAt) - Date.parse(startedAt)) / 1000 : 0;
       setText(this.figure, duration(Math.max(0, ran)));
-      setText(this.words, startedAt ? "ran" : "never started");
+      setText(this.words, startedAt ? gettext("ran") : gettext("never started"));
       this.part(0);
     } else if (state === "queued" && start > serverNow()) {
       setText(this.figure, duration((start - serverNow()) / 1000));
-      setText(this.words, `until the start, ${clock(reservation.start)}`);
+      setText(this.words, gettext("until the start, {time}", { time: clock(reservation.start) }));
       this.part(1);
     } else {
       const left = Math.max(0, (end - serverNow()) / 1000);
       setText(this.figure, duration(left));
-      setText(this.words, `left, until ${clock(reservation.end)}`);
+      setText(this.words, gettext("left, until {time}", { time: clock(reservation.end) }));
       this.part(left / ((end - start) / 1000));
     }
   }

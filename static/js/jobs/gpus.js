@@ -7,6 +7,7 @@ import { el, setClass, setText, setVars } from "../dom.js";
 import { gibFigure, pct } from "../format.js";
 import { connect } from "../live.js";
 import { split } from "../telemetry/frame.js";
+import { gettext } from "../words.js";
 
 const LATE_SECONDS = 5;
 
@@ -29,8 +30,8 @@ class GpuRow {
     drawStateChip(this.chip, cell.state);
     setClass(this.node, `job-gpu state-${cell.state.key}`);
     drawSparkline(this.spark, cell);
-    setText(this.util, `${pct(cell.row?.utilPct)} utilization`);
-    setText(this.memory, `${gibFigure(used)} of ${gibFigure(total)} GiB`);
+    setText(this.util, gettext("{percent} utilization", { percent: pct(cell.row?.utilPct) }));
+    setText(this.memory, gettext("{used} of {total} GiB", { used: gibFigure(used), total: gibFigure(total) }));
     setVars(this.meter, { "--value": total ? (used ?? 0) / total : 0 });
   }
 }
@@ -54,7 +55,7 @@ export function startGpus(host, live, gpus) {
     const age = board.ageSeconds();
     const late = age === null || age > LATE_SECONDS;
     setClass(live, late ? "live live-late" : "live live-ok");
-    setText(live, age === null ? "connecting" : late ? "late" : "live");
+    setText(live, age === null ? gettext("connecting") : late ? gettext("late") : gettext("live"));
   };
   const timer = setInterval(draw, 1000);
   const socket = connect("/ws/board/", {

@@ -3,6 +3,7 @@
 
 import { setText } from "../dom.js";
 import { bytes } from "../format.js";
+import { gettext } from "../words.js";
 
 const MOST_GAP_BYTES = 256 * 1024;
 const MOST_REST_CHARACTERS = 65536;
@@ -89,7 +90,7 @@ export class LogStream {
     this.skipped += count;
     this.rest = "";
     this.skipNode.hidden = false;
-    setText(this.skipNode, `${bytes(this.skipped)} of the log are not shown here. The download has all of it.`);
+    setText(this.skipNode, gettext("{size} of the log are not shown here. The download has all of it.", { size: bytes(this.skipped) }));
   }
 
   write(text) {

@@ -4,14 +4,15 @@ import { api } from "../api.js";
 import { el, setText } from "../dom.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
+import { gettext } from "../words.js";
 
 const at = (id) => document.getElementById(id);
 const moment = (when) => el("time", { datetime: when, "data-time": "clock" });
-const jobLink = (id) => el("a", { href: `/jobs/${id}/`, text: `job ${id}` });
+const jobLink = (id) => el("a", { href: `/jobs/${id}/`, text: gettext("job {number}", { number: id }) });
 
 function who({ automatic, by, state }) {
-  if (automatic) return `${state} by the site's policy`;
-  return by ? `${state} by ${by}` : state;
+  if (automatic) return gettext("{state} by the site's policy", { state });
+  return by ? gettext("{state} by {who}", { state, who: by }) : state;
 }
 
 function row(move, job) {
@@ -53,10 +54,10 @@ async function send(path, body, words, refresh) {
 export function startMoves(job, refresh) {
   const decide = (act, words) => send(`/jobs/${job.id}/moves/${at("job-proposal").dataset.move}/${act}`, undefined, words, refresh);
   at("move-accept")?.addEventListener("click", async () => {
-    const sure = await ask({ title: "Move this job?", text: `${at("proposal-reason").textContent} ${at("proposal-words").textContent}`, yes: "Stop it here and start it there", no: "Let it run" });
-    if (sure) await decide("accept", "Accepted. The job moves within seconds.");
+    const sure = await ask({ title: gettext("Move this job?"), text: `${at("proposal-reason").textContent} ${at("proposal-words").textContent}`, yes: gettext("Stop it here and start it there"), no: gettext("Let it run") });
+    if (sure) await decide("accept", gettext("Accepted. The job moves within seconds."));
   });
-  at("move-decline")?.addEventListener("click", () => decide("decline", "Declined. The same move is not proposed again for an hour."));
-  at("move-allow")?.addEventListener("change", () => send(`/jobs/${job.id}/moves`, { may_move: at("may-move").checked, restart: at("restart").value }, "Saved.", refresh));
+  at("move-decline")?.addEventListener("click", () => decide("decline", gettext("Declined. The same move is not proposed again for an hour.")));
+  at("move-allow")?.addEventListener("change", () => send(`/jobs/${job.id}/moves`, { may_move: at("may-move").checked, restart: at("restart").value }, gettext("Saved."), refresh));
   at("move-allow")?.addEventListener("submit", (event) => event.preventDefault());
 }

@@ -15,6 +15,8 @@ import { LogRows } from "./rows.js";
 import { showJob } from "./status.js";
 import { startTabs } from "./tabs.js";
 import { startWholeSearch } from "./whole.js";
+import { gettext } from "../words.js";
+import { stateWord } from "../state_words.js";
 
 const FIRST_TAIL_BYTES = 64 * 1024;
 const GPU_CHART_MS = 60_000;
@@ -87,7 +89,7 @@ function show(fresh) {
   if (moved || job.ended_at) parts.moved();
   if (moved) at("job-gap")?.dispatchEvent(new CustomEvent("gap-again"));
   if (job.ended_at && gpus) { gpus.close(); gpus = null; }
-  if (moved) setText(at("announcer"), `Job ${job.state}. ${job.reason}`);
+  if (moved) setText(at("announcer"), gettext("Job {state}. {reason}", { state: stateWord(job.state), reason: job.reason }));
 }
 
 async function refresh() {
@@ -96,11 +98,11 @@ async function refresh() {
 }
 
 at("job-stop")?.addEventListener("click", async () => {
-  const sure = await ask({ title: `Stop “${job.name}”?`, text: `It gets SIGTERM, and SIGKILL after ${page.grace_seconds} s. Output so far is kept.${page.in_gaps ? " It is not started again." : ""}`, yes: "Stop the job", no: "Keep running" });
+  const sure = await ask({ title: gettext("Stop “{name}”?", { name: job.name }), text: gettext("It gets SIGTERM, and SIGKILL after {seconds} s. Output so far is kept.{more}", { seconds: page.grace_seconds, more: page.in_gaps ? gettext(" It is not started again.") : "" }), yes: gettext("Stop the job"), no: gettext("Keep running") });
   if (!sure) return;
   try {
     await api("POST", `/jobs/${job.id}/stop`);
-    toast("The job is stopping.");
+    toast(gettext("The job is stopping."));
     await refresh();
   } catch (problem) {
     toastProblem(problem);

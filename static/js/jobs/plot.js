@@ -2,6 +2,7 @@
 // from an element that does.
 
 import { el } from "../dom.js";
+import { gettext } from "../words.js";
 
 const HEIGHT = 200;
 const FIGURES = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
@@ -82,7 +83,7 @@ export class Plot {
       },
       ...(tzDate ? { tzDate } : {}),
       axes: [{ ...axis, values: figures, ...x.axis }, { ...axis, values: figures, size: axisSize, ...y }],
-      series: [x.series ?? { label: "step" }, ...this.lines.map((label, i) => ({
+      series: [x.series ?? { label: gettext("step") }, ...this.lines.map((label, i) => ({
         label, value, spanGaps: true, stroke: colour(pale.includes(i) ? pale.indexOf(i) : i),
         ...(pale.includes(i) ? { alpha: 0.3, width: 1 } : { width: 1.75 }),
         points: { show: this.data[0].length < 30 }, ...this.options.axis.series,

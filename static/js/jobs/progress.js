@@ -3,16 +3,19 @@
 import { setText } from "../dom.js";
 import { duration } from "../format.js";
 import { serverNow } from "../time.js";
+import { gettext } from "../words.js";
 
 const count = (value) => (Number.isInteger(value) ? value : Math.round(value)).toLocaleString("en-GB");
 
 /** "120 of 1,000, 12 %, about 3 min left"; the time counts down between messages. */
 export function words({ done, total, at, left_seconds: left }, { ended, short }) {
   const part = `${Math.floor((100 * done) / total)} %`;
-  const said = short ? part : `${count(done)} of ${count(total)}, ${part}`;
+  const said = short ? part : gettext("{done} of {total}, {part}", { done: count(done), total: count(total), part });
   if (ended || left === null || done >= total) return said;
   const passed = (serverNow() - Date.parse(at)) / 1000;
-  return `${said}, ${short ? "" : "about "}${duration(Math.max(1, left - passed))} left`;
+  return short
+    ? gettext("{said}, {time} left", { said, time: duration(Math.max(1, left - passed)) })
+    : gettext("{said}, about {time} left", { said, time: duration(Math.max(1, left - passed)) });
 }
 
 /** Writes progress into a bar, its figure and the box of both; null hides the box. */

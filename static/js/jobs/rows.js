@@ -3,6 +3,7 @@
 import { el, setText } from "../dom.js";
 import { pieces } from "./ansi.js";
 import { textOfJson } from "./jsonline.js";
+import { ngettext } from "../words.js";
 
 const MOST_LINES = 4000;
 const UPWARDS = ["PageUp", "ArrowUp", "Home"];
@@ -122,7 +123,7 @@ export class LogRows {
       row.classList.remove("log-hit-now");
       if (hit) hits.push(row);
     }
-    setText(this.nodes.found, wanted ? `${hits.length} ${hits.length === 1 ? "line" : "lines"}` : "");
+    setText(this.nodes.found, wanted ? ngettext("{n} line", "{n} lines", hits.length) : "");
     return hits;
   }
 
@@ -133,6 +134,6 @@ export class LogRows {
     const at = ((this.hit % hits.length) + hits.length) % hits.length;
     hits[at].classList.add("log-hit-now");
     hits[at].scrollIntoView({ block: "nearest" });
-    setText(this.nodes.found, `${at + 1} of ${hits.length} ${hits.length === 1 ? "line" : "lines"}`);
+    setText(this.nodes.found, ngettext("{at} of {n} line", "{at} of {n} lines", hits.length, { at: at + 1 }));
   }
 }

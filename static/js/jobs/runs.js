@@ -3,6 +3,7 @@
 import { pageData, setText } from "../dom.js";
 import { Plot } from "./plot.js";
 import { positive, smoothed } from "./smooth.js";
+import { gettext } from "../words.js";
 
 const page = pageData("compare-page");
 const at = (id) => document.getElementById(id);
@@ -18,7 +19,7 @@ async function numbers(run) {
 }
 
 const runs = await Promise.all(page.runs.map(async (run) => ({ ...run, rows: await numbers(run) })));
-const plot = new Plot(at("charts"), page.metric.replaceAll("_", " "), ["no run"], { scales: { x: { time: false } } });
+const plot = new Plot(at("charts"), page.metric.replaceAll("_", " "), [gettext("no run")], { scales: { x: { time: false } } });
 plot.onZoom = () => { at("chart-reset").hidden = false; };
 
 /** [x, y] of a run, ascending in x. */
@@ -35,15 +36,17 @@ function draw() {
   const drawn = runs.map((run) => ({ label: run.label, data: curve(run.rows, x) })).filter(({ data }) => data[0].length);
   at("chart-none").hidden = drawn.length === runs.length;
   const missing = runs.length - drawn.length;
-  setText(at("chart-none"), `${missing} of ${runs.length} runs logged no ${page.metric}${x === "step" ? "" : " with a time (seconds)"}.`);
+  setText(at("chart-none"), x === "step"
+    ? gettext("{missing} of {count} runs logged no {metric}.", { missing, count: runs.length, metric: page.metric })
+    : gettext("{missing} of {count} runs logged no {metric} with a time (seconds).", { missing, count: runs.length, metric: page.metric }));
   if (!drawn.length) { plot.box.hidden = true; return; }
   plot.box.hidden = false;
   const tables = drawn.map(({ data: [xs, ys] }) => [xs, fit(weight ? smoothed(ys, weight) : ys)]);
   const pale = weight ? drawn.map(({ data: [xs, ys] }) => [xs, fit(ys)]) : [];
   const labels = drawn.map(({ label }) => label);
-  plot.options.x = { series: { label: x === "step" ? "step" : "seconds" } };
+  plot.options.x = { series: { label: x === "step" ? gettext("step") : gettext("seconds") } };
   plot.options.pale = pale.map((_, i) => drawn.length + i);
-  plot.show(window.uPlot.join([...tables, ...pale]), [...labels, ...(weight ? labels.map((label) => `${label}, as logged`) : [])]);
+  plot.show(window.uPlot.join([...tables, ...pale]), [...labels, ...(weight ? labels.map((label) => gettext("{label}, as logged", { label })) : [])]);
 }
 
 at("chart-x").addEventListener("change", () => { draw(); plot.redraw(); });

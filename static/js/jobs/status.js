@@ -3,19 +3,20 @@
 import { el, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { writeTimes } from "../time.js";
+import { stateWord } from "../state_words.js";
 
 const at = (id) => document.getElementById(id);
 const moment = (when) => (when ? el("time", { datetime: when, "data-time": "clock" }) : "–");
 
 export function chip(word) {
-  return el("span", { class: `state state-${word}` }, icon(word), word);
+  return el("span", { class: `state state-${word}` }, icon(word), stateWord(word));
 }
 
 function showSteps(steps) {
   at("job-steps").replaceChildren(...steps.map(({ word, at: when, current }) => el("li", {
     class: `step state-${word}${when ? " step-reached" : ""}${current ? " step-current" : ""}`,
     "aria-current": current ? "step" : null,
-  }, icon(word), el("span", { class: "step-word", text: word }), el("span", { class: "step-at" }, when ? moment(when) : null))));
+  }, icon(word), el("span", { class: "step-word", text: stateWord(word) }), el("span", { class: "step-at" }, when ? moment(when) : null))));
 }
 
 function showFailure({ failure, last_lines: lines }) {

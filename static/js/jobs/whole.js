@@ -2,6 +2,7 @@
 
 import { el, setText } from "../dom.js";
 import { bytes } from "../format.js";
+import { gettext, ngettext } from "../words.js";
 
 const MOST_SHOWN = 500;
 
@@ -19,21 +20,21 @@ export function startWholeSearch(nodes, ask) {
   async function look() {
     const asked = wanted;
     button.disabled = more.disabled = true;
-    setText(words, "Searching …");
+    setText(words, gettext("Searching …"));
     const answer = await ask(asked, next);
     button.disabled = more.disabled = false;
     if (asked !== wanted) return;
-    if (!answer) { setText(words, "The portal did not answer. Try again."); more.hidden = false; return; }
+    if (!answer) { setText(words, gettext("The portal did not answer. Try again.")); more.hidden = false; return; }
     for (const hit of answer.hits) {
-      const place = el("span", { class: "muted", text: `at ${bytes(hit.offset)}` });
+      const place = el("span", { class: "muted", text: gettext("at {offset}", { offset: bytes(hit.offset) }) });
       lines.append(el("li", {}, place, ` ${hit.data}`));
     }
     while (lines.childElementCount > MOST_SHOWN) lines.firstElementChild.remove();
     found += answer.hits.length;
     next = answer.next_offset;
     more.hidden = next === null;
-    const looked = next === null ? `all ${bytes(answer.size)}` : `the first ${bytes(next)} of ${bytes(answer.size)}`;
-    setText(words, `“${asked}” is in ${found} ${found === 1 ? "line" : "lines"} of ${looked}.`);
+    const looked = next === null ? gettext("all {size}", { size: bytes(answer.size) }) : gettext("the first {looked} of {size}", { looked: bytes(next), size: bytes(answer.size) });
+    setText(words, ngettext("“{asked}” is in {n} line of {looked}.", "“{asked}” is in {n} lines of {looked}.", found, { asked, looked }));
   }
 
   button.addEventListener("click", () => {

@@ -2,6 +2,7 @@
 // stays folded in this tab. What was typed in a hidden row is sent all the same.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
+import { gettext } from "../words.js";
 
 const KEY = "accounts-folded";
 
@@ -32,7 +33,7 @@ function foldable(table) {
     if (!(Number(rows[at + 1]?.dataset.depth) > Number(row.dataset.depth))) return;
     const name = row.dataset.account;
     row.querySelector(".account-cell").prepend(el("button", {
-      type: "button", class: "fold", "aria-expanded": "true", "aria-label": `Accounts below ${name}`,
+      type: "button", class: "fold", "aria-expanded": "true", "aria-label": gettext("Accounts below {name}", { name }),
       on: { click: () => {
         if (!folded.delete(name)) folded.add(name);
         keep(folded);

@@ -1,6 +1,7 @@
 // Something happened to one's own: said at once on whatever page is open.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
+import { gettext } from "../words.js";
 
 /** notice: {id, kind, text, url, icon}; it stays until it is put away. */
 export function tellNotice({ id, text, url, icon: name }) {
@@ -8,9 +9,9 @@ export function tellNotice({ id, text, url, icon: name }) {
   if (toasts.querySelector(`[data-notice="${id}"]`)) return;
   const node = el("div", { class: "toast", "data-notice": id }, icon(name ?? "bell"),
     el("span", { class: "grow", text }),
-    el("a", { class: "btn btn-quiet btn-s", href: url, text: "Look" }),
+    el("a", { class: "btn btn-quiet btn-s", href: url, text: gettext("Look") }),
     el("button", {
-      type: "button", class: "btn btn-quiet btn-icon btn-s", "aria-label": "Dismiss",
+      type: "button", class: "btn btn-quiet btn-icon btn-s", "aria-label": gettext("Dismiss"),
       on: { click: () => node.remove() },
     }, icon("close")));
   toasts.append(node);

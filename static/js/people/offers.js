@@ -1,12 +1,14 @@
 // Offers to the reader: what accepting would be is asked for when the page is open.
 import { api } from "../api.js";
 import { credits } from "../format.js";
+import { gettext } from "../words.js";
+import { kindWord } from "../state_words.js";
 
 const words = (found) => {
-  if (!found.ok) return `Not possible for you now: ${found.refusal.detail}`;
-  const rank = found.rank_after ? ` Your rank: ${found.rank_before} to ${found.rank_after} of ${found.of}.` : "";
-  const left = found.quota_left_gpu_hours === null ? "" : `, ${credits(found.quota_left_gpu_hours)} of your quota left`;
-  return `For you it would be ${found.kind}: ${credits(found.cost_gpu_hours)}${left}.${rank}`;
+  if (!found.ok) return gettext("Not possible for you now: {reason}", { reason: found.refusal.detail });
+  const rank = found.rank_after ? gettext(" Your rank: {before} to {after} of {count}.", { before: found.rank_before, after: found.rank_after, count: found.of }) : "";
+  const left = found.quota_left_gpu_hours === null ? "" : gettext(", {credits} of your quota left", { credits: credits(found.quota_left_gpu_hours) });
+  return gettext("For you it would be {kind}: {credits}{left}.{rank}", { kind: kindWord(found.kind), credits: credits(found.cost_gpu_hours), left, rank });
 };
 
 for (const place of document.querySelectorAll("[data-outlook]")) {

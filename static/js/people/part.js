@@ -1,15 +1,16 @@
 // Giving back a part: what comes back and what it costs, before the button is pressed.
 import { api } from "../api.js";
 import { credits } from "../format.js";
+import { gettext } from "../words.js";
 
 const WAIT_MS = 250;
 let timer = 0;
 let turn = 0;
 
 const words = (found) => {
-  const back = `You get ${credits(found.returned_gpu_hours)} back`;
+  const back = gettext("You get {credits} back", { credits: credits(found.returned_gpu_hours) });
   return found.late_gpu_hours
-    ? `${back}. Returning this late costs up to ${credits(found.late_gpu_hours)}, less if someone else books the time.`
+    ? gettext("{back}. Returning this late costs up to {credits}, less if someone else books the time.", { back, credits: credits(found.late_gpu_hours) })
     : `${back}.`;
 };
 
@@ -19,7 +20,7 @@ async function look(form) {
   const data = new FormData(form);
   const hours = Number(data.get("hours"));
   const gpus = data.getAll("gpus").map(Number);
-  if (!hours && !gpus.length) { said.textContent = "Choose a part first."; return; }
+  if (!hours && !gpus.length) { said.textContent = gettext("Choose a part first."); return; }
   try {
     const found = await api("POST", form.dataset.price, { hours, gpu_ids: gpus });
     if (mine === turn) said.textContent = words(found);

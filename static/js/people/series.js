@@ -4,6 +4,8 @@ import { el, pageData } from "../dom.js";
 import { credits } from "../format.js";
 import { icon } from "../icons.js";
 import { fromWall } from "../calendar/zone.js";
+import { gettext, locale, ngettext } from "../words.js";
+import { kindWord } from "../state_words.js";
 
 const { zone } = pageData("series-config");
 const form = document.getElementById("series");
@@ -11,7 +13,7 @@ const [said, section, rows, sum, skipLine, skipBox, save] = ["said", "days", "da
   .map((id) => document.getElementById(id));
 let shown = null;
 
-const when = (iso) => new Intl.DateTimeFormat("en-GB", {
+const when = (iso) => new Intl.DateTimeFormat(locale, {
   weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZone: zone,
 }).format(new Date(iso));
 
@@ -23,7 +25,7 @@ function say(error) {
 function wish() {
   const data = new FormData(form);
   const [start, end] = [data.get("start"), data.get("end")];
-  if (!start || !end) throw new Error("Enter when the first one starts and ends.");
+  if (!start || !end) throw new Error(gettext("Enter when the first one starts and ends."));
   return {
     gpu_ids: data.getAll("gpu").map(Number),
     start: fromWall(start, zone).toISOString(), end: fromWall(end, zone).toISOString(),
@@ -35,20 +37,20 @@ function wish() {
 }
 
 function verdict(day) {
-  if (day.state === "booked") return `${day.kind}, ${credits(day.cost_gpu_hours)}`;
-  return { later: "waits", refused: "refused", ahead: "too far ahead, booked automatically later" }[day.state];
+  if (day.state === "booked") return `${kindWord(day.kind)}, ${credits(day.cost_gpu_hours)}`;
+  return { later: gettext("waits"), refused: gettext("refused"), ahead: gettext("too far ahead, booked automatically later") }[day.state];
 }
 
 function reason(day) {
-  const next = day.next_slot ? ` Next slot that works: ${when(day.next_slot.start)}, ${day.next_slot.kind}.` : "";
-  if (day.state === "later") return `${day.why} The portal tries again until it starts.`;
+  const next = day.next_slot ? gettext(" Next slot that works: {time}, {kind}.", { time: when(day.next_slot.start), kind: kindWord(day.next_slot.kind) }) : "";
+  if (day.state === "later") return gettext("{why} The portal tries again until it starts.", { why: day.why });
   if (day.state === "refused") return `${day.why}${next}`;
-  if (day.kind === "flex" && day.taken_until) return `Someone who has used less GPU time can take it until ${when(day.taken_until)}.`;
-  return day.displaces ? `Takes over ${day.displaces} flex booking${day.displaces === 1 ? "" : "s"} of others.` : "";
+  if (day.kind === "flex" && day.taken_until) return gettext("Someone who has used less GPU time can take it until {time}.", { time: when(day.taken_until) });
+  return day.displaces ? ngettext("Takes over {n} flex booking of others.", "Takes over {n} flex bookings of others.", day.displaces) : "";
 }
 
 function row(day) {
-  const box = el("input", { type: "checkbox", name: "day", value: day.day, checked: day.state !== "refused", disabled: day.state === "refused", "aria-label": `Book ${when(day.start)}` });
+  const box = el("input", { type: "checkbox", name: "day", value: day.day, checked: day.state !== "refused", disabled: day.state === "refused", "aria-label": gettext("Book {time}", { time: when(day.start) }) });
   return el("tr", { class: `is-${day.state}` },
     el("td", {}, box), el("th", { scope: "row", class: "nowrap", text: when(day.start) }),
     el("td", {}, el("span", { class: "row tight nowrap" }, icon(day.state === "refused" ? "alert" : day.state === "booked" ? "check" : "clock"), verdict(day))),
@@ -61,7 +63,7 @@ async function look() {
   const found = await api("POST", "/series/preview", shown);
   rows.replaceChildren(...found.days.map(row));
   const refused = found.days.filter((day) => day.state === "refused").length;
-  sum.textContent = `${found.words}; ${credits(found.cost_gpu_hours)} now`;
+  sum.textContent = gettext("{words}; {credits} now", { words: found.words, credits: credits(found.cost_gpu_hours) });
   skipLine.hidden = !refused;
   skipBox.checked = false;
   section.hidden = false;

@@ -1,6 +1,7 @@
 // Choosing what to swap for: first the person or group, then one of their bookings.
 
 import { el } from "../dom.js";
+import { gettext } from "../words.js";
 
 function start(box) {
   const select = box.querySelector("select");
@@ -15,7 +16,7 @@ function start(box) {
       option.hidden = option.disabled = !option.selected && (!asked || !option.dataset.who.toLowerCase().includes(asked));
     }
     const left = options.filter((option) => !option.hidden).length;
-    select.options[0].textContent = asked && !left ? "none: no booking of theirs" : "none: give it away";
+    select.options[0].textContent = asked && !left ? gettext("none: no booking of theirs") : gettext("none: give it away");
   };
   who.addEventListener("input", show);
   select.addEventListener("change", show);

@@ -5,6 +5,7 @@ import { setText } from "../dom.js";
 import { onMark, showMarks } from "./compare.js";
 import { headerOnly } from "./header.js";
 import { follow } from "./refined.js";
+import { gettext } from "../words.js";
 
 const form = document.getElementById("plan-form");
 const upload = document.getElementById("id_upload");
@@ -89,7 +90,7 @@ document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
   waiting = setTimeout(again, seconds * 1000);
 });
 document.body.addEventListener("htmx:sendError", () => {
-  setText(document.getElementById("announcer"), "The portal cannot be reached. The result shown is older than what you typed.");
+  setText(document.getElementById("announcer"), gettext("The portal cannot be reached. The result shown is older than what you typed."));
 });
 
 // What stands in the answer and belongs to the question: what to compare, when to start.

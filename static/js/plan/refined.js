@@ -3,15 +3,16 @@
 
 import { setText } from "../dom.js";
 import { refine } from "./refine.js";
+import { gettext } from "../words.js";
 
 const part = document.getElementById("plan-refined");
 const at = (name) => document.getElementById(`refined-${name}`);
 const STATES = {
-  waiting: ["waiting for a worker", "queued"],
-  running: ["running", "running"],
-  done: ["done", "done"],
-  failed: ["not possible", "failed"],
-  cancelled: ["stopped", "cancelled"],
+  waiting: [gettext("waiting for a worker"), "queued"],
+  running: [gettext("running"), "running"],
+  done: [gettext("done"), "done"],
+  failed: [gettext("not possible"), "failed"],
+  cancelled: [gettext("stopped"), "cancelled"],
 };
 const GIB = 2 ** 30;
 let asked = "";
@@ -36,8 +37,10 @@ function showFigures(interval) {
 function beside(likely) {
   if (!closedLikely) return "";
   const pct = (100 * (likely - closedLikely)) / closedLikely;
-  if (Math.abs(pct) < 1) return " The estimate above agrees within 1 %.";
-  return ` That is ${Math.abs(pct).toFixed(0)} % ${pct > 0 ? "more" : "less"} than the estimate above.`;
+  if (Math.abs(pct) < 1) return gettext(" The estimate above agrees within 1 %.");
+  const percent = Math.abs(pct).toFixed(0);
+  return pct > 0 ? gettext(" That is {percent} % more than the estimate above.", { percent })
+    : gettext(" That is {percent} % less than the estimate above.", { percent });
 }
 
 function changed({ state, doing, done_ratio: ratio, answer, interval, problem }) {
@@ -49,16 +52,16 @@ function changed({ state, doing, done_ratio: ratio, answer, interval, problem })
   at("cancel").hidden = !open;
   showFigures(interval);
   if (state === "done" && answer) {
-    const took = answer.seconds ? ` in ${answer.seconds.toFixed(1)} s` : "";
-    setText(at("words"), `Exact memory of one training step (simulated${took}, plus or minus what GPU kernels allocate themselves).${beside(interval.likely_bytes)}`);
-    setText(document.getElementById("announcer"), `Exact check: likely ${size(interval.likely_bytes)}.`);
-  } else if (state === "failed") setText(at("words"), problem || "The exact check is not possible for this model. Use the estimate above.");
-  else if (state === "cancelled") setText(at("words"), "Stopped. Use the estimate above.");
-  else setText(at("words"), doing ? `Now: ${doing}.` : "Running the model once on paper. The estimate above is shown until it is done.");
+    const took = answer.seconds ? gettext(" in {seconds} s", { seconds: answer.seconds.toFixed(1) }) : "";
+    setText(at("words"), gettext("Exact memory of one training step (simulated{took}, plus or minus what GPU kernels allocate themselves).{beside}", { took, beside: beside(interval.likely_bytes) }));
+    setText(document.getElementById("announcer"), gettext("Exact check: likely {size}.", { size: size(interval.likely_bytes) }));
+  } else if (state === "failed") setText(at("words"), problem || gettext("The exact check is not possible for this model. Use the estimate above."));
+  else if (state === "cancelled") setText(at("words"), gettext("Stopped. Use the estimate above."));
+  else setText(at("words"), doing ? gettext("Now: {doing}.", { doing }) : gettext("Running the model once on paper. The estimate above is shown until it is done."));
 }
 
 function refused(problems) {
-  showState("estimate only", "plain");
+  showState(gettext("estimate only"), "plain");
   at("progress").hidden = at("cancel").hidden = true;
   showFigures(null);
   setText(at("words"), Object.entries(problems).map(([field, text]) => (field === "refine" ? text : `${field.replaceAll("_", " ")}: ${text}`)).join("; "));
@@ -66,10 +69,10 @@ function refused(problems) {
 
 function wish(question) {
   refining ??= refine({ onChange: changed, onRefused: refused });
-  showState("starting", "queued");
+  showState(gettext("starting"), "queued");
   showFigures(null);
   at("progress").hidden = at("cancel").hidden = true;
-  setText(at("words"), "Running the model once on paper. The estimate above is shown until it is done.");
+  setText(at("words"), gettext("Running the model once on paper. The estimate above is shown until it is done."));
   refining.ask(question);
 }
 

@@ -2,6 +2,7 @@
 
 import { el, setAttr, setText } from "../dom.js";
 import { bytes } from "../format.js";
+import { gettext } from "../words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const at = (id) => document.getElementById(id);
@@ -11,12 +12,12 @@ function tiles(told) {
   setText(at("f-provider"), told.provider === "cuda" ? "GPU (CUDA)" : "CPU");
   setText(at("f-busy"), `${(told.busy_ratio * 100).toFixed(1)} %`);
   setText(at("f-waiting"), told.waiting);
-  setText(at("f-room"), `${bytes(told.loaded_bytes)} of ${bytes(told.room_bytes)}`);
+  setText(at("f-room"), gettext("{loaded} of {room}", { loaded: bytes(told.loaded_bytes), room: bytes(told.room_bytes) }));
   setText(at("f-process"), bytes(told.process_bytes));
 }
 
 function stateOf(model) {
-  const word = model.state === "ready" && !model.loaded ? "ready, not in memory" : model.state;
+  const word = model.state === "ready" && !model.loaded ? gettext("ready, not in memory") : model.state;
   return model.note ? `${word} (${model.note})` : word;
 }
 
@@ -50,8 +51,8 @@ function plot(model) {
   });
   const error = model?.error_ms;
   setText(at("predicted-words"), error
-    ? `Prediction error: median ${ms(error.p50)} ms, 95th percentile ${ms(error.p95)} ms. Refused: ${model.refused + model.full}. Accepted, but late: ${model.late + model.dropped}. Both axes end at ${ms(most)} ms.`
-    : "No requests in the last five minutes.");
+    ? gettext("Prediction error: median {median} ms, 95th percentile {high} ms. Refused: {refused}. Accepted, but late: {late}. Both axes end at {most} ms.", { median: ms(error.p50), high: ms(error.p95), refused: model.refused + model.full, late: model.late + model.dropped, most: ms(most) })
+    : gettext("No requests in the last five minutes."));
 }
 
 function profile(model) {

@@ -6,6 +6,7 @@ import { chip } from "../jobs/status.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { showFigures } from "./figures.js";
 import { startTry } from "./try.js";
+import { gettext } from "../words.js";
 
 const LOOK_MS = 2000;
 const AWAY_MS = 5000;
@@ -29,7 +30,7 @@ async function runs() {
   if (state === "running") return true;
   ({ state } = await api("GET", `/serve/${page.job}`));
   at("serve-state").replaceChildren(chip(state));
-  if (state !== "running") live("wait", LIVE.has(state) ? "not started yet" : "ended");
+  if (state !== "running") live("wait", LIVE.has(state) ? gettext("not started yet") : gettext("ended"));
   return state === "running";
 }
 
@@ -41,7 +42,7 @@ async function look() {
     if (answer.ok) {
       last = told;
       show();
-      live("ok", "live");
+      live("ok", gettext("live"));
       return LOOK_MS;
     }
     state = "";
@@ -49,7 +50,7 @@ async function look() {
     return AWAY_MS;
   } catch (error) {
     if (!(error instanceof TypeError || error instanceof SyntaxError || error instanceof Problem)) throw error;
-    live("late", "no answer from the portal");
+    live("late", gettext("no answer from the portal"));
     return AWAY_MS;
   }
 }
@@ -72,22 +73,22 @@ async function act(method, path, body) {
 for (const button of document.querySelectorAll("[data-take-out]")) {
   const name = button.dataset.takeOut;
   button.addEventListener("click", async () => {
-    const sure = await ask({ title: `Remove ${name}?`, text: "Waiting requests are refused. The model file is kept.", yes: "Remove" });
+    const sure = await ask({ title: gettext("Remove {name}?", { name }), text: gettext("Waiting requests are refused. The model file is kept."), yes: gettext("Remove") });
     if (sure) act("DELETE", `/serve/${page.job}/models/${encodeURIComponent(name)}`);
   });
 }
 at("serve-stop")?.addEventListener("click", async () => {
-  const sure = await ask({ title: "Stop serving?", text: "All models here stop answering. You keep the reservation until you return it.", yes: "Stop", no: "Keep serving" });
+  const sure = await ask({ title: gettext("Stop serving?"), text: gettext("All models here stop answering. You keep the reservation until you return it."), yes: gettext("Stop"), no: gettext("Keep serving") });
   if (sure) act("POST", `/jobs/${page.job}/stop`, {});
 });
 at("serve-move")?.addEventListener("click", async () => {
-  const sure = await ask({ title: "Move to another GPU?", text: "The portal takes the least used GPU of this reservation that has room. Without one, it books a GPU until this reservation ends. The address stays the same.", yes: "Move" });
+  const sure = await ask({ title: gettext("Move to another GPU?"), text: gettext("The portal takes the least used GPU of this reservation that has room. Without one, it books a GPU until this reservation ends. The address stays the same."), yes: gettext("Move") });
   if (sure) act("POST", `/serve/${page.job}/move`, {});
 });
 at("serve-admits")?.addEventListener("change", async (event) => {
   try {
     await api("PATCH", `/serve/${page.job}`, { admits: event.target.value });
-    toast("Saved. Models that are already here stay.");
+    toast(gettext("Saved. Models that are already here stay."));
   } catch (error) {
     toastProblem(error);
   }
@@ -95,4 +96,4 @@ at("serve-admits")?.addEventListener("change", async (event) => {
 at("figures-model").addEventListener("change", show);
 startTry(page);
 if (page.live) follow();
-else live("off", "ended");
+else live("off", gettext("ended"));

@@ -2,6 +2,7 @@
 
 import { csrfToken } from "../api.js";
 import { setText } from "../dom.js";
+import { gettext } from "../words.js";
 
 const at = (id) => document.getElementById(id);
 const MOST_ELEMENTS = 4096;
@@ -21,8 +22,8 @@ export function exampleOf(model) {
 }
 
 function takes(model) {
-  const words = (list) => list.map((one) => `${one.name} (${one.datatype}, ${one.shape.map((size) => (size < 0 ? "any" : size)).join(" × ") || "one number"})`).join(", ");
-  return `Inputs: ${words(model.inputs)}. Outputs: ${words(model.outputs)}.`;
+  const words = (list) => list.map((one) => `${one.name} (${one.datatype}, ${one.shape.map((size) => (size < 0 ? gettext("any") : size)).join(" × ") || gettext("one number")})`).join(", ");
+  return gettext("Inputs: {inputs}. Outputs: {outputs}.", { inputs: words(model.inputs), outputs: words(model.outputs) });
 }
 
 async function send(page, name, body, deadline) {
@@ -43,7 +44,7 @@ function shown(text) {
   } catch {
     // not JSON: shown as it came
   }
-  return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… ${text.length - MOST_SHOWN} characters more` : text;
+  return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n${gettext("… {n} characters more", { n: text.length - MOST_SHOWN })}` : text;
 }
 
 export function startTry(page) {
@@ -59,16 +60,20 @@ export function startTry(page) {
   at("try").addEventListener("submit", async (event) => {
     event.preventDefault();
     at("try-send").disabled = true;
-    setText(at("try-status"), "sending …");
+    setText(at("try-status"), gettext("sending …"));
     try {
       const { answer, text, took } = await send(page, at("try-model").value, at("try-body").value, at("try-deadline").value.trim());
       const served = answer.headers.get("x-served-ms");
-      setText(at("try-status"), `${answer.status} ${answer.ok ? "answered" : "refused"} in ${took.toFixed(1)} ms${served ? `, ${Number(served).toFixed(2)} ms of it in the model` : ""}`);
+      setText(at("try-status"), [
+      answer.ok ? gettext("{status} answered in {ms} ms", { status: answer.status, ms: took.toFixed(1) })
+        : gettext("{status} refused in {ms} ms", { status: answer.status, ms: took.toFixed(1) }),
+      served ? gettext("{ms} ms of it in the model", { ms: Number(served).toFixed(2) }) : "",
+    ].filter(Boolean).join(", "));
       at("try-answer").textContent = shown(text);
       at("try-answer").hidden = false;
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      setText(at("try-status"), "The portal cannot be reached. What you typed is still here.");
+      setText(at("try-status"), gettext("The portal cannot be reached. What you typed is still here."));
     } finally {
       at("try-send").disabled = false;
     }

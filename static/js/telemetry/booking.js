@@ -3,6 +3,7 @@
 import { api } from "../api.js";
 import { el, setText } from "../dom.js";
 import { UNKNOWN, energy, pct } from "../format.js";
+import { gettext } from "../words.js";
 
 const EVERY_MS = 60_000;
 
@@ -10,7 +11,7 @@ export class BookingUsage {
   /** `list` is a <dl class="facts">; it stays hidden while there is nothing to tell. */
   constructor(list, seesAll) {
     Object.assign(this, { list, seesAll, reservation: null, askedAt: -Infinity });
-    this.values = ["Energy of this booking", "Mean utilization", "Idle"].map((label) => {
+    this.values = [gettext("Energy of this booking"), gettext("Mean utilization"), gettext("Idle")].map((label) => {
       const value = el("dd", { text: UNKNOWN });
       list.append(el("div", {}, el("dt", { text: label }), value));
       return value;

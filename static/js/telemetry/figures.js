@@ -3,13 +3,14 @@
 
 import { el, setAttr, setText } from "../dom.js";
 import { UNKNOWN, bytes, ghz, pct } from "../format.js";
-import { throttleWords } from "./states.js";
+import { throttleReasons } from "./states.js";
+import { gettext } from "../words.js";
 
-const SILENT = "This GPU does not report it.";
-const OPEN_ONLY = "Read only while this page is open; the first figure takes a few seconds.";
+const SILENT = gettext("This GPU does not report it.");
+const OPEN_ONLY = gettext("Read only while this page is open; the first figure takes a few seconds.");
 const rate = (value) => (value === undefined ? null : `${bytes(value)}/s`);
 const known = (value, words) => (value === undefined || value === null ? null : words(value));
-const yes = (value) => known(value, (flag) => (flag ? "yes" : "no"));
+const yes = (value) => known(value, (flag) => (flag ? gettext("yes") : gettext("no")));
 
 function energy(joules) {
   const kwh = joules / 3.6e6;
@@ -18,26 +19,26 @@ function energy(joules) {
 
 /** [label, what the details say (null: nothing), why it may be missing] */
 const FIGURES = [
-  ["Throttled by", (d) => known(d.throttle, (reasons) => throttleWords(reasons).replace("throttled: ", "") || "nothing")],
-  ["Memory bandwidth", (d) => known(d.memory_util_pct, pct)],
-  ["Memory clock", (d) => known(d.memory_clock_mhz, ghz)],
-  ["Memory temperature", (d) => known(d.memory_temperature_celsius, (v) => `${v} °C`)],
-  ["Fan", (d) => known(d.fan_pct, pct)],
-  ["Performance state", (d) => known(d.pstate, (v) => `P${v}`)],
-  ["Encoder", (d) => known(d.encoder_pct, pct)],
-  ["Decoder", (d) => known(d.decoder_pct, pct)],
-  ["Energy since the driver was loaded", (d) => known(d.energy_joules, energy)],
-  ["Memory errors, corrected", (d) => known(d.ecc_corrected, String)],
-  ["Memory errors, uncorrected", (d) => known(d.ecc_uncorrected, String)],
-  ["Rows remapped", (d) => known(d.row_remap_uncorrected, (v) => `${v + (d.row_remap_corrected ?? 0)}`)],
-  ["Remapping pending", (d) => yes(d.remap_pending)],
-  ["Remapping failed", (d) => yes(d.remap_failure)],
-  ["Retired pages", (d) => known(d.retired_pages, String)],
-  ["PCIe link", (d) => known(d.pcie_gen, (v) => `gen ${v} ×${d.pcie_width ?? "?"}`)],
-  ["PCIe out", (d) => rate(d.pcie_tx_bytes_per_second), OPEN_ONLY],
-  ["PCIe in", (d) => rate(d.pcie_rx_bytes_per_second), OPEN_ONLY],
-  ["NVLink out", (d) => rate(d.nvlink_tx_bytes_per_second), OPEN_ONLY],
-  ["NVLink in", (d) => rate(d.nvlink_rx_bytes_per_second), OPEN_ONLY],
+  [gettext("Throttled by"), (d) => known(d.throttle, (reasons) => throttleReasons(reasons) || gettext("nothing"))],
+  [gettext("Memory bandwidth"), (d) => known(d.memory_util_pct, pct)],
+  [gettext("Memory clock"), (d) => known(d.memory_clock_mhz, ghz)],
+  [gettext("Memory temperature"), (d) => known(d.memory_temperature_celsius, (v) => `${v} °C`)],
+  [gettext("Fan"), (d) => known(d.fan_pct, pct)],
+  [gettext("Performance state"), (d) => known(d.pstate, (v) => `P${v}`)],
+  [gettext("Encoder"), (d) => known(d.encoder_pct, pct)],
+  [gettext("Decoder"), (d) => known(d.decoder_pct, pct)],
+  [gettext("Energy since the driver was loaded"), (d) => known(d.energy_joules, energy)],
+  [gettext("Memory errors, corrected"), (d) => known(d.ecc_corrected, String)],
+  [gettext("Memory errors, uncorrected"), (d) => known(d.ecc_uncorrected, String)],
+  [gettext("Rows remapped"), (d) => known(d.row_remap_uncorrected, (v) => `${v + (d.row_remap_corrected ?? 0)}`)],
+  [gettext("Remapping pending"), (d) => yes(d.remap_pending)],
+  [gettext("Remapping failed"), (d) => yes(d.remap_failure)],
+  [gettext("Retired pages"), (d) => known(d.retired_pages, String)],
+  [gettext("PCIe link"), (d) => known(d.pcie_gen, (v) => gettext("gen {gen} ×{width}", { gen: v, width: d.pcie_width ?? "?" }))],
+  [gettext("PCIe out"), (d) => rate(d.pcie_tx_bytes_per_second), OPEN_ONLY],
+  [gettext("PCIe in"), (d) => rate(d.pcie_rx_bytes_per_second), OPEN_ONLY],
+  [gettext("NVLink out"), (d) => rate(d.nvlink_tx_bytes_per_second), OPEN_ONLY],
+  [gettext("NVLink in"), (d) => rate(d.nvlink_rx_bytes_per_second), OPEN_ONLY],
 ];
 
 export class Figures {
@@ -63,5 +64,5 @@ export function instanceRows(detail) {
   return (detail?.mig_instances ?? []).map((one) => el("tr", {},
     el("td", { text: one.name ?? UNKNOWN }),
     el("td", { class: "mono truncate", text: one.uuid }),
-    el("td", { class: "num", text: `${bytes(one.memory_used_bytes)} of ${bytes(one.memory_total_bytes)}` })));
+    el("td", { class: "num", text: gettext("{used} of {total}", { used: bytes(one.memory_used_bytes), total: bytes(one.memory_total_bytes) }) })));
 }

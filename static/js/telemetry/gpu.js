@@ -13,6 +13,8 @@ import { connect } from "../live.js";
 import { BookingUsage } from "./booking.js";
 import { Figures, instanceRows } from "./figures.js";
 import { processRow } from "./processes.js";
+import { liveWords } from "./states.js";
+import { gettext } from "../words.js";
 
 const page = pageData("gpu-data");
 const $ = (id) => document.getElementById(id);
@@ -41,7 +43,7 @@ function paintNow(cell) {
   const power = row?.powerWatts ?? null;
   const limit = info.power_limit_watts;
   setText($("gpu-temperature"), heat === null ? UNKNOWN : `${heat} °C`);
-  setText($("gpu-power"), power === null ? UNKNOWN : limit ? `${power} of ${Math.round(limit)} W` : `${power} W`);
+  setText($("gpu-power"), power === null ? UNKNOWN : limit ? gettext("{power} of {limit} W", { power, limit: Math.round(limit) }) : `${power} W`);
   setText($("gpu-clock"), ghz(row?.smClockMhz));
   setText($("gpu-holder"), [whoWords(cell), untilWords(cell)].filter(Boolean).join(" "));
   booking.paint(cell.holder);
@@ -55,7 +57,7 @@ function paintProcesses(cell) {
   $("gpu-processes").replaceChildren(...(processes ?? []).map((process) => processRow(process)));
   $("gpu-no-process").hidden = Boolean(processes?.length);
   setText($("gpu-no-process"), processes === null
-    ? "This GPU does not report its processes." : "No process runs on this GPU.");
+    ? gettext("This GPU does not report its processes.") : gettext("No process runs on this GPU."));
 }
 
 function paintDetail(cell) {
@@ -71,7 +73,7 @@ function paintAge() {
   const late = age === null || age > 5;
   tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("gpu-live").className = late ? "live live-late" : "live live-ok";
-  setText($("gpu-live"), age === null ? "connecting" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
+  setText($("gpu-live"), age === null ? gettext("connecting") : liveWords(late, age));
 }
 
 const handlers = {

@@ -9,6 +9,7 @@ import { absolute, serverNow } from "../time.js";
 import { Plot } from "./history_plot.js";
 import { RANGES, queryOf, readState, same, shifted, spanOf, writeState, zoomed } from "./history_state.js";
 import { TABLE_POINTS, energy, tableOf } from "./history_table.js";
+import { gettext } from "../words.js";
 
 const AGAIN_MS = 120_000;
 const GIB = 2 ** 30;
@@ -16,12 +17,12 @@ const scaled = (values, by) => values.map((value) => (value === null ? null : va
 const now = () => Math.floor(serverNow() / 1000);
 
 function chartsOf(page) {
-  const each = page.per_gpu ? " per GPU" : "";
+  const each = page.per_gpu;
   return [
-    { title: "Utilization, %", most: 100, label: "mean", columns: (s) => [s.util_avg_pct, s.util_min_pct, s.util_max_pct] },
-    { title: `Memory used${each}, GiB`, most: page.memory_total_bytes / GIB, label: "mean", columns: (s) => [scaled(s.memory_avg_bytes, GIB), null, scaled(s.memory_max_bytes, GIB)] },
-    { title: `Power${each}, W`, most: page.power_limit_watts, label: "mean", columns: (s) => [s.power_avg_watts, null, null] },
-    { title: "Temperature, °C", label: "highest", columns: (s) => [s.temperature_max_celsius, null, null] },
+    { title: gettext("Utilization, %"), most: 100, label: gettext("mean"), columns: (s) => [s.util_avg_pct, s.util_min_pct, s.util_max_pct] },
+    { title: each ? gettext("Memory used per GPU, GiB") : gettext("Memory used, GiB"), most: page.memory_total_bytes / GIB, label: gettext("mean"), columns: (s) => [scaled(s.memory_avg_bytes, GIB), null, scaled(s.memory_max_bytes, GIB)] },
+    { title: each ? gettext("Power per GPU, W") : gettext("Power, W"), most: page.power_limit_watts, label: gettext("mean"), columns: (s) => [s.power_avg_watts, null, null] },
+    { title: gettext("Temperature, °C"), label: gettext("highest"), columns: (s) => [s.temperature_max_celsius, null, null] },
   ];
 }
 
@@ -42,7 +43,7 @@ export class History {
   }
 
   wire() {
-    const ranges = this.page.whole ? [["whole", "Whole"], ...RANGES] : RANGES;
+    const ranges = this.page.whole ? [["whole", gettext("Whole")], ...RANGES] : RANGES;
     this.buttons = ranges.map(([name, label]) => el("button", {
       type: "button", text: label, on: { click: () => this.show(name === "whole" ? this.page.whole : { range: name }) },
     }));
@@ -112,9 +113,10 @@ export class History {
     }));
     this.part("band").hidden = Boolean(this.lines);
     const joules = series.energy_joules.filter((value) => value !== null);
-    const total = joules.length ? `; energy ${energy(joules.reduce((a, b) => a + b, 0))}` : "";
-    const span = `${absolute(new Date(start * 1000))} to ${absolute(new Date(end * 1000))}`;
-    setText(this.part("span"), `${span}, a point is ${duration(series.step_seconds)}${total}`);
+    const step = duration(series.step_seconds);
+    const total = joules.length ? energy(joules.reduce((a, b) => a + b, 0)) : "";
+    const span = gettext("{start} to {end}", { start: absolute(new Date(start * 1000)), end: absolute(new Date(end * 1000)) });
+    setText(this.part("span"), total ? gettext("{span}, a point is {step}; energy {total}", { span, step, total }) : gettext("{span}, a point is {step}", { span, step }));
     this.say(series.n.some(Boolean) ? "" : this.page.empty);
   }
 

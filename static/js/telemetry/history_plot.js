@@ -3,13 +3,14 @@
 
 import { el } from "../dom.js";
 import { absolute, clock, siteZone } from "../time.js";
+import { gettext, locale } from "../words.js";
 
 const HEIGHT = 180;
 const DAY = 86_400;
 const COLOURS = 6;
 const DASHES = [[], [6, 3], [2, 3]];
-const DATE = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, day: "numeric", month: "short" });
-const MONTH = new Intl.DateTimeFormat("en-GB", { timeZone: siteZone, month: "short", year: "2-digit" });
+const DATE = new Intl.DateTimeFormat(locale, { timeZone: siteZone, day: "numeric", month: "short" });
+const MONTH = new Intl.DateTimeFormat(locale, { timeZone: siteZone, month: "short", year: "2-digit" });
 
 /** Times short enough for the axis: "14:00", "Mon 14:00", "21 Nov" or "Nov 25". */
 function labels(_plot, splits, _axis, _space, step) {
@@ -100,7 +101,7 @@ export class Plot {
       scales: { x: { range: () => span }, y: most ? { range: [0, most] } : { range: (_plot, _low, top) => [0, (top || 1) * 1.1] } },
       axes: [{ ...axis, values: labels, space: 84, size: 34 }, { ...axis, size: 52 }],
       series: [
-        { label: "time", value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
+        { label: gettext("time"), value: (_plot, at) => (at === null ? "–" : absolute(new Date(at * 1000))) },
         { label: chart.label, stroke: line, width: 1.5, points: { show: true, size: 4, filter: lonely } },
         ...names.map((name) => ({ ...faint[name], width: 1, points: { show: false }, label: name })),
       ],

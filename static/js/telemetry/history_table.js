@@ -4,9 +4,10 @@
 import { el } from "../dom.js";
 import { UNKNOWN, gib, pct } from "../format.js";
 import { absolute } from "../time.js";
+import { gettext } from "../words.js";
 
 export const TABLE_POINTS = 48;
-const HEADS = ["From", "Utilization, lowest", "mean", "highest", "Memory, highest", "Power, mean", "Energy"];
+const HEADS = [gettext("From"), gettext("Utilization, lowest"), gettext("mean"), gettext("highest"), gettext("Memory, highest"), gettext("Power, mean"), gettext("Energy")];
 
 const watts = (value) => (value === null ? UNKNOWN : `${Math.round(value)} W`);
 
@@ -23,7 +24,7 @@ function row(series, i) {
     gib(series.memory_max_bytes[i]), watts(series.power_avg_watts[i]), energy(series.energy_joules[i]),
   ];
   const when = el("th", { scope: "row", class: "nowrap", text: absolute(new Date(series.at[i] * 1000)) });
-  if (!series.n[i]) return el("tr", {}, when, el("td", { class: "muted", colspan: cells.length, text: "no reading" }));
+  if (!series.n[i]) return el("tr", {}, when, el("td", { class: "muted", colspan: cells.length, text: gettext("no reading") }));
   return el("tr", {}, when, ...cells.map((text) => el("td", { class: "num", text })));
 }
 
@@ -32,5 +33,5 @@ export function tableOf(series) {
   const table = el("table", { class: "table table-dense" },
     el("thead", {}, el("tr", {}, ...head)),
     el("tbody", {}, ...series.at.map((_, i) => row(series, i))));
-  return el("div", { class: "table-wrap history-table", tabindex: 0, role: "region", "aria-label": "History as a table" }, table);
+  return el("div", { class: "table-wrap history-table", tabindex: 0, role: "region", "aria-label": gettext("History as a table") }, table);
 }

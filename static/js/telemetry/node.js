@@ -8,18 +8,20 @@ import { tellLate } from "../board/head.js";
 import { takeMinute } from "../board/minute.js";
 import { connect } from "../live.js";
 import { processRow } from "./processes.js";
+import { liveWords } from "./states.js";
+import { gettext } from "../words.js";
 
 const page = pageData("node-data");
 const $ = (id) => document.getElementById(id);
 const board = new Board();
 const view = new CardsView($("gpus"), board);
 const TROUBLES = {
-  hung: "The driver of this node hangs. Its readings are delayed.",
-  wedged: "The driver of this node hangs and cannot be ended. The machine needs a restart.",
-  no_driver: "This node has no working driver.",
-  no_gpu: "This node has a driver and no GPU.",
-  no_rights: "The worker of this node lacks a right:",
-  reloading: "The driver of this node is being loaded again.",
+  hung: gettext("The driver of this node hangs. Its readings are delayed."),
+  wedged: gettext("The driver of this node hangs and cannot be ended. The machine needs a restart."),
+  no_driver: gettext("This node has no working driver."),
+  no_gpu: gettext("This node has a driver and no GPU."),
+  no_rights: gettext("The worker of this node lacks a right:"),
+  reloading: gettext("The driver of this node is being loaded again."),
 };
 
 const cells = () => board.cells.filter((cell) => cell.info.node === page.node);
@@ -47,7 +49,7 @@ function paintAge() {
   const late = age === null || age > 5;
   tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("node-live").className = late ? "live live-late" : "live live-ok";
-  setText($("node-live"), age === null ? "no fresh reading" : `${late ? "late" : "live"}, ${age.toFixed(1)} s`);
+  setText($("node-live"), age === null ? gettext("no fresh reading") : liveWords(late, age));
 }
 
 const handlers = {

@@ -4,11 +4,12 @@ import { ownerOf } from "../board/words.js";
 import { el } from "../dom.js";
 import { UNKNOWN, bytes, pct } from "../format.js";
 import { relative } from "../time.js";
+import { gettext } from "../words.js";
 
 /** One row; `first` is a cell to put before the pid, or nothing. */
 export function processRow(process, first = null) {
   const name = process.job
-    ? el("a", { href: `/jobs/${process.job}/`, text: `job #${process.job}` })
+    ? el("a", { href: `/jobs/${process.job}/`, text: gettext("job #{job}", { job: process.job }) })
     : el("span", { class: "mono", text: process.command || UNKNOWN });
   const since = process.started_at === null ? UNKNOWN : relative(new Date(process.started_at * 1000));
   return el("tr", {},

@@ -1,5 +1,7 @@
 // The job that may wait with a request: its fields, and as the API takes it.
 
+import { gettext } from "../words.js";
+
 const parts = document.querySelectorAll("[data-job-part]");
 
 /** Numbers and yes or no as such: the portal takes no text for them. */
@@ -22,7 +24,7 @@ export function jobOf({ job_runs: runs, job_name: name, job_plan: plan, ...rest 
   if (!runs?.value) return null;
   const script = runs.value === "script";
   return {
-    name: name.value.trim() || (script ? "own script" : runs.value),
+    name: name.value.trim() || (script ? gettext("own script") : runs.value),
     kind: script ? "script" : "recipe",
     ...(script ? { script: rest.job_script.value } : {
       recipe: runs.value, recipe_settings: settingsOf(rest.job_settings.value),

@@ -4,6 +4,7 @@ import { fromWall } from "../calendar/zone.js";
 import { pageData } from "../dom.js";
 import { ask, toastProblem } from "../toast.js";
 import { connectJob, jobOf } from "./job.js";
+import { gettext } from "../words.js";
 
 const { zone } = pageData("waiting-config");
 const form = document.getElementById("wait-form");
@@ -71,8 +72,8 @@ const ACTS = {
 
 const SURE = {
   withdraw: {
-    title: "Withdraw this request?", yes: "Withdraw",
-    text: "You lose your place in the queue.",
+    title: gettext("Withdraw this request?"), yes: gettext("Withdraw"),
+    text: gettext("You lose your place in the queue."),
   },
 };
 

@@ -1,0 +1,32 @@
+"""What states are called: the words that pages show beside a sign and a colour."""
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as noop
+
+WORDS = frozenset(
+    {
+        # Of a Reservation.
+        *(noop("confirmed"), noop("active"), noop("ended"), noop("released")),
+        *(noop("cancelled"), noop("displaced"), noop("refunded")),
+        # Of a Job, a proposed move, a refined plan.
+        *(noop("queued"), noop("starting"), noop("running"), noop("moving")),
+        *(noop("stopping"), noop("done"), noop("failed"), noop("stopped")),
+        *(noop("lost"), noop("waiting"), noop("refused"), noop("unknown")),
+        *(noop("ready"), noop("loading"), noop("stays"), noop("proposed")),
+        *(noop("accepted"), noop("moved"), noop("declined"), noop("withdrawn")),
+        *(noop("open"), noop("expired"), noop("firm"), noop("flex")),
+        # Of an Alert.
+        *(noop("closed"), noop("snoozed"), noop("acknowledged"), noop("all")),
+        *(noop("critical"), noop("warning"), noop("info")),
+    }
+)
+
+
+def state_word(word: str) -> str:
+    """Return a state in the reader's language; one that is not known as it is."""
+    key = word.lower()
+    if key not in WORDS:
+        return word
+    found = gettext(key)
+    return capfirst(found) if word[:1].isupper() else found
