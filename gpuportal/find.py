@@ -15,7 +15,7 @@ from placement.models import Job
 from reservations.domain.words import gpus_title, span_text
 from reservations.models import Reservation, SitePolicy, User
 from reservations.views.access import visible_reservations
-from telemetry.domain.sentences import joined, sentence
+from telemetry.domain.sentences import joined
 from telemetry.models import Gpu, Node
 
 PER_KIND = 6
