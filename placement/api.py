@@ -23,6 +23,7 @@ from placement.services.summaries import job_usage
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from telemetry.charts import usage_entry
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
@@ -151,5 +152,5 @@ def _visible(request: HttpRequest):  # type: ignore[no-untyped-def]
 def _one(request: HttpRequest, job_id: int) -> Job:
     job: Job | None = _visible(request).filter(pk=job_id).first()
     if job is None:
-        raise NotFound(what=f"job #{job_id}")
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
     return job

@@ -12,6 +12,7 @@ from placement.models import Job, JobArray
 from placement.schemas import NewJob, StopReason
 from reservations.domain.errors import NotFound
 from reservations.models import User
+from telemetry.domain.sentences import sentence
 
 router = Router(tags=["placement"])
 
@@ -41,7 +42,7 @@ def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
     seen = Job.objects.visible_to(user).filter(array_id=array_id)
     array = JobArray.objects.filter(pk=array_id, tasks__in=seen).first()
     if array is None:
-        raise NotFound(what=f"array #{array_id}")
+        raise NotFound(what=sentence("array #{array_id}", array_id=array_id))
     return _facts(array, user)
 
 

@@ -12,6 +12,7 @@ from placement.models import Backfill
 from placement.schemas import NewJob, StopReason
 from reservations.domain.errors import NotFound
 from reservations.models import Membership, User
+from telemetry.domain.sentences import sentence
 
 router = Router(tags=["placement"])
 
@@ -28,7 +29,11 @@ def ask(user: User, body: NewJob) -> dict[str, Any]:
     if wish.membership is not None:
         payer = Membership.objects.filter(pk=wish.membership, user=user).first()
         if payer is None:
-            raise NotFound(what=f"membership #{wish.membership} of yours")
+            raise NotFound(
+                what=sentence(
+                    "membership #{membership} of yours", membership=wish.membership
+                )
+            )
     now = timezone.now()
     row = services.ask_for_gaps(
         user=user,
@@ -55,7 +60,9 @@ def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
     rows = rows.select_related("owner", "membership__account")
     row = rows.filter(pk=backfill_id).first()
     if row is None:
-        raise NotFound(what=f"job in gaps #{backfill_id}")
+        raise NotFound(
+            what=sentence("job in gaps #{backfill_id}", backfill_id=backfill_id)
+        )
     return gap_facts(row, now=timezone.now())
 
 

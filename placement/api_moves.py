@@ -11,6 +11,7 @@ from placement.domain.look import Restart
 from placement.models import Job
 from placement.views.access import reader
 from reservations.domain.errors import NotFound
+from telemetry.domain.sentences import sentence
 
 router = Router(tags=["placement"])
 
@@ -27,7 +28,7 @@ def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
     """What looking again came to, newest first: predicted and realised."""
     job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
     if job is None:
-        raise NotFound(what=f"job #{job_id}")
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
     return _facts(job)
 
 

@@ -26,6 +26,7 @@ from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.rates import check_rate
 from reservations.schemas import in_utc
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -95,7 +96,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
         lora_targets=body.lora_targets,
     )
     if body.max_gpus is not None and body.max_gpus < 1:
-        raise BadInput({"max_gpus": "must be at least 1"})
+        raise BadInput({"max_gpus": sentence("must be at least 1")})
     if body.wish == "soonest" and body.reservation is None:
         first = services.soonest_plans(
             user=user,
@@ -143,7 +144,13 @@ def _kept(
     if number is None:
         return None
     if not 0 <= number < len(plans):
-        raise BadInput({"keep": f"must be from 0 to {len(plans) - 1}: no such plan"})
+        raise BadInput(
+            {
+                "keep": sentence(
+                    "must be from 0 to {plans}: no such plan", plans=len(plans) - 1
+                )
+            }
+        )
     row = services.keep_plan(user=user, spec=spec, plan=plans[number], now=now)
     return {"id": row.pk, "address": reverse("plan-kept", args=[row.pk])}
 
@@ -199,7 +206,7 @@ def plan_files(
 def _seen(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
     row = services.may_see(_user(request), plan_id, key)
     if row is None:
-        raise NotFound(what=f"plan #{plan_id}")
+        raise NotFound(what=sentence("plan #{plan_id}", plan_id=plan_id))
     return row
 
 
@@ -245,7 +252,14 @@ def _instant(at: datetime | None, now: datetime) -> datetime | None:
     if timezone.is_naive(at):
         aware = timezone.make_aware(at)
     if aware > most_days_ahead(now):
-        raise BadInput({"at": f"at most {MOST_DAYS_AHEAD} days ahead"})
+        raise BadInput(
+            {
+                "at": sentence(
+                    "at most {most_days_ahead} days ahead",
+                    most_days_ahead=MOST_DAYS_AHEAD,
+                )
+            }
+        )
     return aware
 
 
@@ -257,14 +271,21 @@ def _chosen(user: User, body: NewPlan, now: datetime) -> ModelSpec:
     """
     given = [bool(body.model), body.config is not None, body.model_id is not None]
     if sum(given) != 1:
-        raise BadInput({"model": "give one of model, config and model_id"})
+        raise BadInput({"model": sentence("give one of model, config and model_id")})
     if body.config is None:
         return services.chosen_spec(
             user=user, well_known=body.model, model_id=body.model_id
         )
     text = json.dumps(body.config)
     if len(text) > MOST_CONFIG_CHARACTERS:
-        raise BadInput({"config": f"more than {MOST_CONFIG_CHARACTERS:,} characters"})
+        raise BadInput(
+            {
+                "config": sentence(
+                    "more than {most_config_characters} characters",
+                    most_config_characters=f"{MOST_CONFIG_CHARACTERS:,}",
+                )
+            }
+        )
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
     upload = SimpleUploadedFile("config.json", text.encode())
     row = services.parse_model(user=user, upload=upload, now=now)

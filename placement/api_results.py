@@ -11,6 +11,7 @@ from placement.services import results
 from placement.views.results import sent
 from reservations.domain.errors import NotFound
 from reservations.models import User
+from telemetry.domain.sentences import sentence
 
 router = Router(tags=["placement"])
 
@@ -21,7 +22,7 @@ def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
     assert isinstance(request.user, User)
     job = Job.objects.visible_to(request.user).filter(pk=job_id).first()
     if job is None:
-        raise NotFound(what=f"job #{job_id}")
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
     return {"job": job.pk, "files": snapshots.job_results(job)}
 
 
@@ -31,5 +32,9 @@ def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
     job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
     row = None if job is None else results.there(job, file_id)
     if row is None:
-        raise NotFound(what=f"file #{file_id} of job #{job_id}")
+        raise NotFound(
+            what=sentence(
+                "file #{file_id} of job #{job_id}", file_id=file_id, job_id=job_id
+            )
+        )
     return sent(row)

@@ -17,6 +17,7 @@ from placement.services import model_store, serve_moving, serving
 from reservations.domain.errors import NotFound
 from reservations.models import Membership, User
 from reservations.rates import check_rate
+from telemetry.domain.sentences import sentence
 
 router = Router(tags=["serving"])
 NOTHING_BESIDE: list[UploadedFile] = []
@@ -166,12 +167,12 @@ def _membership(user: User, pk: int | None) -> Membership | None:
         return None
     row = user.memberships.filter(pk=pk, active=True).first()
     if row is None:
-        raise NotFound(what=f"membership #{pk} of yours")
+        raise NotFound(what=sentence("membership #{pk} of yours", pk=pk))
     return row
 
 
 def _endpoint(request: HttpRequest, job_id: int) -> Endpoint:
     row: Endpoint | None = show.endpoints_of(_user(request)).filter(job=job_id).first()
     if row is None:
-        raise NotFound(what=f"endpoint of job #{job_id}")
+        raise NotFound(what=sentence("endpoint of job #{job_id}", job_id=job_id))
     return row

@@ -17,6 +17,7 @@ from reservations.consumers import SessionConsumer
 from reservations.domain.errors import BookingError
 from reservations.models import User
 from reservations.rates import check_rate
+from telemetry.domain.sentences import sentence
 
 SEND_SECONDS = 10.0
 TOO_SLOW = 4408
@@ -89,14 +90,14 @@ class PlanConsumer(PatientConsumer):
             TooFast: too many in this minute.
         """
         if not isinstance(asked, Mapping):
-            raise BadInput({"refine": "must be an object"})
+            raise BadInput({"refine": sentence("must be an object")})
         assert self.user is not None
         now = timezone.now()
         model, replicas = asked.get("model"), asked.get("replicas", 1)
         if model is not None and (type(model) is not int or not 0 < model < 2**62):
-            raise BadInput({"model": "must be the number of an upload"})
+            raise BadInput({"model": sentence("must be the number of an upload")})
         if type(replicas) is not int or not 1 <= replicas <= 2**14:
-            raise BadInput({"replicas": "must be a whole number from 1"})
+            raise BadInput({"replicas": sentence("must be a whole number from 1")})
         check_rate(
             "refine",
             user_pk=self.user.pk,
@@ -141,10 +142,17 @@ def adapter_of(asked: Mapping[str, Any]) -> Adapter | None:
     """
     rank, targets = asked.get("lora_rank", 0), asked.get("lora_targets", [])
     if type(rank) is not int or not 0 <= rank <= MAX_RANK:
-        raise BadInput({"lora_rank": f"must be a whole number from 0 to {MAX_RANK:,}"})
+        raise BadInput(
+            {
+                "lora_rank": sentence(
+                    "must be a whole number from 0 to {max_rank}",
+                    max_rank=f"{MAX_RANK:,}",
+                )
+            }
+        )
     named = isinstance(targets, list) and 0 < len(targets) <= MAX_NAMES
     if rank and not (named and all(isinstance(one, str) for one in targets)):
-        raise BadInput({"lora_targets": "must name linear layers"})
+        raise BadInput({"lora_targets": sentence("must name linear layers")})
     return Adapter(rank=rank, targets=tuple(targets)) if rank else None
 
 

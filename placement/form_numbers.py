@@ -4,6 +4,8 @@ from typing import Any
 
 from django import forms
 
+from telemetry.domain.sentences import sentence
+
 
 def whole(least: int, most: int, **more: Any) -> forms.IntegerField:
     """Return a field for a whole number.
@@ -11,7 +13,13 @@ def whole(least: int, most: int, **more: Any) -> forms.IntegerField:
     >>> whole(1, 5).error_messages["max_value"]
     'must be a whole number from 1 to 5'
     """
-    says = _same(f"must be a whole number from {least:,} to {most:,}")
+    says = _same(
+        sentence(
+            "must be a whole number from {least} to {most}",
+            least=f"{least:,}",
+            most=f"{most:,}",
+        )
+    )
     return forms.IntegerField(
         min_value=least, max_value=most, error_messages=says, **more
     )
@@ -29,12 +37,18 @@ def number(
     >>> number(0.25, 336, unit="hours").error_messages["invalid"]
     'must be a number of hours from 0.25 to 336'
     """
-    what = f"a number of {unit}" if unit else "a number"
-    span = f", {least:g} or more" if open_end else f" from {least:g} to {most:g}"
+    ends = {"least": f"{least:g}", "most": f"{most:g}", "unit": unit}
+    if unit and open_end:
+        says = sentence("must be a number of {unit}, {least} or more", **ends)
+    elif unit:
+        says = sentence("must be a number of {unit} from {least} to {most}", **ends)
+    elif open_end:
+        says = sentence("must be a number, {least} or more", **ends)
+    else:
+        says = sentence("must be a number from {least} to {most}", **ends)
     return forms.FloatField(
-        min_value=least, max_value=most, error_messages=_same(f"must be {what}{span}"),
-        **more,
-    )  # fmt: skip
+        min_value=least, max_value=most, error_messages=_same(says), **more
+    )
 
 
 def _same(text: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from placement.domain.errors import LaunchInvalid
 from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
@@ -28,7 +29,7 @@ MOST_SCRIPT_CHARACTERS = 256 * 1024
 MOST_RETRIES = 5
 SCRIPT = "script"
 OF_SETTING = "recipe_settings."
-WRONG_SETTING = "A setting of the recipe needs another value."
+WRONG_SETTING = gettext_lazy("A setting of the recipe needs another value.")
 Choices = Sequence[tuple[int, str]]
 """(number, words) of what a select offers."""
 MOST_DAYS_AHEAD = 366
@@ -70,7 +71,9 @@ class LaunchForm(GapFields):
     reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     name = forms.CharField(
         max_length=120,
-        error_messages={"required": "Give the job a name, so that you find it again."},
+        error_messages={
+            "required": gettext_lazy("Give the job a name, so that you find it again.")
+        },
     )
     what = forms.ChoiceField(
         choices=[(name, name) for name in RECIPES] + [(SCRIPT, SCRIPT)]
@@ -116,7 +119,10 @@ class LaunchForm(GapFields):
         assert isinstance(field, forms.TypedChoiceField)
         assert isinstance(node, forms.ChoiceField)
         field.choices = list(reservations)
-        node.choices = [("", "the only one"), *((name, name) for name in nodes)]
+        node.choices = [
+            ("", gettext_lazy("the only one")),
+            *((name, name) for name in nodes),
+        ]
 
     def clean_sweep(self) -> Sweep:
         """Read the sweep.
@@ -138,7 +144,9 @@ class LaunchForm(GapFields):
         try:
             return shlex.split(self.cleaned_data["arguments"])
         except ValueError as error:
-            raise forms.ValidationError(f"cannot be split: {error}") from None
+            raise forms.ValidationError(
+                gettext_lazy("cannot be split: %(error)s") % {"error": error}
+            ) from None
 
     def clean(self) -> dict[str, object]:
         """Check the script, or the settings of the chosen recipe."""
@@ -146,7 +154,7 @@ class LaunchForm(GapFields):
         self.check_where(data)
         what = data.get("what", "")
         if what == SCRIPT and not str(data.get("script", "")).strip():
-            self.add_error("script", "Paste the script that should run.")
+            self.add_error("script", gettext_lazy("Paste the script that should run."))
         if what in RECIPES:
             given = {
                 s.name: _number(self.data.get(f"{what}.{s.name}", ""), s)
@@ -229,88 +237,122 @@ class PlanForm(PlainForm):
     """A model and how to run it, when, for how long, on how many Gpus."""
 
     source = forms.ChoiceField(
-        choices=[("known", "built-in list"), ("file", "your file")], initial="known"
+        label=gettext_lazy("Source"),
+        choices=[
+            ("known", gettext_lazy("built-in list")),
+            ("file", gettext_lazy("your file")),
+        ],
+        initial="known",
     )
     known = forms.ChoiceField(
-        label="Model",
+        label=gettext_lazy("Model"),
         choices=[(k.name, k.title) for k in WELL_KNOWN.values()],
         initial="gpt2",
     )
-    model = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    upload = FilesField(label="File", required=False, allow_empty_file=False)
+    model = forms.TypedChoiceField(
+        label=gettext_lazy("Model"), required=False, coerce=int, empty_value=None
+    )
+    upload = FilesField(
+        label=gettext_lazy("File"), required=False, allow_empty_file=False
+    )
     task = forms.ChoiceField(
-        choices=[("train", "Train"), ("infer", "Infer")], initial="train"
+        label=gettext_lazy("Task"),
+        choices=[("train", gettext_lazy("Train")), ("infer", gettext_lazy("Infer"))],
+        initial="train",
     )
     precision = forms.ChoiceField(
+        label=gettext_lazy("Precision"),
         choices=[
-            ("autocast_bf16", "bf16 autocast"),
-            ("bf16", "pure bf16"),
-            ("mixed_fp16", "fp16 with fp32 master"),
-            ("fp16", "pure fp16"),
+            ("autocast_bf16", gettext_lazy("bf16 autocast")),
+            ("bf16", gettext_lazy("pure bf16")),
+            ("mixed_fp16", gettext_lazy("fp16 with fp32 master")),
+            ("fp16", gettext_lazy("pure fp16")),
             ("fp32", "fp32"),
-            ("autocast_fp16", "fp16 autocast"),
-            ("megatron_bf16", "bf16, Megatron-style"),
+            ("autocast_fp16", gettext_lazy("fp16 autocast")),
+            ("megatron_bf16", gettext_lazy("bf16, Megatron-style")),
         ],
         initial="autocast_bf16",
     )
     optimizer = forms.ChoiceField(
+        label=gettext_lazy("Optimizer"),
         choices=[
             ("adamw", "AdamW"),
             ("adam", "Adam"),
-            ("adam8bit", "Adam, 8 bits"),
+            ("adam8bit", gettext_lazy("Adam, 8 bits")),
             ("adafactor", "Adafactor"),
-            ("momentum", "SGD with momentum"),
+            ("momentum", gettext_lazy("SGD with momentum")),
             ("sgd", "SGD"),
         ],
         initial="adamw",
     )
-    batch = forms.IntegerField(initial=8, min_value=1, max_value=2**20)
-    sequence_length = forms.IntegerField(initial=512, min_value=1, max_value=2**22)
+    batch = forms.IntegerField(
+        label=gettext_lazy("Batch"), initial=8, min_value=1, max_value=2**20
+    )
+    sequence_length = forms.IntegerField(
+        label=gettext_lazy("Sequence length"), initial=512, min_value=1, max_value=2**22
+    )
     checkpointing = forms.ChoiceField(
-        choices=[("none", "none"), ("selective", "selective"), ("full", "full")],
+        label=gettext_lazy("Checkpointing"),
+        choices=[
+            ("none", gettext_lazy("none")),
+            ("selective", gettext_lazy("selective")),
+            ("full", gettext_lazy("full")),
+        ],
         initial="none",
     )
-    accumulation = forms.IntegerField(initial=1, min_value=1, max_value=2**20)
+    accumulation = forms.IntegerField(
+        label=gettext_lazy("Accumulation"), initial=1, min_value=1, max_value=2**20
+    )
     attention = forms.ChoiceField(
+        label=gettext_lazy("Attention"),
         choices=[("flash", "flash"), ("math", "math"), ("eager", "eager")],
         initial="flash",
     )
     offload = forms.ChoiceField(
+        label=gettext_lazy("Offload"),
         required=False,
         choices=[
-            ("none", "none"),
-            ("cpu", "to the memory of the host"),
-            ("nvme", "to the drive of the host"),
+            ("none", gettext_lazy("none")),
+            ("cpu", gettext_lazy("to the memory of the host")),
+            ("nvme", gettext_lazy("to the drive of the host")),
         ],
         initial="none",
     )
     offload_parameters = forms.BooleanField(
-        label="Offload the weights too", required=False
+        label=gettext_lazy("Offload the weights too"), required=False
     )
     weights = forms.ChoiceField(
+        label=gettext_lazy("Weights"),
         required=False,
         choices=[
-            ("full", "unchanged"),
-            ("int8", "8 bits (int8)"),
-            ("nf4", "4 bits (nf4)"),
+            ("full", gettext_lazy("unchanged")),
+            ("int8", gettext_lazy("8 bits (int8)")),
+            ("nf4", gettext_lazy("4 bits (nf4)")),
         ],
         initial="full",
     )
     lora_rank = forms.IntegerField(
-        label="LoRA rank", required=False, min_value=0, max_value=2**14
+        label=gettext_lazy("LoRA rank"), required=False, min_value=0, max_value=2**14
     )
     lora_targets = forms.CharField(
-        label="LoRA layers", required=False, max_length=MOST_TARGET_CHARACTERS
+        label=gettext_lazy("LoRA layers"),
+        required=False,
+        max_length=MOST_TARGET_CHARACTERS,
     )
     wish = forms.ChoiceField(
+        label=gettext_lazy("Wish"),
         required=False,
         choices=[(wish, WISH_WORDS[wish]) for wish in ("", *WISHES)],
     )
-    reservation = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    at = forms.DateTimeField(label="From", required=False)
-    hours = forms.FloatField(initial=4, min_value=0.1, max_value=336)
+    reservation = forms.TypedChoiceField(
+        label=gettext_lazy("Reservation"), required=False, coerce=int, empty_value=None
+    )
+    at = forms.DateTimeField(label=gettext_lazy("From"), required=False)
+    hours = forms.FloatField(
+        label=gettext_lazy("Hours"), initial=4, min_value=0.1, max_value=336
+    )
     max_gpus = forms.IntegerField(
-        label="GPUs at most", required=False, min_value=1, max_value=64
+        label=gettext_lazy("GPUs at most"), required=False, min_value=1, max_value=64
     )
 
     def __init__(
@@ -326,8 +368,8 @@ class PlanForm(PlainForm):
         where, model = self.fields["reservation"], self.fields["model"]
         assert isinstance(where, forms.TypedChoiceField)
         assert isinstance(model, forms.TypedChoiceField)
-        where.choices = [("", "any free GPUs"), *self.reservations]
-        model.choices = [("", "new"), *self.models]
+        where.choices = [("", gettext_lazy("any free GPUs")), *self.reservations]
+        model.choices = [("", gettext_lazy("new")), *self.models]
 
     def clean_at(self) -> datetime | None:
         """Return a time that a calendar could show; None: now.
@@ -338,7 +380,8 @@ class PlanForm(PlainForm):
         at: datetime | None = self.cleaned_data["at"]
         if at is not None and at > most_days_ahead(timezone.now()):
             raise forms.ValidationError(
-                f"Choose a time at most {MOST_DAYS_AHEAD} days ahead."
+                gettext_lazy("Choose a time at most %(most_days_ahead)s days ahead.")
+                % {"most_days_ahead": MOST_DAYS_AHEAD}
             )
         return at
 
@@ -374,9 +417,11 @@ class PlanForm(PlainForm):
 class BookPlanForm(PlainForm):
     """When a kept Plan's Gpus are booked, for how long, at whose expense."""
 
-    at = forms.DateTimeField(label="From", required=False)
-    hours = forms.FloatField(min_value=0.1, max_value=336)
-    membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    at = forms.DateTimeField(label=gettext_lazy("From"), required=False)
+    hours = forms.FloatField(label=gettext_lazy("Hours"), min_value=0.1, max_value=336)
+    membership = forms.IntegerField(
+        label=gettext_lazy("Membership"), required=False, min_value=1, max_value=2**62
+    )
     key = forms.CharField(required=False, max_length=64)
 
     clean_at = PlanForm.clean_at

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy
 
 from placement.form_numbers import number
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 GAPS = "gaps"
@@ -27,12 +29,16 @@ class GapFields(PlainForm):
     where = forms.ChoiceField(
         required=False,
         choices=[
-            ("", "In your reservation"),
-            (GAPS, "Whenever GPUs are unbooked"),
+            ("", gettext_lazy("In your reservation")),
+            (GAPS, gettext_lazy("Whenever GPUs are unbooked")),
         ],
     )
-    gap_minutes = number(1, MUCH, unit="minutes", open_end=True, required=False)
-    gap_hours = number(0.01, MUCH, unit="hours", open_end=True, required=False)
+    gap_minutes = number(
+        1, MUCH, unit=sentence("minutes"), open_end=True, required=False
+    )
+    gap_hours = number(
+        0.01, MUCH, unit=sentence("hours"), open_end=True, required=False
+    )
     gap_memory_gib = number(0, MUCH, unit="GiB", open_end=True, required=False)
     gap_class = forms.ChoiceField(required=False)
     gap_membership = forms.TypedChoiceField(
@@ -46,25 +52,31 @@ class GapFields(PlainForm):
         kind, payer = self.fields["gap_class"], self.fields["gap_membership"]
         assert isinstance(kind, forms.ChoiceField)
         assert isinstance(payer, forms.ChoiceField)
-        kind.choices = [("", "any"), *((name, name) for name in classes)]
-        payer.choices = list(payers) if len(payers) > 1 else [("", "the only one")]
+        kind.choices = [("", gettext_lazy("any")), *((name, name) for name in classes)]
+        payer.choices = (
+            list(payers) if len(payers) > 1 else [("", gettext_lazy("the only one"))]
+        )
 
     def check_where(self, data: Mapping[str, Any]) -> None:
         """Refuse a reservation that is not named, and what no gap can have."""
         if data.get("where") != GAPS:
             if data.get("reservation") is None and "reservation" not in self.errors:
-                self.add_error("reservation", "Choose a reservation.")
+                self.add_error("reservation", gettext_lazy("Choose a reservation."))
             return
         if data.get("sweep"):
-            self.add_error("sweep", "A sweep needs a reservation.")
+            self.add_error("sweep", gettext_lazy("A sweep needs a reservation."))
         if data.get("resume_from"):
             self.add_error(
-                "resume_from", "A job without a reservation starts from the beginning."
+                "resume_from",
+                gettext_lazy("A job without a reservation starts from the beginning."),
             )
         if data.get("may_move") or data.get("restart"):
             self.add_error(
                 None,
-                "A job without a reservation moves automatically. This cannot be set.",
+                gettext_lazy(
+                    "A job without a reservation moves automatically. This cannot "
+                    "be set."
+                ),
             )
 
     def gap_wish(self) -> dict[str, Any]:

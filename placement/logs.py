@@ -23,6 +23,7 @@ from django.utils.formats import date_format
 from placement.domain.errors import LogConflict, LogTooLarge
 from placement.domain.logtext import clean, numbers_of
 from placement.models import Job, LogDropped, PlacementPolicy
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -248,18 +249,19 @@ def note(job: Job) -> str:
     """Return why a log is not, or not wholly, there; "": it is."""
     if job.log_dropped_at:
         day = date_format(timezone.localtime(job.log_dropped_at), "j F Y")
-        why = "the lab keeps logs for a limited time"
+        why = sentence("the lab keeps logs for a limited time")
         if job.log_dropped_for == LogDropped.ROOM:
-            why = (
-                "the logs of one person's jobs held more than they may together, and "
-                "the oldest are deleted first"
+            why = sentence(
+                "the logs of one person's jobs held more than they may together, "
+                "and the oldest are deleted first"
             )
-        return f"This log was deleted on {day}: {why}."
+        return sentence("This log was deleted on {day}: {why}.", day=day, why=why)
     if job.log_cut_at:
         at = date_format(timezone.localtime(job.log_cut_at), "j F Y, H:i")
-        return (
-            f"No more of this log is kept since {at}: the logs of one person's running "
-            "jobs hold more than they may together."
+        return sentence(
+            "No more of this log is kept since {at}: the logs of one person's "
+            "running jobs hold more than they may together.",
+            at=at,
         )
     return ""
 

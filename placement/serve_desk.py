@@ -38,6 +38,7 @@ from placement.domain.serve_frames import (
     unpack,
 )
 from placement.services.serve_access import Target
+from telemetry.domain.sentences import sentence
 
 CALLS = "serve.calls."
 ANSWERS = "serve.answers."
@@ -140,7 +141,7 @@ class Desk:
         except TimeoutError:
             await self._cancel(target.node, call.call)
             raise CallFailed(
-                504, "no-answer", "The model gave no answer in time."
+                504, "no-answer", sentence("The model gave no answer in time.")
             ) from None
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(target.node, call.call))
@@ -155,7 +156,11 @@ class Desk:
             self._reader = asyncio.create_task(self._read())
         if not await self.redis.exists(TUNNEL + node):
             raise CallFailed(
-                503, "no-tunnel", f"{node} is not connected now. Try again in a moment."
+                503,
+                "no-tunnel",
+                sentence(
+                    "{node} is not connected now. Try again in a moment.", node=node
+                ),
             )
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.rpush(CALLS + node, frame)
@@ -193,7 +198,9 @@ class Desk:
             future = self._waiting.get(call)
             if future is not None and not future.done():
                 future.set_exception(
-                    CallFailed(502, "no-answer", "The model's answer is not valid.")
+                    CallFailed(
+                        502, "no-answer", sentence("The model's answer is not valid.")
+                    )
                 )
 
 
@@ -207,19 +214,29 @@ def _call_of(data: bytes) -> str:
 def _away(error: BaseException) -> CallFailed:
     logger.warning("served models cannot be reached: %s", error)
     return CallFailed(
-        503, "unavailable", "The portal cannot reach its broker. Try again in a moment."
+        503,
+        "unavailable",
+        sentence("The portal cannot reach its broker. Try again in a moment."),
     )
 
 
 def _full(word: str) -> CallFailed:
     if word == "user":
-        detail = f"You have {MOST_OF_USER} open requests. Wait until one is answered."
+        detail = sentence(
+            "You have {most_of_user} open requests. Wait until one is answered.",
+            most_of_user=MOST_OF_USER,
+        )
         return CallFailed(429, "too-many", detail)
     if word == "job":
-        detail = f"{MOST_OF_JOB} requests to this endpoint are open already."
+        detail = sentence(
+            "{most_of_job} requests to this endpoint are open already.",
+            most_of_job=MOST_OF_JOB,
+        )
         return CallFailed(503, "full", detail)
     return CallFailed(
-        503, "full", "The portal carries too many requests now. Try again in a moment."
+        503,
+        "full",
+        sentence("The portal carries too many requests now. Try again in a moment."),
     )
 
 

@@ -6,10 +6,12 @@ from typing import Any
 from django import forms
 from django.core.files.uploadedfile import UploadedFile
 from django.http import QueryDict
+from django.utils.translation import gettext_lazy
 
 from placement.domain.serve_frames import MODEL_NAME, NAME_RULE
 from placement.form_numbers import number, whole
 from placement.models import Admits
+from telemetry.domain.sentences import sentence
 from telemetry.plain_forms import PlainForm
 
 Choices = Sequence[tuple[str, str]]
@@ -19,9 +21,9 @@ RESULT = "result:"
 """How a file is written that a Job left: result:<number>; a kept one by its number."""
 
 ADMITS: Choices = (
-    (Admits.OWNER, "only I"),
-    (Admits.ACCOUNT, "members of the group that pays"),
-    (Admits.ANYBODY, "everyone"),
+    (Admits.OWNER, gettext_lazy("only I")),
+    (Admits.ACCOUNT, gettext_lazy("members of the group that pays")),
+    (Admits.ANYBODY, gettext_lazy("everyone")),
 )
 """Who may add models to an endpoint, as its owner chooses it."""
 
@@ -31,7 +33,12 @@ class EndpointFilterForm(PlainForm):
 
     q = forms.CharField(required=False, max_length=120)
     state = forms.ChoiceField(
-        required=False, choices=[("", "any state"), ("live", "live"), ("over", "over")]
+        required=False,
+        choices=[
+            ("", gettext_lazy("any state")),
+            ("live", gettext_lazy("live")),
+            ("over", gettext_lazy("over")),
+        ],
     )
 
 
@@ -58,7 +65,7 @@ class ServeForm(PlainForm):
     file = forms.ChoiceField(required=False)
     name = forms.CharField(required=False, max_length=63)
     place = forms.ChoiceField()
-    hours = number(0.25, 336, unit="hours", required=False, initial=2)
+    hours = number(0.25, 336, unit=sentence("hours"), required=False, initial=2)
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     most_batch = whole(1, 256, initial=8)
     deadline_ms = whole(1, 600_000, initial=10_000)
@@ -77,7 +84,7 @@ class ServeForm(PlainForm):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.arrived = ""
         for name, choices in (
-            ("file", [("", "the uploaded file"), *files]),
+            ("file", [("", gettext_lazy("the uploaded file")), *files]),
             ("place", list(places)),
             ("membership", list(memberships)),
         ):
@@ -108,8 +115,10 @@ class ServeForm(PlainForm):
         """A file is needed, and hours where something is booked."""
         data = super().clean() or self.cleaned_data
         if not data.get("file") and not data.get("upload") and not self.errors:
-            self.add_error("upload", "Choose an ONNX model.")
+            self.add_error("upload", gettext_lazy("Choose an ONNX model."))
         unsaid = "hours" not in self.errors and not data.get("hours")
         if data.get("place") == BOOK and unsaid:
-            self.add_error("hours", "Enter for how many hours the GPU is booked.")
+            self.add_error(
+                "hours", gettext_lazy("Enter for how many hours the GPU is booked.")
+            )
         return data

@@ -14,6 +14,7 @@ from placement.domain.plan import Plan
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.services.offering import clock_words
 from reservations.models import Reservation
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_duration
 
 SILENT_SECONDS = 15.0
@@ -59,8 +60,14 @@ def waits_words(job: Job) -> str:
     reservation = job.reservation
     if reservation.start > timezone.now():
         start = clock_words(reservation.start)
-        return f"waits for reservation {reservation.pk}, which begins {start}"
-    return job.reason or "waits for the portal to start it, within a few seconds"
+        return sentence(
+            "waits for reservation {reservation}, which begins {start}",
+            reservation=reservation.pk,
+            start=start,
+        )
+    return job.reason or sentence(
+        "waits for the portal to start it, within a few seconds"
+    )
 
 
 def job_parts(job: Job) -> list[dict[str, object]]:
@@ -153,10 +160,10 @@ def job_results(job: Job) -> list[dict[str, object]]:
 
 def _result_state(row: ResultFile) -> str:
     if row.refused:
-        return "left out"
+        return sentence("left out")
     if row.dropped_at:
-        return "deleted"
-    return "here" if row.complete_at else "on its way"
+        return sentence("deleted")
+    return sentence("here") if row.complete_at else sentence("on its way")
 
 
 MOST_MOVES = 50
@@ -207,7 +214,11 @@ def _move_facts(row: MoveDecision) -> dict[str, object]:
 def _net_words(gain_seconds: float | None, cost_seconds: float | None) -> str:
     if gain_seconds is None:
         return ""
-    return f"{_signed(gain_seconds)} for {format_duration(cost_seconds)}"
+    return sentence(
+        "{gain} for {cost}",
+        gain=_signed(gain_seconds),
+        cost=format_duration(cost_seconds),
+    )
 
 
 def _signed(seconds: float | None) -> str:
@@ -217,12 +228,18 @@ def _signed(seconds: float | None) -> str:
 
 
 RESTART_WORDS = {
-    Restart.NOT: "The portal does not copy the state of the job. Choose first how it "
-    "may be restarted.",
-    Restart.FRESH: "The job is stopped and starts again from the beginning. The portal "
-    "does not copy its state.",
-    Restart.RESUMES: "The job is stopped, and then resumes from its own checkpoint. "
-    "The portal does not copy its state.",
+    Restart.NOT: sentence(
+        "The portal does not copy the state of the job. Choose first how it may be "
+        "restarted."
+    ),
+    Restart.FRESH: sentence(
+        "The job is stopped and starts again from the beginning. The portal does "
+        "not copy its state."
+    ),
+    Restart.RESUMES: sentence(
+        "The job is stopped, and then resumes from its own checkpoint. The portal "
+        "does not copy its state."
+    ),
 }
 
 
@@ -242,7 +259,7 @@ def plan_table(stored: StoredPlan) -> str:
     try:
         return Plan.from_json(stored.plan).table()
     except PlanInvalid as error:
-        return f"This plan can no longer be read: {error}"
+        return sentence("This plan can no longer be read: {error}", error=error)
 
 
 def reservation_words(reservation: Reservation) -> str:
@@ -255,9 +272,17 @@ def reservation_words(reservation: Reservation) -> str:
     same_day = start.date() == end.date()
     until = f"{end:%H:%M}" if same_day else f"{end:%a} {end.day} {end:%b %H:%M}"
     purpose = f" · {reservation.purpose}" if reservation.purpose else ""
-    return (
-        f"#{reservation.pk} · {start:%a} {start.day} {start:%b %H:%M} to {until} · "
-        f"{gpus or 'no GPU'}{purpose}"
+    when = sentence(
+        "{start} to {until}",
+        start=f"{start:%a} {start.day} {start:%b %H:%M}",
+        until=until,
+    )
+    return sentence(
+        "#{number} · {when} · {gpus}{purpose}",
+        number=reservation.pk,
+        when=when,
+        gpus=gpus or sentence("no GPU"),
+        purpose=purpose,
     )
 
 

@@ -22,7 +22,8 @@ from reservations.domain.words import credits_text, hours_text
 from reservations.snapshots.drains import drains, gpu_drain_reasons
 from telemetry.domain import units
 from telemetry.models import Gpu, Node
-from telemetry.translation import translated, translated_values
+from telemetry.recognition import shown
+from telemetry.translation import translated_values
 
 register = template.Library()
 
@@ -37,8 +38,9 @@ register.filter("duration", units.format_duration)
 register.filter("percent", units.format_pct)
 register.filter("share", units.format_ratio)
 register.filter("kwh", units.format_kwh)
-# Only for texts without escaping, such as mails: {{ }} translates by itself elsewhere.
-register.filter("translated", translated)
+# For texts that the database keeps in English, for filters that take strings, and where
+# nothing is escaped, such as in mails. Elsewhere {{ }} translates a Sentence by itself.
+register.filter("translated", shown)
 
 
 @register.filter(is_safe=True)

@@ -12,6 +12,7 @@ from typing import Literal
 from placement.domain.errors import SpecInvalid
 from placement.domain.quantize import INT8, NF4, quantized
 from placement.domain.spec import LayerSpec, Linear, ModelSpec, Part
+from telemetry.domain.sentences import sentence
 
 MAX_RANK = 2**16
 ALL_LINEAR = "all-linear"
@@ -36,27 +37,39 @@ def with_lora(
     Raises SpecInvalid for a wrong rank, and for names that the model has not.
     """
     if type(rank) is not int or not 1 <= rank <= MAX_RANK:
-        raise SpecInvalid({"lora_rank": f"must be between 1 and {MAX_RANK:,}"})
+        raise SpecInvalid(
+            {
+                "lora_rank": sentence(
+                    "must be between 1 and {max_rank}", max_rank=f"{MAX_RANK:,}"
+                )
+            }
+        )
     if any(one.component == "adapter" for layer in spec.layers for one in layer.parts):
-        raise SpecInvalid({"lora_rank": "the model has adapters already"})
+        raise SpecInvalid({"lora_rank": sentence("the model has adapters already")})
     known = target_names(spec)
     wanted = set(targets)
     if wanted == {ALL_LINEAR}:
         wanted = set(_names(layer for layer in spec.layers if layer.kind != "head"))
-    missing = sorted(wanted - set(known)) if wanted else ["none named"]
+    missing = sorted(wanted - set(known)) if wanted else [sentence("none named")]
     if missing or not wanted:
         raise SpecInvalid(
             {
-                "lora_targets": f"{', '.join(missing)[:120]}: not among its linear "
-                f"layers, which are {', '.join(known) or 'not known'}"
+                "lora_targets": sentence(
+                    "{missing}: not among its linear layers, which are {value}",
+                    missing=", ".join(missing)[:120],
+                    value=", ".join(known) or "not known",
+                )
             }
         )
     experts = sorted(wanted & EXPERT_NAMES)
     if spec.family in FUSED_FAMILIES and experts:
         raise SpecInvalid(
             {
-                "lora_targets": f"{', '.join(experts)}: adapters on stacked experts "
-                "are not modelled; name the attention's linear layers"
+                "lora_targets": sentence(
+                    "{experts}: adapters on stacked experts are not modelled; name "
+                    "the attention's linear layers",
+                    experts=", ".join(experts),
+                )
             }
         )
     shape = spec.shape
@@ -75,7 +88,13 @@ def with_quantized(spec: ModelSpec, weights: Literal["int8", "nf4"]) -> ModelSpe
     constants are quantized too (QLoRA). Raises SpecInvalid where none are known."""
     schemes = {"int8": INT8, "nf4": NF4}
     if weights not in schemes:
-        raise SpecInvalid({"weights": f"'{weights!s:.20}' must be int8 or nf4"})
+        raise SpecInvalid(
+            {
+                "weights": sentence(
+                    "'{weights}' must be int8 or nf4", weights=f"{weights!s:.20}"
+                )
+            }
+        )
     return quantized(spec, schemes[weights])
 
 

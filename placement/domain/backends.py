@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from telemetry.domain.sentences import sentence
+
 TORCH = "torch"
 DEEPSPEED = "deepspeed"
 BACKENDS = (TORCH, DEEPSPEED)
@@ -21,7 +23,9 @@ PIPELINE = "pipeline"
 """DeepSpeed's schedule is 1F1B."""
 PRECISIONS = ("fp32", "autocast_bf16")
 """fp16 and pure bf16 weights get a second, fp32 copy there that no Plan counts."""
-NEEDS_PLAN = "deepspeed runs by a plan of ZeRO-1, 2 or 3, or of stages: make one first"
+NEEDS_PLAN = sentence(
+    "deepspeed runs by a plan of ZeRO-1, 2 or 3, or of stages: make one first"
+)
 
 
 def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
@@ -35,13 +39,18 @@ def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
     launch = plan.get("launch", {})
     strategy = str(plan.get("strategy", ""))
     if strategy not in BY_STAGE and strategy != PIPELINE:
-        return (
-            "deepspeed shares out evenly (ZeRO-1, 2, 3) or runs stages by 1F1B; "
-            f"the strategy {strategy[:40]} runs with torch"
+        return sentence(
+            "deepspeed shares out evenly (ZeRO-1, 2, 3) or runs stages by 1F1B; the "
+            "strategy {strategy} runs with torch",
+            strategy=strategy[:40],
         )
     if (precision := launch.get("precision", "fp32")) not in PRECISIONS:
         known = " and ".join(PRECISIONS)
-        return f"with deepspeed the recipe runs {known}, not {str(precision)[:40]}"
+        return sentence(
+            "with deepspeed the recipe runs {known}, not {precision}",
+            known=known,
+            precision=str(precision)[:40],
+        )
     return _why_not_offload(strategy, launch)
 
 
@@ -50,11 +59,13 @@ def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
     if where == "none" and not launch.get("offload_optimizer"):
         return ""
     if strategy == PIPELINE:
-        return "deepspeed cannot offload in a pipeline; torch can"
+        return sentence("deepspeed cannot offload in a pipeline; torch can")
     if strategy != "fsdp" and where == "nvme":
-        return "deepspeed offloads to NVMe with ZeRO-3 only; torch with any strategy"
+        return sentence(
+            "deepspeed offloads to NVMe with ZeRO-3 only; torch with any strategy"
+        )
     if strategy != "fsdp" and launch.get("offload_parameters"):
-        return "deepspeed offloads weights with ZeRO-3 only"
+        return sentence("deepspeed offloads weights with ZeRO-3 only")
     return ""
 
 
@@ -76,8 +87,9 @@ def backend_problem(
         return NEEDS_PLAN
     lacking = sorted(name for name, has in extras.items() if DEEPSPEED not in has)
     if lacking:
-        return (
-            f"deepspeed is not installed on {', '.join(lacking)}: choose torch, or "
-            f"ask the lab admin to install it"
+        return sentence(
+            "deepspeed is not installed on {lacking}: choose torch, or ask the lab "
+            "admin to install it",
+            lacking=", ".join(lacking),
         )
     return why_not_deepspeed(plan)

@@ -22,6 +22,7 @@ from placement.domain.refusals import JobRefusal
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.gaps import OpenGpu
 from reservations.domain.window import unix
+from telemetry.domain.sentences import counted, joined, sentence
 from telemetry.domain.units import GIB_BYTES, format_duration
 
 SETTLE_SECONDS = 10
@@ -43,7 +44,7 @@ class GapState(StrEnum):
     @property
     def label(self) -> str:
         """Return the word on screen."""
-        return self.value
+        return _LABELS[self]
 
     @classmethod
     def live(cls) -> frozenset[GapState]:
@@ -51,6 +52,14 @@ class GapState(StrEnum):
         return frozenset({cls.QUEUED, cls.RUNNING, cls.STOPPING})
 
 
+_LABELS = {
+    GapState.QUEUED: sentence("queued"),
+    GapState.RUNNING: sentence("running"),
+    GapState.STOPPING: sentence("stopping"),
+    GapState.DONE: sentence("done"),
+    GapState.FAILED: sentence("failed"),
+    GapState.STOPPED: sentence("stopped"),
+}
 _ENDS = frozenset({GapState.DONE, GapState.FAILED, GapState.STOPPED})
 
 NEXT: dict[GapState, frozenset[GapState]] = {
@@ -68,14 +77,16 @@ class TooManyBackfills(JobRefusal):
     """One person has as many Jobs in gaps as may be."""
 
     code: ClassVar[str] = "too-many-gap-jobs"
-    title: ClassVar[str] = "Too many jobs in gaps"
+    title: ClassVar[str] = sentence("Too many jobs in gaps")
     live: int
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You have {self.live} jobs that run in gaps. The limit is {self.most}. "
-            "Stop one, or wait until one has ended."
+        return sentence(
+            "You have {live} jobs that run in gaps. The limit is {most}. Stop one, "
+            "or wait until one has ended.",
+            live=self.live,
+            most=self.most,
         )
 
 
@@ -106,17 +117,22 @@ class Wants:
     def words(self) -> str:
         """Return what it asks for, for people."""
         if self.uuids:
-            return "the GPUs of its plan"
-        parts = [f"{self.count} GPU{'s' if self.count > 1 else ''}"]
+            return sentence("the GPUs of its plan")
+        parts = [counted("{n} GPU", "{n} GPUs", self.count)]
         if self.min_memory_bytes:
-            parts.append(f"of {self.min_memory_bytes / GIB_BYTES:g} GiB or more")
+            parts.append(
+                sentence(
+                    "of {min_memory} GiB or more",
+                    min_memory=f"{self.min_memory_bytes / GIB_BYTES:g}",
+                )
+            )
         if self.gpu_class:
-            parts.append(f"of class {self.gpu_class}")
+            parts.append(sentence("of class {gpu_class}", gpu_class=self.gpu_class))
         if self.node:
-            parts.append(f"on {self.node}")
+            parts.append(sentence("on {node}", node=self.node))
         elif self.count > 1:
-            parts.append("on one node")
-        return " ".join(parts)
+            parts.append(sentence("on one node"))
+        return joined(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +185,24 @@ def why_waits(free: Sequence[OpenGpu], wants: Wants, *, now: datetime) -> str:
     """Return in a sentence why no gap will do now."""
     good = [one for one in free if wants.suits(one.gpu, one.uuid)]
     if not good:
-        return f"waits for a gap: it needs {wants.words()}, and none is free now"
+        return sentence(
+            "waits for a gap: it needs {words}, and none is free now",
+            words=wants.words(),
+        )
     groups = [len(group) for _name, group in _groups(good, wants)]
     if max(groups) < wants.count:
-        return (
-            f"waits for a gap: it needs {wants.words()}, and {max(groups)} "
-            f"{'are' if max(groups) > 1 else 'is'} free at the same time now"
+        return counted(
+            "waits for a gap: it needs {words}, and {n} is free at the same time now",
+            "waits for a gap: it needs {words}, and {n} are free at the same time now",
+            max(groups),
+            words=wants.words(),
         )
     longest = max(unix(one.until) for one in good) - unix(now)
-    return (
-        f"waits for a longer gap: the GPUs that are free now stay free for "
-        f"{format_duration(longest)} at most, and it needs "
-        f"{format_duration(wants.shortest_seconds)} with the time to leave"
+    return sentence(
+        "waits for a longer gap: the GPUs that are free now stay free for {longest} "
+        "at most, and it needs {shortest} with the time to leave",
+        longest=format_duration(longest),
+        shortest=format_duration(wants.shortest_seconds),
     )
 
 

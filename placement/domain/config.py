@@ -9,6 +9,7 @@ from typing import Any
 
 from placement.domain.errors import SpecInvalid
 from placement.domain.spec import MAX_LAYERS
+from telemetry.domain.sentences import sentence
 
 MAX_NESTING = 16
 MAX_KEYS = 20_000
@@ -35,16 +36,21 @@ class Fields:
         name, value = self._find(names)
         if value is None:
             if default is None:
-                self.problems[name] = "is missing"
+                self.problems[name] = sentence("is missing")
                 return max(low, 1)
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int:
-            self.problems[name] = f"must be a whole number, not {_shown(value)}"
+            self.problems[name] = sentence(
+                "must be a whole number, not {value}", value=_shown(value)
+            )
         elif not low <= value <= high:
-            self.problems[name] = (
-                f"must be between {low:,} and {high:,}, not {_shown(value)}"
+            self.problems[name] = sentence(
+                "must be between {low} and {high}, not {value}",
+                low=f"{low:,}",
+                high=f"{high:,}",
+                value=_shown(value),
             )
         else:
             return value
@@ -60,7 +66,9 @@ class Fields:
             or not isinstance(value, int | float)
             or not 0 <= value <= 1  # NaN too
         ):
-            self.problems[name] = f"must be between 0 and 1, not {_shown(value)}"
+            self.problems[name] = sentence(
+                "must be between 0 and 1, not {value}", value=_shown(value)
+            )
             return default
         return float(value)
 
@@ -70,7 +78,9 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.problems[name] = f"must be true or false, not {_shown(value)}"
+            self.problems[name] = sentence(
+                "must be true or false, not {value}", value=_shown(value)
+            )
             return default
         return value
 
@@ -80,7 +90,9 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str) or len(value) > 200:
-            self.problems[name] = f"must be a short text, not {_shown(value)}"
+            self.problems[name] = sentence(
+                "must be a short text, not {value}", value=_shown(value)
+            )
             return default
         return value
 
@@ -89,8 +101,10 @@ class Fields:
         given = self.word(*names, default=default)
         if given not in options:
             name, _ = self._find(names)
-            self.problems[name] = (
-                f"'{given[:40]}' is not known; known: {', '.join(sorted(options))}"
+            self.problems[name] = sentence(
+                "'{given}' is not known; known: {options}",
+                given=given[:40],
+                options=", ".join(sorted(options)),
             )
             return options[default]
         return options[given]
@@ -117,16 +131,29 @@ class Fields:
 def check_size(config: Any) -> None:
     """Refuse JSON that is not an object, too deep or too wide. Linear in its size."""
     if not isinstance(config, Mapping):
-        raise SpecInvalid({"config": "must be a JSON object"})
+        raise SpecInvalid({"config": sentence("must be a JSON object")})
     todo: list[tuple[Any, int]] = [(config, 1)]
     seen = 0
     while todo:
         value, depth = todo.pop()
         seen += 1
         if depth > MAX_NESTING:
-            raise SpecInvalid({"config": f"nested deeper than {MAX_NESTING} levels"})
+            raise SpecInvalid(
+                {
+                    "config": sentence(
+                        "nested deeper than {max_nesting} levels",
+                        max_nesting=MAX_NESTING,
+                    )
+                }
+            )
         if seen > MAX_KEYS:
-            raise SpecInvalid({"config": f"more than {MAX_KEYS:,} values"})
+            raise SpecInvalid(
+                {
+                    "config": sentence(
+                        "more than {max_keys} values", max_keys=f"{MAX_KEYS:,}"
+                    )
+                }
+            )
         if isinstance(value, Mapping):
             todo += [(inner, depth + 1) for inner in value.values()]
         elif isinstance(value, list):
@@ -143,10 +170,23 @@ def check_numbers(config: Mapping[str, Any]) -> None:
         elif isinstance(value, list):
             todo += [(name, inner) for inner in value]
         elif type(value) is int and value > MAX_LAYERS and _counts_layers(name):
-            raise SpecInvalid({name[:80]: f"{value:,}; at most {MAX_LAYERS:,} layers"})
+            raise SpecInvalid(
+                {
+                    name[:80]: sentence(
+                        "{value}; at most {max_layers} layers",
+                        value=f"{value:,}",
+                        max_layers=f"{MAX_LAYERS:,}",
+                    )
+                }
+            )
         elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
             raise SpecInvalid(
-                {name[:80]: f"must be between -{MAX_NUMBER:,} and {MAX_NUMBER:,}"}
+                {
+                    name[:80]: sentence(
+                        "must be between -{max_number} and {max_number}",
+                        max_number=f"{MAX_NUMBER:,}",
+                    )
+                }
             )
 
 
@@ -161,7 +201,9 @@ def _shown(value: Any) -> str:
     A whole number too long for Python's own limit on digits is told by its size.
     """
     if type(value) is int and value.bit_length() > 128:
-        return f"a number of {value.bit_length():,} bits"
+        return sentence(
+            "a number of {bit_length} bits", bit_length=f"{value.bit_length():,}"
+        )
     if isinstance(value, list | Mapping):
         return f"a {'list' if isinstance(value, list) else 'object'}"
     return repr(value)[:60]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from telemetry.domain.sentences import sentence
+
 WARN_SECONDS = (600, 60)
 """Before the end, longest first."""
 
@@ -32,5 +34,5 @@ def left_words(left_seconds: float) -> str:
     ('10 min', '60 s', '12 s')
     """
     if left_seconds > 90:
-        return f"{round(left_seconds / 60)} min"
+        return sentence("{left} min", left=round(left_seconds / 60))
     return f"{max(1, round(left_seconds))} s"

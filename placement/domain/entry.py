@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from placement.domain.errors import SpecInvalid
+from telemetry.domain.sentences import sentence
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 MAX_LENGTH = 200
@@ -32,7 +33,11 @@ class EntryPoint:
             or not _NAME.match(name)
         ):
             raise SpecInvalid(
-                {"entry": "must read module:callable, such as nets.small:make"}
+                {
+                    "entry": sentence(
+                        "must read module:callable, such as nets.small:make"
+                    )
+                }
             )
         return cls(module, name)
 

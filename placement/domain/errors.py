@@ -19,6 +19,8 @@ rules are in `refusals.py`.
 
 from collections.abc import Mapping, Sequence
 
+from telemetry.domain.sentences import sentence
+
 
 class PlacementError(Exception):
     """Root of everything that placement raises on purpose."""
@@ -64,9 +66,12 @@ class UnknownFamily(SpecInvalid):
         self.known = tuple(known)
         super().__init__(
             {
-                "model_type": f"'{family[:80]}' is not a known family. Known: "
-                f"{', '.join(known)}. A .safetensors or ONNX file of the model works "
-                "for any family."
+                "model_type": sentence(
+                    "'{family}' is not a known family. Known: {known}. A "
+                    ".safetensors or ONNX file of the model works for any family.",
+                    family=family[:80],
+                    known=", ".join(known),
+                )
             }
         )
 
@@ -79,7 +84,13 @@ class UnknownHead(UnknownFamily):
         self.known = ()
         SpecInvalid.__init__(
             self,
-            {"architectures": f"{family[:40]} {form[:120]} is not known here"},
+            {
+                "architectures": sentence(
+                    "{family} {form} is not known here",
+                    family=family[:40],
+                    form=form[:120],
+                )
+            },
         )
 
 
@@ -131,7 +142,7 @@ class LogConflict(PlacementError):
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        super().__init__(f"the log has {size_bytes} bytes")
+        super().__init__(sentence("the log has {size} bytes", size=size_bytes))
 
 
 class LogTooLarge(PlacementError):

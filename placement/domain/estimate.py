@@ -18,6 +18,7 @@ from placement.domain.phases import Phases, rank_phases, stage_layers
 from placement.domain.sharding import SINGLE, Sharding, check_fit
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 CONTEXT_BYTES = 300_000_000
 """CUDA context of one process, CUDA >= 11.7 (PLACEMENT.md 1.4)."""
@@ -198,19 +199,25 @@ def _notes(
     notes = []
     if spec.activations_are_a_guess:
         notes.append(
-            "Activations are a guess: the file names tensors, not how they are used. "
-            "Weights, gradients and optimizer state are exact."
+            sentence(
+                "Activations are a guess: the file names tensors, not how they are "
+                "used. Weights, gradients and optimizer state are exact."
+            )
         )
     shape = spec.shape
     no_flash = shape is not None and (shape.softcap or shape.alibi)
     if no_flash and workload.attention == "flash":
         notes.append(
-            "This family's attention has no flash kernel in transformers; the "
-            "scores are counted."
+            sentence(
+                "This family's attention has no flash kernel in transformers; the "
+                "scores are counted."
+            )
         )
     if sharding.buffers_of == "deepspeed" and sharding.bucket_elements is None:
         notes.append(
-            f"The reduce bucket is sized from the model: "
-            f"{phases.bucket_bytes / 2**20:,.0f} MiB."
+            sentence(
+                "The reduce bucket is sized from the model: {bucket} MiB.",
+                bucket=f"{phases.bucket_bytes / 2**20:,.0f}",
+            )
         )
     return tuple(notes)

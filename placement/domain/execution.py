@@ -15,6 +15,7 @@ from typing import Any
 from placement.domain.backends import DEEPSPEED, TORCH, why_not_deepspeed
 from placement.domain.errors import PlanInvalid
 from placement.domain.plan import Plan
+from telemetry.domain.sentences import sentence
 
 STRATEGIES = (
     "single",
@@ -119,29 +120,38 @@ def why_not(plan: Mapping[str, Any]) -> str:
         "checkpointing": (launch.get("checkpointing", "none"), CHECKPOINTING),
     }
     if launch.get("task", "train") != "train":
-        return "it is for inference, and the recipe trains"
+        return sentence("it is for inference, and the recipe trains")
     if strategy not in STRATEGIES:
-        return f"no recipe runs the strategy {strategy[:40]}"
+        return sentence(
+            "no recipe runs the strategy {strategy}", strategy=strategy[:40]
+        )
     for name, (value, known) in asked.items():
         if value not in known:
-            return f"the recipe runs {name} {', '.join(known)}, not {str(value)[:40]}"
+            return sentence(
+                "the recipe runs {name} {known}, not {value}",
+                name=name,
+                known=", ".join(known),
+                value=str(value)[:40],
+            )
     if launch.get("weights", "full") != "full":
-        return f"its weights are quantized ({str(launch['weights'])[:40]})"
+        return sentence(
+            "its weights are quantized ({weights})", weights=str(launch["weights"])[:40]
+        )
     return _why_not_offload(strategy, launch)
 
 
 def _why_not_offload(strategy: str, launch: Mapping[str, Any]) -> str:
     where = launch.get("offload", "none")
     if where not in OFFLOADS:
-        return f"it offloads to {str(where)[:40]}"
+        return sentence("it offloads to {where}", where=str(where)[:40])
     if where == "none" and not launch.get("offload_optimizer"):
         return ""
     if int(launch.get("tensor_degree", 1)) > 1:
-        return "it offloads what tensor parallelism cuts, and torch does not"
+        return sentence("it offloads what tensor parallelism cuts, and torch does not")
     if launch.get("offload_parameters") and strategy not in (*BY_FSDP, "single"):
-        return (
-            "it keeps the weights in the node's memory, which the recipe does for one "
-            "GPU, or where ZeRO-2 or ZeRO-3 (FSDP) shares them out"
+        return sentence(
+            "it keeps the weights in the node's memory, which the recipe does for "
+            "one GPU, or where ZeRO-2 or ZeRO-3 (FSDP) shares them out"
         )
     return ""
 
@@ -212,13 +222,25 @@ def _shares(plan: Plan) -> tuple[float, ...]:
 
 
 def _check_width(width: int, settings: Mapping[str, Any], *, along: bool) -> None:
-    for name, words in (("heads", "heads"), ("seq", "tokens of a sequence")):
-        count = int(settings[name])
-        if count % width and (along or name == "heads"):
-            raise NotRunnable(
-                f"{width} GPUs share every layer, so {width} must divide the {count} "
-                f"{words}"
+    heads, tokens = int(settings["heads"]), int(settings["seq"])
+    if heads % width:
+        raise NotRunnable(
+            sentence(
+                "{width} GPUs share every layer, so {width} must divide the {count} "
+                "heads",
+                width=width,
+                count=heads,
             )
+        )
+    if along and tokens % width:
+        raise NotRunnable(
+            sentence(
+                "{width} GPUs share every layer, so {width} must divide the {count} "
+                "tokens of a sequence",
+                width=width,
+                count=tokens,
+            )
+        )
 
 
 def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
@@ -229,11 +251,13 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     """
     if plan.strategy not in KEEPS_WHOLE:
         raise NotRunnable(
-            "the recipe cannot cut your own model into stages or parts of layers; "
-            "this needs your own script"
+            sentence(
+                "the recipe cannot cut your own model into stages or parts of "
+                "layers; this needs your own script"
+            )
         )
     if plan.launch["checkpointing"] != "none":
-        raise NotRunnable("checkpointing is for the code of your model to do")
+        raise NotRunnable(sentence("checkpointing is for the code of your model to do"))
     one = {"layers": 1, "heads": 1, "seq": 1, "backend": backend}
     return execution_of(plan, one)
 
@@ -272,8 +296,14 @@ def scaled(bounds: Sequence[int], count: int) -> tuple[int, ...]:
     pieces = len(bounds) - 1
     if pieces > count:
         raise NotRunnable(
-            f"the plan cuts the model into {pieces} pieces; with {count - 2} blocks "
-            f"there are only {count} layers: set at least {pieces - 2} blocks"
+            sentence(
+                "the plan cuts the model into {pieces} pieces; with {count} blocks "
+                "there are only {layers} layers: set at least {least} blocks",
+                pieces=pieces,
+                count=count - 2,
+                layers=count,
+                least=pieces - 2,
+            )
         )
     if bounds[-1] == count:
         return tuple(bounds)
@@ -316,14 +346,30 @@ def _check_grid(made: Execution) -> None:
     problems = []
     if cells != wanted or len(made.places) != len(wanted):
         problems.append(
-            f"{len(made.places)} ranks do not fill {made.stages} stages x "
-            f"{made.replicas} copies x {made.tensor_degree}"
+            sentence(
+                "{places} ranks do not fill {stages} stages x {replicas} copies x "
+                "{tensor_degree}",
+                places=len(made.places),
+                stages=made.stages,
+                replicas=made.replicas,
+                tensor_degree=made.tensor_degree,
+            )
         )
     if (len(made.bounds) - 1) % made.stages:
         problems.append(
-            f"{len(made.bounds) - 1} pieces on {made.stages} stages are not equal"
+            sentence(
+                "{bounds} pieces on {stages} stages are not equal",
+                bounds=len(made.bounds) - 1,
+                stages=made.stages,
+            )
         )
     if made.shares and len(made.shares) != made.ranks:
-        problems.append(f"{len(made.shares)} shares for {made.ranks} ranks")
+        problems.append(
+            sentence(
+                "{shares} shares for {ranks} ranks",
+                shares=len(made.shares),
+                ranks=made.ranks,
+            )
+        )
     if problems:
         raise PlanInvalid(problems)

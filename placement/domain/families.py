@@ -51,6 +51,7 @@ from placement.domain.families_seq2seq import mt5, t5, whisper
 from placement.domain.quantization import read_quantization
 from placement.domain.quantize import quantized
 from placement.domain.spec import DTYPE_BYTES, ModelSpec, check
+from telemetry.domain.sentences import sentence
 
 Reader = Callable[[Fields, float], ModelSpec]
 FAMILIES: dict[str, Reader] = {
@@ -112,7 +113,11 @@ def parse_config(
         raise UnknownFamily(family, sorted(FAMILIES))
     given = fields.word("dtype", "torch_dtype", default="float32")
     dtype = TORCH_DTYPES.get(given.removeprefix("torch."))
-    fields.must("torch_dtype", dtype is not None, f"'{given[:40]}' is not known")
+    fields.must(
+        "torch_dtype",
+        dtype is not None,
+        sentence("'{given}' is not known", given=given[:40]),
+    )
     if reader is None or dtype is None:
         fields.finish()
         raise UnknownFamily(family, sorted(FAMILIES))
@@ -157,4 +162,4 @@ def _check_class(fields: Fields, family: str) -> None:
     if family in _ENCODERS or not isinstance(name, str) or not name:
         return
     if not name.endswith(_SUFFIXES):
-        raise UnknownHead(family, f"as {name}")
+        raise UnknownHead(family, sentence("as {name}", name=name))

@@ -12,6 +12,7 @@ from placement.domain.reading import (
     vocab,
 )
 from placement.domain.spec import Linear, ModelSpec, TransformerShape
+from telemetry.domain.sentences import sentence
 
 _OPT = Names(out="out_proj", up="fc1", down="fc2")
 _FUSED = Names(
@@ -280,7 +281,11 @@ def gptj(fields: Fields, width: float) -> ModelSpec:
     head_dim = head_size(fields, hidden, heads, "n_head")
     rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
     fields.must(
-        "rotary_dim", rotated <= head_dim, f"{rotated} of {head_dim} numbers a head"
+        "rotary_dim",
+        rotated <= head_dim,
+        sentence(
+            "{rotated} of {head_dim} numbers a head", rotated=rotated, head_dim=head_dim
+        ),
     )
     shape = TransformerShape(
         hidden=hidden,

@@ -17,6 +17,7 @@ from placement.domain.reading import (
     vocab,
 )
 from placement.domain.spec import Linear, ModelSpec, TransformerShape
+from telemetry.domain.sentences import sentence
 
 _BERT = Names(
     query="query", key="key", value="value", out="dense", up="dense", down="dense"
@@ -168,7 +169,7 @@ def distilbert(fields: Fields, width: float) -> ModelSpec:
         labels=labels(fields, _label_count(fields, 2)),
     )
     if fields.flag("sinusoidal_pos_embds"):
-        raise UnknownHead("distilbert", "with frozen sinusoidal positions")
+        raise UnknownHead("distilbert", sentence("with frozen sinusoidal positions"))
     embedding: Shapes = [(shape.vocab, hidden), (shape.positions, hidden)]
     tensors = _post_norm(_DISTIL, embedding)
     head = architecture_head(fields, "masked_lm")
@@ -208,7 +209,7 @@ def electra(fields: Fields, width: float) -> ModelSpec:
     head = architecture_head(fields, "masked_lm")
     given = fields.peek("architectures")
     if head == "masked_lm" and isinstance(given, list) and "Pre" in str(given[0]):
-        raise UnknownHead("electra", "for its discriminator's training")
+        raise UnknownHead("electra", sentence("for its discriminator's training"))
     groups: tuple[tuple[str, ...], ...] = ()
     if head == "masked_lm":
         _dense(tensors, "dense", hidden, narrow)
@@ -228,7 +229,11 @@ def vit(fields: Fields, width: float) -> ModelSpec:
     image = fields.whole("image_size", default=224, high=2**14)
     patch = fields.whole("patch_size", default=16, high=2**14)
     channels = fields.whole("num_channels", default=3, high=4096)
-    fields.must("patch_size", patch <= image, f"larger than the image size {image}")
+    fields.must(
+        "patch_size",
+        patch <= image,
+        sentence("larger than the image size {image}", image=image),
+    )
     tokens = max(1, image // patch) ** 2 + 1
     bias = fields.flag("qkv_bias", default=True)
     head = architecture_head(fields, "image_classification")
@@ -297,4 +302,4 @@ def architecture_head(fields: Fields, default: str) -> str:
         return "masked_lm"
     if name.endswith("Model"):
         return "none"
-    raise UnknownHead(fields.word("model_type"), f"as {name}")
+    raise UnknownHead(fields.word("model_type"), sentence("as {name}", name=name))

@@ -17,6 +17,7 @@ from placement.domain.reading import (
     windowed,
 )
 from placement.domain.spec import ModelSpec, TransformerShape
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,11 @@ def _shape(fields: Fields, defaults: LlamaDefaults, **extra: Any) -> Transformer
     fields.must(
         "num_key_value_heads",
         kv_heads <= heads and heads % kv_heads == 0,
-        f"{kv_heads} key/value heads do not divide {heads} heads",
+        sentence(
+            "{kv_heads} key/value heads do not divide {heads} heads",
+            kv_heads=kv_heads,
+            heads=heads,
+        ),
     )
     return TransformerShape(
         hidden=hidden,

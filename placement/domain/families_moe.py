@@ -9,6 +9,7 @@ from placement.domain.config import Fields
 from placement.domain.families_llama import LlamaDefaults, read_llama
 from placement.domain.reading import MAX_BLOCKS
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 MAX_EXPERTS = 4096
 
@@ -20,7 +21,11 @@ def _experts(fields: Fields, *names: str, default: int, chosen: int) -> tuple[in
     fields.must(
         "num_experts_per_tok",
         per_token <= experts,
-        f"{per_token} experts per token of {experts}",
+        sentence(
+            "{per_token} experts per token of {experts}",
+            per_token=per_token,
+            experts=experts,
+        ),
     )
     return experts, min(per_token, experts)
 
@@ -38,7 +43,7 @@ def _sparse(fields: Fields, count: int) -> list[int]:
         "mlp_only_layers",
         given is None
         or (isinstance(given, list) and all(type(i) is int for i in given)),
-        "must be a list of block numbers",
+        sentence("must be a list of block numbers"),
     )
     return [i for i in range(count) if i in listed or (i + 1) % step]
 

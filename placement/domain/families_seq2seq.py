@@ -20,6 +20,7 @@ from placement.domain.reading import (
     vocab,
 )
 from placement.domain.spec import LayerSpec, ModelSpec, TransformerShape, part
+from telemetry.domain.sentences import sentence
 
 _T5 = Names(query="q", key="k", value="v", out="o", gate="wi_0", up="wi_1", down="wo")
 _T5_PLAIN = Names(query="q", key="k", value="v", out="o", up="wi", down="wo")
@@ -52,7 +53,9 @@ def _t5_like(
     gated = projection.startswith("gated-")
     activation = projection.removeprefix("gated-")
     fields.must(
-        "feed_forward_proj", activation in ACTIVATIONS, "is not relu or gated-gelu"
+        "feed_forward_proj",
+        activation in ACTIVATIONS,
+        sentence("is not relu or gated-gelu"),
     )
     dropout = fields.ratio("dropout_rate", default=0.1)
     if gated and activation == "gelu":
@@ -137,12 +140,16 @@ def whisper(fields: Fields, width: float) -> ModelSpec:
     heads = fields.whole("encoder_attention_heads", default=6, high=8192)
     inner = fields.whole("encoder_ffn_dim", default=1536, high=2**21)
     if fields.whole("decoder_attention_heads", default=6, high=8192) != heads:
-        raise UnknownHead("whisper", "whose encoder and decoder differ in heads")
+        raise UnknownHead(
+            "whisper", sentence("whose encoder and decoder differ in heads")
+        )
     if fields.whole("decoder_ffn_dim", default=1536, high=2**21) != inner:
-        raise UnknownHead("whisper", "whose encoder and decoder differ in size")
+        raise UnknownHead(
+            "whisper", sentence("whose encoder and decoder differ in size")
+        )
     given = fields.peek("architectures")
     if isinstance(given, list) and given and given[0] != _WHISPER_CLASS:
-        raise UnknownHead("whisper", f"as {str(given[0])[:60]}")
+        raise UnknownHead("whisper", sentence("as {given}", given=str(given[0])[:60]))
     dropout = fields.ratio("dropout")
     shape = TransformerShape(
         hidden=hidden,

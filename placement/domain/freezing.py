@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from placement.domain.errors import SpecInvalid
 from placement.domain.spec import LayerSpec, ModelSpec
+from telemetry.domain.sentences import sentence
 
 _BLOCK = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)(?:\.|$)")
 _EMBEDDING = ("embed", "wte", "wpe", "shared")
@@ -34,7 +35,11 @@ def with_frozen(spec: ModelSpec, names: Sequence[str]) -> ModelSpec:
         component = _component(name)
         if chooses is None and component is None:
             raise SpecInvalid(
-                {"freeze": f"'{name[:60]}' is not a known layer or component"}
+                {
+                    "freeze": sentence(
+                        "'{name}' is not a known layer or component", name=name[:60]
+                    )
+                }
             )
         layers = tuple(
             _frozen(layer, component)
@@ -59,7 +64,9 @@ def _chooses(name: str, spec: ModelSpec) -> Chooses | None:
             decoders = [i for i in blocks if spec.layers[i].kind == "decoder"]
             blocks = decoders or blocks
         if wanted >= len(blocks):
-            raise SpecInvalid({"freeze": f"'{name[:60]}': there is no such layer"})
+            raise SpecInvalid(
+                {"freeze": sentence("'{name}': there is no such layer", name=name[:60])}
+            )
         return lambda index, layer: index == blocks[wanted]
     last = name.strip(".").split(".")[-1]
     if any(word in name for word in _EMBEDDING):

@@ -19,6 +19,7 @@ from telemetry.domain.rules import (
     XID_CRITICAL,
     XID_WARNING,
 )
+from telemetry.domain.sentences import sentence
 
 DEADLY = (XID_CRITICAL, ECC, REMAP_FAILURE, WEDGED)
 """A Job on such a Gpu ends with an error, or its numbers are wrong."""
@@ -63,7 +64,9 @@ def health_of(
     known = set(rules)
     deadly = [rule for rule in DEADLY if rule in known]
     if deadly:
-        return Health(unusable=f"{deadly[0]}: a job on it would fail")
+        return Health(
+            unusable=sentence("{deadly}: a job on it would fail", deadly=deadly[0])
+        )
     troubles = [
         rule for rule in UNWELL if rule in known and not (later and rule in PASSING)
     ]
@@ -73,5 +76,11 @@ def health_of(
         ratio = min(1.0, max(SLOWEST_RATIO, sm_clock_mhz / sm_clock_max_mhz))
     if harm:
         words = ", ".join(word.replace("_", " ") for word in harm)
-        troubles.append(f"slowed down to {ratio:.0%} ({words})".replace("%", " %"))
+        troubles.append(
+            sentence(
+                "slowed down to {percent} % ({words})",
+                percent=f"{100 * ratio:.0f}",
+                words=words,
+            )
+        )
     return Health(troubles=tuple(troubles), speed_ratio=ratio)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.domain.offer import GpuOffer
+from telemetry.domain.sentences import sentence
 
 ARENA_RATIO = 1.2
 FLOW_BYTES_PER_ROW = 2 * 2**20
@@ -69,11 +70,17 @@ def best_offer(
         if without and offer.uuid in without:
             reasons.append(f"{offer.label} {without[offer.uuid]}")
         elif not offer.bookable:
-            reasons.append(f"{offer.label} is {offer.reason}")
+            reasons.append(
+                sentence("{offer} is {reason}", offer=offer.label, reason=offer.reason)
+            )
         elif room_bytes(offer) < needs_bytes:
             reasons.append(
-                f"{offer.label} has room for {room_bytes(offer) / GIB:.2f} GiB, "
-                f"{needs_bytes / GIB:.2f} are needed"
+                sentence(
+                    "{offer} has room for {offer2} GiB, {needs} are needed",
+                    offer=offer.label,
+                    offer2=f"{room_bytes(offer) / GIB:.2f}",
+                    needs=f"{needs_bytes / GIB:.2f}",
+                )
             )
         else:
             fits.append(offer)

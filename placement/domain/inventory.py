@@ -26,6 +26,7 @@ from placement.domain.spec import (
     Part,
     check,
 )
+from telemetry.domain.sentences import sentence
 
 MAX_DIMENSIONS = 16
 TRAINABLE = ("fp64", "fp32", "bf16", "fp16", "fp8")
@@ -84,16 +85,29 @@ class TensorInfo:
 def checked_shape(field: str, shape: Any) -> tuple[int, ...]:
     """A list of sizes from zero up whose product is bounded. Raises SpecInvalid."""
     if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMENSIONS:
-        raise SpecInvalid({field: f"shape must list at most {MAX_DIMENSIONS} sizes"})
+        raise SpecInvalid(
+            {
+                field: sentence(
+                    "shape must list at most {max_dimensions} sizes",
+                    max_dimensions=MAX_DIMENSIONS,
+                )
+            }
+        )
     total = 1
     for size in shape:
         if type(size) is not int or size < 0:
             raise SpecInvalid(
-                {field: "shape has a size that is not a whole number of 0 or more"}
+                {
+                    field: sentence(
+                        "shape has a size that is not a whole number of 0 or more"
+                    )
+                }
             )
         total *= size
         if total > MAX_PARAMETERS:
-            raise SpecInvalid({field: "shape has more elements than any model"})
+            raise SpecInvalid(
+                {field: sentence("shape has more elements than any model")}
+            )
     return tuple(shape)
 
 
@@ -169,9 +183,15 @@ def _grouped(
         elif homes.get(owners[tensor.name]) != key:
             shared[key] = shared.get(key, 0) + tensor.elements
     if not dtypes:
-        raise SpecInvalid({"tensors": "it contains no weights"})
+        raise SpecInvalid({"tensors": sentence("it contains no weights")})
     if len(groups) > MAX_LAYERS:
-        raise SpecInvalid({"tensors": f"more than {MAX_LAYERS:,} layers"})
+        raise SpecInvalid(
+            {
+                "tensors": sentence(
+                    "more than {max_layers} layers", max_layers=f"{MAX_LAYERS:,}"
+                )
+            }
+        )
     return groups, shared, max(dtypes, key=lambda dtype: dtypes[dtype])
 
 

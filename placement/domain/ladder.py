@@ -15,6 +15,7 @@ from placement.domain.planner import quantizer_of
 from placement.domain.remedies import STEPPED_BY_HOST, Setting
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 SHORTEST = 16
 """No sequence shorter than that is proposed."""
@@ -100,19 +101,31 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
     if quantizable:
         for bits, weights in ((8, "int8"), (4, "nf4")):
             at = Setting(at.workload, weights)  # type: ignore[arg-type]
-            yield f"keep the frozen weights in {bits} bits ({weights})", at, False
+            yield (
+                sentence(
+                    "keep the frozen weights in {bits} bits ({weights})",
+                    bits=bits,
+                    weights=weights,
+                ),
+                at,
+                False,
+            )
     if asked.trains and asked.precision in ("fp32", "autocast_bf16", "mixed_fp16"):
         at = replace(at, workload=at.workload.but(precision="bf16"))
-        yield "train in pure bf16: weights and optimizer state in 16 bits", at, True
+        yield (
+            sentence("train in pure bf16: weights and optimizer state in 16 bits"),
+            at,
+            True,
+        )
     if not asked.trains:
         while at.workload.batch > 1:
             at = replace(at, workload=at.workload.but(batch=at.workload.batch // 2))
-            yield f"a batch of {at.workload.batch}", at, True
+            yield sentence("a batch of {batch}", batch=at.workload.batch), at, True
     fixed = spec.shape is not None and spec.shape.image_tokens > 0
     while not fixed and at.workload.sequence_length // 2 >= SHORTEST:
         length = at.workload.sequence_length // 2
         at = replace(at, workload=at.workload.but(sequence_length=length))
-        yield f"a sequence length of {length}", at, True
+        yield sentence("a sequence length of {length}", length=length), at, True
 
 
 Change = Callable[[Workload], Workload | None]
@@ -141,19 +154,24 @@ def _remedies(asked: Workload) -> list[tuple[str, Change]]:
             return at.but(offload=where, offload_parameters=True)
         return None
 
-    pieces = f"run the batch in {asked.batch} pieces of one (accumulation)"
+    pieces = sentence(
+        "run the batch in {batch} pieces of one (accumulation)", batch=asked.batch
+    )
     return [
-        ("use the flash kernel for attention", lambda at: at.but(attention="flash")),
         (
-            "use the fused optimizer step, which needs no temporaries",
+            sentence("use the flash kernel for attention"),
+            lambda at: at.but(attention="flash"),
+        ),
+        (
+            sentence("use the fused optimizer step, which needs no temporaries"),
             lambda at: at.but(optimizer_loop="fused") if at.trains and adam else None,
         ),
         (pieces, lambda at: at.but(accumulation=at.batch) if at.trains else None),
         (
-            "recompute activations in backward (full checkpointing)",
+            sentence("recompute activations in backward (full checkpointing)"),
             lambda at: at.but(checkpointing="full") if at.trains else None,
         ),
-        ("keep Adam's state in 8 bits", eight_bits),
-        ("keep the optimizer in the node's memory (slow)", offload),
-        ("keep the weights there too (slower)", offload_all),
+        (sentence("keep Adam's state in 8 bits"), eight_bits),
+        (sentence("keep the optimizer in the node's memory (slow)"), offload),
+        (sentence("keep the weights there too (slower)"), offload_all),
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from placement.domain.meeting import Meeting
+from telemetry.domain.sentences import sentence
 
 PLAN = "plan.json"
 DEEPSPEED = "deepspeed.json"
@@ -46,11 +47,11 @@ class Launcher(StrEnum):
 
 
 _LABELS = {
-    Launcher.OWN: "itself: its #! line, else the shell",
-    Launcher.PYTHON: "python: one process",
-    Launcher.TORCHRUN: "torchrun: one process per GPU",
-    Launcher.ACCELERATE: "accelerate launch: one process per GPU",
-    Launcher.DEEPSPEED: "deepspeed: one process per GPU",
+    Launcher.OWN: sentence("itself: its #! line, else the shell"),
+    Launcher.PYTHON: sentence("python: one process"),
+    Launcher.TORCHRUN: sentence("torchrun: one process per GPU"),
+    Launcher.ACCELERATE: sentence("accelerate launch: one process per GPU"),
+    Launcher.DEEPSPEED: sentence("deepspeed: one process per GPU"),
 }
 
 
@@ -119,9 +120,15 @@ def why_not_on_nodes(launcher: Launcher, counts: Sequence[int]) -> str:
         return ""
     told = ", ".join(map(str, counts))
     if launcher is Launcher.PYTHON and max(counts) > 1:
-        return f"python starts one process on each node, and the GPUs there are {told}"
+        return sentence(
+            "python starts one process on each node, and the GPUs there are {told}",
+            told=told,
+        )
     if launcher is Launcher.ACCELERATE and len(set(counts)) > 1:
-        return f"accelerate starts as many ranks on each node, and there are {told}"
+        return sentence(
+            "accelerate starts as many ranks on each node, and there are {told}",
+            told=told,
+        )
     return ""
 
 
@@ -203,9 +210,12 @@ def folder_problem(folder: str) -> str:
     'must be an absolute path on the node, or empty'
     """
     if len(folder) > MOST_FOLDER_CHARACTERS or not folder.isprintable():
-        return f"must be at most {MOST_FOLDER_CHARACTERS} printable characters"
+        return sentence(
+            "must be at most {most_folder_characters} printable characters",
+            most_folder_characters=MOST_FOLDER_CHARACTERS,
+        )
     if folder and not folder.startswith("/"):
-        return "must be an absolute path on the node, or empty"
+        return sentence("must be an absolute path on the node, or empty")
     if ":" in folder:
-        return "cannot hold a colon: it separates the folders of a PATH"
+        return sentence("cannot hold a colon: it separates the folders of a PATH")
     return ""

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from telemetry.domain.sentences import sentence
+
 
 class JobState(StrEnum):
     """Where a Job stands."""
@@ -20,7 +22,7 @@ class JobState(StrEnum):
     @property
     def label(self) -> str:
         """Return the word on screen."""
-        return self.value
+        return _LABELS[self]
 
     @classmethod
     def live(cls) -> frozenset["JobState"]:
@@ -38,6 +40,17 @@ class JobState(StrEnum):
         return frozenset({cls.MOVING, cls.STOPPING})
 
 
+_LABELS = {
+    JobState.QUEUED: sentence("queued"),
+    JobState.STARTING: sentence("starting"),
+    JobState.RUNNING: sentence("running"),
+    JobState.MOVING: sentence("moving"),
+    JobState.STOPPING: sentence("stopping"),
+    JobState.DONE: sentence("done"),
+    JobState.FAILED: sentence("failed"),
+    JobState.STOPPED: sentence("stopped"),
+    JobState.LOST: sentence("lost"),
+}
 _ENDS = frozenset({JobState.DONE, JobState.FAILED, JobState.STOPPED, JobState.LOST})
 
 NEXT: dict[JobState, frozenset[JobState]] = {

@@ -16,7 +16,7 @@ from placement.domain.move import (
     decide_move,
     regret_after,
 )
-from placement.domain.words import plural
+from telemetry.domain.sentences import counted, joined, sentence
 
 SAME_RATIO = 1e-9
 """Step times that differ by less are the same."""
@@ -32,7 +32,11 @@ class Act(StrEnum):
     @property
     def label(self) -> str:
         """Words of the policy's form."""
-        return {"never": "never", "propose": "propose it", "do": "do it"}[self.value]
+        return {
+            "never": sentence("never"),
+            "propose": sentence("propose it"),
+            "do": sentence("do it"),
+        }[self.value]
 
 
 class Restart(StrEnum):
@@ -46,9 +50,9 @@ class Restart(StrEnum):
     def label(self) -> str:
         """Words of the Job's form."""
         return {
-            "": "no: it stays where it is",
-            "fresh": "yes, from its beginning",
-            "resumes": "yes, it resumes from its own checkpoint",
+            "": sentence("no: it stays where it is"),
+            "fresh": sentence("yes, from its beginning"),
+            "resumes": sentence("yes, it resumes from its own checkpoint"),
         }[self.value]
 
 
@@ -78,8 +82,12 @@ class Trouble:
     def words(self) -> str:
         """For people."""
         if self.breaks:
-            return f"GPU {self.gpu_label} is not reliable ({self.rule})"
-        return f"Someone else uses {self.gpu_label}"
+            return sentence(
+                "GPU {gpu_label} is not reliable ({rule})",
+                gpu_label=self.gpu_label,
+                rule=self.rule,
+            )
+        return sentence("Someone else uses {gpu_label}", gpu_label=self.gpu_label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,21 +138,25 @@ def judge_look(look: Look) -> Verdict:
     if look.trouble is not None:
         return _in_trouble(look, look.trouble)
     if not look.may_move:
-        return _stay("the job does not ask to be moved")
+        return _stay(sentence("the job does not ask to be moved"))
     if look.companions:
-        jobs = plural(look.companions, "other job")
-        return _stay(f"{jobs} of the same reservation would end with a move")
+        jobs = counted("{n} other job", "{n} other jobs", look.companions)
+        return _stay(
+            sentence("{jobs} of the same reservation would end with a move", jobs=jobs)
+        )
     now, new = look.step_seconds_now, look.step_seconds_new
     if now is None:
-        return _stay("what its plan would take now is not known")
+        return _stay(sentence("what its plan would take now is not known"))
     if new is None or new >= now * (1 - SAME_RATIO):
-        why = look.no_plan if new is None else "no other plan is faster"
-        return _stay(f"{why}: {now:.3g} s a step where it is")
+        why = look.no_plan if new is None else sentence("no other plan is faster")
+        return _stay(
+            sentence("{why}: {now} s a step where it is", why=why, now=f"{now:.3g}")
+        )
     return _if_it_pays(look, now, new)
 
 
 def _stay(reason: str) -> Verdict:
-    return Verdict(act=Act.NEVER, reason=f"Stays: {reason}.")
+    return Verdict(act=Act.NEVER, reason=sentence("Stays: {reason}.", reason=reason))
 
 
 def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
@@ -168,16 +180,30 @@ def _if_it_pays(look: Look, now: float, new: float) -> Verdict:
         margin_ratio=look.rules.margin_ratio,
         hold_down_factor=look.rules.hold_down_factor,
     )
-    pace = f"{look.places}: {new:.3g} s a step instead of {now:.3g} s; {made.reason}"
+    pace = sentence(
+        "{places}: {new} s a step instead of {now} s; {reason}",
+        places=look.places,
+        new=f"{new:.3g}",
+        now=f"{now:.3g}",
+        reason=made.reason,
+    )
     move = made.move
     if move and look.window_seconds <= look.cost_seconds:
-        pace, move = f"{pace}, and the reservation ends before that", False
+        pace, move = (
+            sentence("{pace}, and the reservation ends before that", pace=pace),
+            False,
+        )
     act = _allowed(look.rules.when_faster, look) if move else Act.NEVER
     if act is Act.NEVER:
-        why = " By the site's policy, jobs are not moved for speed." if move else ""
-        reason = f"Stays, though there is {pace}.{why}"
+        why = (
+            sentence("By the site's policy, jobs are not moved for speed.")
+            if move
+            else ""
+        )
+        reason = joined([sentence("Stays, though there is {pace}.", pace=pace), why])
     else:
-        reason = f"Moves to {pace}.{_why_not_done(look.rules.when_faster, look)}"
+        why = _why_not_done(look.rules.when_faster, look)
+        reason = joined([sentence("Moves to {pace}.", pace=pace), why])
     return Verdict(
         act=act,
         reason=reason,
@@ -192,12 +218,20 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     words, policy = trouble.words, look.rules.when_in_trouble
     if look.step_seconds_new is None:
         return Verdict(
-            act=Act.NEVER, reason=f"{words}; no other GPUs fit: {look.no_plan}."
+            act=Act.NEVER,
+            reason=sentence(
+                "{words}; no other GPUs fit: {no_plan}.",
+                words=words,
+                no_plan=look.no_plan,
+            ),
         )
     if look.window_seconds <= look.cost_seconds:
         return Verdict(
             act=Act.NEVER,
-            reason=f"{words}; the reservation ends before a move would have paid.",
+            reason=sentence(
+                "{words}; the reservation ends before a move would have paid.",
+                words=words,
+            ),
             cost_seconds=look.cost_seconds,
         )
     gain, must = None, trouble.breaks or look.step_seconds_now is None
@@ -211,15 +245,19 @@ def _in_trouble(look: Look, trouble: Trouble) -> Verdict:
     act = _allowed(policy, look)
     if act is Act.DO and not must:
         act = Act.PROPOSE
-    where = f"it can move to {look.places}, at {look.step_seconds_new:.3g} s a step"
+    where = sentence(
+        "it can move to {places}, at {step_seconds_new} s a step",
+        places=look.places,
+        step_seconds_new=f"{look.step_seconds_new:.3g}",
+    )
     tail = {
-        Act.NEVER: " By the site's policy it stays.",
+        Act.NEVER: sentence("By the site's policy it stays."),
         Act.PROPOSE: _why_not_done(policy, look),
         Act.DO: "",
     }[act]
     return Verdict(
         act=act,
-        reason=f"{words}; {where}.{tail}",
+        reason=joined([sentence("{words}; {where}.", words=words, where=where), tail]),
         gain_seconds=gain,
         cost_seconds=look.cost_seconds,
     )
@@ -237,14 +275,21 @@ def _allowed(policy: Act, look: Look) -> Act:
 def _why_not_done(policy: Act, look: Look) -> str:
     """Why what the policy would do is only proposed, and what a move would cost."""
     if look.companions:
-        jobs = plural(look.companions, "other job")
-        return f" Not done automatically: it would end {jobs} of the reservation."
+        jobs = counted("{n} other job", "{n} other jobs", look.companions)
+        return sentence(
+            "Not done automatically: it would end {jobs} of the reservation.",
+            jobs=jobs,
+        )
     if policy is not Act.DO:
         return ""
     if look.restart is Restart.NOT:
-        return " Not done automatically: choose first how the job may be restarted."
+        return sentence(
+            "Not done automatically: choose first how the job may be restarted."
+        )
     if look.dearer:
-        return " Not done automatically: those GPUs cost more credits."
+        return sentence("Not done automatically: those GPUs cost more credits.")
     if look.trouble is not None and look.trouble.unheard:
-        return " Not done automatically: the node is silent, the job may still run."
+        return sentence(
+            "Not done automatically: the node is silent, the job may still run."
+        )
     return ""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from placement.domain.words import error_words
+from telemetry.domain.sentences import joined, sentence
 
 ENOUGH = 8
 """Runs of one kind from which on they correct what is predicted."""
@@ -100,14 +101,27 @@ class SiteError:
         'step time +2 % in the median, within 8 % in nine runs of ten'
         """
         said = [
-            f"{name} {error_words(spread.median_error_pct)} in the median, within "
-            f"{spread.p90_error_pct:,.0f} % in nine runs of ten"
-            for name, spread in (("step time", self.step), ("memory", self.memory))
+            sentence(
+                "{name} {median} in the median, within {within} % in nine runs of ten",
+                name=name,
+                median=error_words(spread.median_error_pct),
+                within=f"{spread.p90_error_pct:,.0f}",
+            )
+            for name, spread in (
+                (sentence("step time"), self.step),
+                (sentence("memory"), self.memory),
+            )
             if spread is not None
         ]
         if self.memory is not None:
-            said.append(f"{self.above_high} of {self.memory.n} held more than the most")
-        return "; ".join(said) or "nothing was measured"
+            said.append(
+                sentence(
+                    "{above} of {all} held more than the most",
+                    above=self.above_high,
+                    all=self.memory.n,
+                )
+            )
+        return joined(said, "; ") if said else sentence("nothing was measured")
 
     @property
     def above_high_ratio(self) -> float | None:

@@ -11,6 +11,8 @@ snoopy caching", Algorithmica 3, 1988).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from telemetry.domain.sentences import sentence
+
 MARGIN_RATIO = 0.25
 """A move must pay for itself by this much, because predictions are rough."""
 HOLD_DOWN_FACTOR = 10.0
@@ -64,16 +66,35 @@ def decide_move(
     )
     needed = cost_seconds * (1 + margin_ratio) if known else cost_seconds
     if step_seconds_new >= step_seconds_now:
-        reason, move = "the other plan is not faster", False
+        reason, move = sentence("the other plan is not faster"), False
     elif seconds_since_last_move is not None and seconds_since_last_move < hold:
         left = hold - seconds_since_last_move
-        reason, move = f"moved recently; held for another {left:.0f} s", False
+        reason, move = (
+            sentence("moved recently; held for another {left} s", left=f"{left:.0f}"),
+            False,
+        )
     elif known and gain > needed:
-        reason, move = f"saves {gain:.0f} s and costs {cost_seconds:.0f} s", True
+        reason, move = (
+            sentence(
+                "saves {gain} s and costs {cost} s",
+                gain=f"{gain:.0f}",
+                cost=f"{cost_seconds:.0f}",
+            ),
+            True,
+        )
     elif not known and gain >= needed:
-        reason, move = f"staying has lost {gain:.0f} s, as much as a move costs", True
+        reason, move = (
+            sentence(
+                "staying has lost {gain} s, as much as a move costs", gain=f"{gain:.0f}"
+            ),
+            True,
+        )
     else:
-        reason = f"saves {gain:.0f} s; a move must save more than {needed:.0f} s"
+        reason = sentence(
+            "saves {gain} s; a move must save more than {needed} s",
+            gain=f"{gain:.0f}",
+            needed=f"{needed:.0f}",
+        )
         move = False
     return MoveDecision(
         move=move, gain_seconds=gain, cost_seconds=cost_seconds, reason=reason

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placement.domain.errors import SpecInvalid
+from telemetry.domain.sentences import sentence
 
 MOST_PARTS = 512
 MOST_NAME_BYTES = 255
@@ -42,7 +43,9 @@ class Part:
         name, sha256 = checked_name(said.get("name")), str(said.get("sha256"))
         size = said.get("size_bytes")
         if not _SHA256.fullmatch(sha256) or type(size) is not int or size < 0:
-            raise SpecInvalid({"parts": f"{name:.60} has no sum or no size"})
+            raise SpecInvalid(
+                {"parts": sentence("{name} has no sum or no size", name=f"{name:.60}")}
+            )
         return cls(name, sha256, size)
 
 
@@ -66,8 +69,11 @@ def checked_name(name: object) -> str:
     if not good:
         raise SpecInvalid(
             {
-                "upload": f"{text[:80]!r} is not a path inside the model's folder. "
-                f"Only relative names without .. are allowed"
+                "upload": sentence(
+                    "{text} is not a path inside the model's folder. Only relative "
+                    "names without .. are allowed",
+                    text=f"{text[:80]!r}",
+                )
             }
         )
     return "/".join(pieces)
@@ -100,24 +106,40 @@ def check_there(needed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
     """
     missing = sorted(name for name in needed if name not in sizes)
     if missing:
-        more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
         named = ", ".join(name[:80] for name in missing[:3])
+        if len(missing) > 3:
+            more = f"{len(missing) - 3:,}"
+            named = sentence("{named} and {more} more", named=named, more=more)
         raise SpecInvalid(
             {
-                "upload": f"its weights lie in other files ({named}{more}): choose "
-                "them together with it, or upload the folder as .zip or .tar"
+                "upload": sentence(
+                    "its weights lie in other files ({named}): choose them "
+                    "together with it, or upload the folder as .zip or .tar",
+                    named=named,
+                )
             }
         )
     for name, size in needed.items():
         if sizes[name] < size:
             raise SpecInvalid(
                 {
-                    "upload": f"{name[:80]} has {sizes[name]:,} bytes, the model reads "
-                    f"{size:,} of it: it is cut off"
+                    "upload": sentence(
+                        "{name} has {sizes} bytes, the model reads {size} of it: it "
+                        "is cut off",
+                        name=name[:80],
+                        sizes=f"{sizes[name]:,}",
+                        size=f"{size:,}",
+                    )
                 }
             )
     if OWN_NAME in needed:
-        raise SpecInvalid({"upload": f"keeps weights in a file named {OWN_NAME}"})
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "keeps weights in a file named {own_name}", own_name=OWN_NAME
+                )
+            }
+        )
 
 
 def sum_of(parts: Sequence[Part]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from placement.domain.errors import SpecInvalid
 from placement.domain.protobuf import Span, Wire
+from telemetry.domain.sentences import sentence
 
 OPERATOR_SETS = (
     *("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"),
@@ -82,13 +83,19 @@ class Signature:
                 operator_sets=tuple(str(one)[:100] for one in said["operator_sets"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise SpecInvalid({"signature": f"cannot be read: {error!r:.80}"}) from None
+            raise SpecInvalid(
+                {
+                    "signature": sentence(
+                        "cannot be read: {error}", error=f"{error!r:.80}"
+                    )
+                }
+            ) from None
 
 
 def _read(said: Mapping[str, Any]) -> Tensor:
     shape = tuple(int(size) for size in said["shape"])
     if said["datatype"] not in DATATYPES.values() or min(shape, default=0) < FREE:
-        raise ValueError("no tensor")
+        raise ValueError(sentence("no tensor"))
     return Tensor(str(said["name"])[:MOST_NAME_BYTES], said["datatype"], shape)
 
 
@@ -105,21 +112,28 @@ def parse_signature(file: BinaryIO, size: int) -> Signature:
         if number == 8 and isinstance(value, Span):
             sets.append(_first_text(wire, value, 1))
             if len(sets) > MOST_SETS:
-                raise SpecInvalid({"upload": "names too many operator sets"})
+                raise SpecInvalid({"upload": sentence("names too many operator sets")})
         elif number == 7 and isinstance(value, Span):
             graph = value
         elif number == 25:
             raise SpecInvalid(
-                {"upload": "defines functions of its own: export it with inlining"}
+                {
+                    "upload": sentence(
+                        "defines functions of its own: export it with inlining"
+                    )
+                }
             )
     if graph is None:
-        raise SpecInvalid({"upload": "is not an ONNX model: it has no graph"})
+        raise SpecInvalid({"upload": sentence("is not an ONNX model: it has no graph")})
     strange = sorted(set(sets) - set(OPERATOR_SETS))
     if strange:
         raise SpecInvalid(
             {
-                "upload": f"needs operators of {', '.join(strange)[:120]}: only ONNX's "
-                "own and ONNX Runtime's are served, never a library of operators"
+                "upload": sentence(
+                    "needs operators of {strange}: only ONNX's own and ONNX "
+                    "Runtime's are served, never a library of operators",
+                    strange=", ".join(strange)[:120],
+                )
             }
         )
     return _signature(wire, graph, tuple(sets))
@@ -137,11 +151,20 @@ def _signature(wire: Wire, graph: Span, sets: tuple[str, ...]) -> Signature:
         elif number == 5:
             weights.add(_weight(wire, value))
         if max(len(inputs) - len(weights), len(outputs)) > MOST_TENSORS:
-            raise SpecInvalid({"upload": f"more than {MOST_TENSORS} inputs or outputs"})
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "more than {most_tensors} inputs or outputs",
+                        most_tensors=MOST_TENSORS,
+                    )
+                }
+            )
     # Before IR version 4 weights had to be listed among the inputs.
     asked = tuple(one for one in inputs if one.name not in weights)
     if not asked or not outputs:
-        raise SpecInvalid({"upload": "has no input, or no output, to be asked by"})
+        raise SpecInvalid(
+            {"upload": sentence("has no input, or no output, to be asked by")}
+        )
     return Signature(asked, tuple(outputs), sets)
 
 
@@ -161,9 +184,15 @@ def _tensor(wire: Wire, span: Span) -> Tensor:
             for inner, inside in wire.fields(value):
                 if inner == 1 and isinstance(inside, Span):
                     tensor = inside
-    label = name[:80] or "an input"
+    label = name[:80] or sentence("an input")
     if tensor is None:
-        raise SpecInvalid({"upload": f"{label} is not a tensor, so it cannot be sent"})
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{label} is not a tensor, so it cannot be sent", label=label
+                )
+            }
+        )
     kind = 0
     shape: tuple[int, ...] = ()
     for number, value in wire.fields(tensor):
@@ -172,7 +201,9 @@ def _tensor(wire: Wire, span: Span) -> Tensor:
         elif number == 2 and isinstance(value, Span):
             shape = _shape(wire, value)
     if kind not in DATATYPES:
-        raise SpecInvalid({"upload": f"{label} has a type that cannot be sent"})
+        raise SpecInvalid(
+            {"upload": sentence("{label} has a type that cannot be sent", label=label)}
+        )
     return Tensor(name, DATATYPES[kind], shape)
 
 
@@ -188,7 +219,14 @@ def _shape(wire: Wire, span: Span) -> tuple[int, ...]:
                 size = inside
         shape.append(size)
         if len(shape) > MOST_DIMENSIONS:
-            raise SpecInvalid({"upload": f"more than {MOST_DIMENSIONS} dimensions"})
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "more than {most_dimensions} dimensions",
+                        most_dimensions=MOST_DIMENSIONS,
+                    )
+                }
+            )
     return tuple(shape)
 
 

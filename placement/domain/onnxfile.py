@@ -21,6 +21,7 @@ from placement.domain.inventory import (
 from placement.domain.onnx_parts import MOST_PARTS, checked_name
 from placement.domain.protobuf import Span, Wire
 from placement.domain.spec import DTYPE_BYTES, ModelSpec
+from telemetry.domain.sentences import sentence
 
 MAX_DEPTH = 16
 """Graphs inside attributes of nodes of graphs."""
@@ -100,11 +101,14 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
     """
     found = _all(file, size)
     if not found.graphs:
-        raise SpecInvalid({"file": "is not an ONNX model: it has no graph"})
+        raise SpecInvalid({"file": sentence("is not an ONNX model: it has no graph")})
     tensors, notes = _whole(found)
     if found.external:
         notes.append(
-            f"the data of {found.external:,} tensors lies in other files: unread"
+            sentence(
+                "the data of {external} tensors lies in other files: unread",
+                external=f"{found.external:,}",
+            )
         )
     return spec_from_inventory(
         tensors, name=name, source="onnx", family="onnx", notes=notes
@@ -121,7 +125,14 @@ def external_files(file: BinaryIO, size: int) -> dict[str, int]:
         location, end = _place(label, place, needed)
         files[location] = max(files.get(location, 0), end)
         if len(files) >= MOST_PARTS:
-            raise SpecInvalid({"upload": f"has {MOST_PARTS} files of weights or more"})
+            raise SpecInvalid(
+                {
+                    "upload": sentence(
+                        "has {most_parts} files of weights or more",
+                        most_parts=MOST_PARTS,
+                    )
+                }
+            )
     return files
 
 
@@ -138,7 +149,13 @@ def _all(file: BinaryIO, size: int) -> _Found:
 
 def _graph(wire: Wire, span: Span, found: _Found, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise SpecInvalid({"graph": f"graphs nested deeper than {MAX_DEPTH}"})
+        raise SpecInvalid(
+            {
+                "graph": sentence(
+                    "graphs nested deeper than {max_depth}", max_depth=MAX_DEPTH
+                )
+            }
+        )
     for number, value in wire.fields(span):
         if not isinstance(value, Span):
             continue
@@ -163,7 +180,13 @@ def _nodes(
 def _node(wire: Wire, span: Span, found: _Found, depth: int) -> None:
     found.nodes += 1
     if found.nodes > MAX_NODES:
-        raise SpecInvalid({"graph": f"more than {MAX_NODES:,} nodes"})
+        raise SpecInvalid(
+            {
+                "graph": sentence(
+                    "more than {max_nodes} nodes", max_nodes=f"{MAX_NODES:,}"
+                )
+            }
+        )
     inputs: list[str] = []
     name = operator = output = ""
     numbers: dict[str, int] = {}
@@ -248,16 +271,24 @@ def _tensor(wire: Wire, span: Span, found: _Found) -> TensorInfo | None:
     if kind == TEXT:
         if external:
             raise SpecInvalid(
-                {label: "keeps texts in another file, which ONNX forbids"}
+                {label: sentence("keeps texts in another file, which ONNX forbids")}
             )
         return None
     if kind not in ONNX_DTYPES:
-        raise SpecInvalid({label: f"has the unknown element type {kind}"})
+        raise SpecInvalid(
+            {label: sentence("has the unknown element type {kind}", kind=kind)}
+        )
     made = TensorInfo(name, checked_shape(label, dims), ONNX_DTYPES[kind])
     needed = -(-int(made.elements * 8 * DTYPE_BYTES[made.dtype]) // 8)
     if raw is not None and not external and raw.length and raw.length != needed:
         raise SpecInvalid(
-            {label: f"holds {raw.length:,} bytes, its shape needs {needed:,}"}
+            {
+                label: sentence(
+                    "holds {length} bytes, its shape needs {needed}",
+                    length=f"{raw.length:,}",
+                    needed=f"{needed:,}",
+                )
+            }
         )
     if external:
         found.external += 1
@@ -279,11 +310,17 @@ def _place(label: str, place: dict[str, str], needed: int) -> tuple[str, int]:
     location = checked_name(place.get("location"))
     numbers = [place.get("offset", "0"), place.get("length", str(needed))]
     if not all(text.isdecimal() and len(text) < 16 for text in numbers):
-        raise SpecInvalid({label: "says no offset and length of its data"})
+        raise SpecInvalid({label: sentence("says no offset and length of its data")})
     offset, length = map(int, numbers)
     if length != needed:
         raise SpecInvalid(
-            {label: f"reads {length:,} bytes, its shape needs {needed:,}"}
+            {
+                label: sentence(
+                    "reads {length} bytes, its shape needs {needed}",
+                    length=f"{length:,}",
+                    needed=f"{needed:,}",
+                )
+            }
         )
     return location, offset + length
 
@@ -292,7 +329,13 @@ def _keep(found: _Found, tensor: TensorInfo | None) -> None:
     if tensor is None:
         return
     if len(found.tensors) >= MAX_TENSORS:
-        raise SpecInvalid({"graph": f"more than {MAX_TENSORS:,} tensors"})
+        raise SpecInvalid(
+            {
+                "graph": sentence(
+                    "more than {max_tensors} tensors", max_tensors=f"{MAX_TENSORS:,}"
+                )
+            }
+        )
     found.tensors[tensor.name] = tensor
 
 
@@ -320,8 +363,11 @@ def _whole(found: _Found) -> tuple[list[TensorInfo], list[str]]:
     notes = []
     if quantized:
         notes.append(
-            f"{quantized:,} weights are quantized: counted as they unpack, bytes as "
-            "they are stored with their scales"
+            sentence(
+                "{quantized} weights are quantized: counted as they unpack, bytes "
+                "as they are stored with their scales",
+                quantized=f"{quantized:,}",
+            )
         )
     return answer, notes
 

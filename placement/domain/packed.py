@@ -21,6 +21,7 @@ from math import isqrt
 
 from placement.domain.errors import SpecInvalid
 from placement.domain.inventory import TensorInfo
+from telemetry.domain.sentences import sentence
 
 _COMPANIONS = (
     "qweight",
@@ -63,8 +64,12 @@ def unpacked(
             _refuse_weight(one)
         answer += rest
     notes = [
-        f"{count:,} weights are quantized ({kind}): counted as they unpack, bytes as "
-        "they are stored"
+        sentence(
+            "{count} weights are quantized ({kind}): counted as they unpack, bytes "
+            "as they are stored",
+            count=f"{count:,}",
+            kind=kind,
+        )
         for kind, count in sorted(kinds.items())
     ]
     return answer, notes
@@ -100,11 +105,11 @@ def _whole(stem: str, group: Group) -> tuple[TensorInfo | None, list[TensorInfo]
         return (
             _made(f"{stem}.weight", _square(2 * weight.elements), group, None),
             [],
-            "4 bit",
+            sentence("4 bit"),
         )
     if weight.dtype == "int8" and "SCB" in group and len(weight.shape) == 2:
         product = (weight.shape[0], weight.shape[1])
-        return _made(weight.name, weight.shape, group, product), [], "8 bit"
+        return _made(weight.name, weight.shape, group, product), [], sentence("8 bit")
     if weight.dtype in _SMALL and len(weight.shape) >= 2:
         return _made(weight.name, weight.shape, group, weight.product), [], weight.dtype
     return None, list(group.values()), ""
@@ -113,7 +118,9 @@ def _whole(stem: str, group: Group) -> tuple[TensorInfo | None, list[TensorInfo]
 def _gptq_or_awq(stem: str, group: Group) -> tuple[TensorInfo, list[TensorInfo], str]:
     packed, scales = group["qweight"].shape, group["scales"].shape
     if len(packed) != 2 or len(scales) != 2 or not scales[1] or not packed[1]:
-        raise SpecInvalid({f"{stem[:70]}.qweight": "must have two axes, as its scales"})
+        raise SpecInvalid(
+            {f"{stem[:70]}.qweight": sentence("must have two axes, as its scales")}
+        )
     outputs = scales[1]
     if packed[1] == outputs:
         kind = "GPTQ"
@@ -123,7 +130,9 @@ def _gptq_or_awq(stem: str, group: Group) -> tuple[TensorInfo, list[TensorInfo],
         elif zeros is not None and len(zeros.shape) == 2 and zeros.shape[1]:
             inputs = packed[0] * outputs // zeros.shape[1]
         else:
-            raise SpecInvalid({f"{stem[:70]}.qweight": "has neither g_idx nor qzeros"})
+            raise SpecInvalid(
+                {f"{stem[:70]}.qweight": sentence("has neither g_idx nor qzeros")}
+            )
     else:
         kind, inputs = "AWQ", packed[0]
     logical, bits_stored = inputs * outputs, 32 * packed[0] * packed[1]
@@ -133,12 +142,24 @@ def _gptq_or_awq(stem: str, group: Group) -> tuple[TensorInfo, list[TensorInfo],
         or bits_stored // logical not in (2, 3, 4, 8)
     ):
         raise SpecInvalid(
-            {f"{stem[:70]}.qweight": f"does not hold {inputs} x {outputs} weights"}
+            {
+                f"{stem[:70]}.qweight": sentence(
+                    "does not hold {inputs} x {outputs} weights",
+                    inputs=inputs,
+                    outputs=outputs,
+                )
+            }
         )
     rest = [group[name] for name in group if name not in _COMPANIONS]
     parts = {name: one for name, one in group.items() if name in _COMPANIONS}
     made = _made(f"{stem}.weight", (outputs, inputs), parts, (outputs, inputs))
-    return made, rest, f"{kind}, {bits_stored // logical} bit"
+    return (
+        made,
+        rest,
+        sentence(
+            "{kind}, {bits_stored} bit", kind=kind, bits_stored=bits_stored // logical
+        ),
+    )
 
 
 def _made(
@@ -174,8 +195,11 @@ def _refuse_weight(tensor: TensorInfo) -> None:
     ):
         raise SpecInvalid(
             {
-                tensor.name[:80]: f"are weights as {tensor.dtype} in a layout that is "
-                "not known here (known: GPTQ, AWQ, bitsandbytes, fp8, MXFP4). Give the "
-                "model's config.json instead"
+                tensor.name[:80]: sentence(
+                    "are weights as {dtype} in a layout that is not known here "
+                    "(known: GPTQ, AWQ, bitsandbytes, fp8, MXFP4). Give the model's "
+                    "config.json instead",
+                    dtype=tensor.dtype,
+                )
             }
         )

@@ -24,6 +24,7 @@ from placement.domain.ops import (
     silu,
 )
 from placement.domain.tape import Op, Tape, Value
+from telemetry.domain.sentences import sentence
 
 Shapes = list[tuple[int, ...]]
 
@@ -92,7 +93,13 @@ def plain_net(
     reader = READERS.get(name)
     if reader is None:
         raise SpecInvalid(
-            {"model.torch": f"'{name[:60]}' is not one of {', '.join(READERS)}"}
+            {
+                "model.torch": sentence(
+                    "'{name}' is not one of {readers}",
+                    name=name[:60],
+                    readers=", ".join(READERS),
+                )
+            }
         )
     return reader(Fields(args), Fields(given), tape)
 
@@ -134,7 +141,7 @@ def _whole_list(args: Fields, name: str, default: Sequence[int]) -> list[int]:
         return list(default)
     fine = isinstance(given, list) and 0 < len(given) <= 16
     if not fine or any(type(n) is not int or not 0 < n <= 512 for n in given):
-        raise SpecInvalid({name: "must be a short list of whole numbers"})
+        raise SpecInvalid({name: sentence("must be a short list of whole numbers")})
     return list(given)
 
 

@@ -14,23 +14,26 @@ from placement.domain.errors import PlanInvalid
 from placement.domain.plan_v1 import upgraded
 from placement.domain.words import gib, seconds
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 VERSION = 2
 READABLE = (1, 2)
 """Version 1 knew no stages, replicas, wishes or several Nodes; it is read as such."""
 
 TITLES = {
-    "single": "One GPU",
-    "ddp": "Data parallel (DDP)",
-    "zero1": "Data parallel, optimizer split (ZeRO-1)",
-    "zero1_uneven": "Data parallel, optimizer split by free memory (uneven ZeRO-1)",
-    "zero2": "Data parallel, optimizer and gradients split (ZeRO-2)",
-    "fsdp": "Fully sharded (ZeRO-3 / FSDP)",
-    "pipeline": "Layers in stages (pipeline, 1F1B)",
-    "gpipe": "Layers in stages (pipeline, GPipe)",
-    "interleaved": "Layers in stages (pipeline, interleaved 1F1B)",
-    "tensor": "Every layer split across GPUs (tensor parallel)",
-    "hybrid": "Tensor, pipeline and data parallel (hybrid)",
+    "single": sentence("One GPU"),
+    "ddp": sentence("Data parallel (DDP)"),
+    "zero1": sentence("Data parallel, optimizer split (ZeRO-1)"),
+    "zero1_uneven": sentence(
+        "Data parallel, optimizer split by free memory (uneven ZeRO-1)"
+    ),
+    "zero2": sentence("Data parallel, optimizer and gradients split (ZeRO-2)"),
+    "fsdp": sentence("Fully sharded (ZeRO-3 / FSDP)"),
+    "pipeline": sentence("Layers in stages (pipeline, 1F1B)"),
+    "gpipe": sentence("Layers in stages (pipeline, GPipe)"),
+    "interleaved": sentence("Layers in stages (pipeline, interleaved 1F1B)"),
+    "tensor": sentence("Every layer split across GPUs (tensor parallel)"),
+    "hybrid": sentence("Tensor, pipeline and data parallel (hybrid)"),
 }
 """What each strategy is called on screen."""
 

@@ -38,8 +38,8 @@ from placement.domain.remedies import Limits, Weights
 from placement.domain.spec import ModelSpec
 from placement.domain.validate import validate
 from placement.domain.wishes import SLOW_LINK_ORDER, Wish, rank_key
-from placement.domain.words import plural
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import counted, sentence
 
 MOST_OFFERS = 1024
 MOST_ACROSS = 16
@@ -85,7 +85,9 @@ def plan(
         allowed = replace(allowed, max_gpus=max_gpus)
     unknown = [name for name in allowed.strategies if name not in TITLES]
     if unknown:
-        raise WorkloadInvalid({"strategy": f"must be one of {', '.join(TITLES)}"})
+        raise WorkloadInvalid(
+            {"strategy": sentence("must be one of {titles}", titles=", ".join(TITLES))}
+        )
     usable = _in_place(offer for offer in offers if offer.usable)[:MOST_OFFERS]
     base = Search(
         spec,
@@ -99,7 +101,7 @@ def plan(
     plans, refusals = _everywhere(base, usable)
     if not usable:
         refusals.append(
-            refusal("single", "No GPU is free. See why each one is left out.")
+            refusal("single", sentence("No GPU is free. See why each one is left out."))
         )
     plans = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
     for one in plans:
@@ -114,7 +116,7 @@ def plan(
             LeftOut(
                 gpu_label=offer.label,
                 gpu_uuid=offer.uuid,
-                reason=offer.reason or "no free memory",
+                reason=offer.reason or sentence("no free memory"),
             )
             for offer in left_out
         ),
@@ -290,15 +292,24 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
     if len(nodes) > 1 and not slowest:
         notes.append(
-            "How fast the nodes are joined is not set (placement policy), so the "
-            f"{plural(len(nodes), 'node')} were planned one by one."
+            sentence(
+                "How fast the nodes are joined is not set (placement policy), so "
+                "the {nodes} were planned one by one.",
+                nodes=counted("{n} node", "{n} nodes", len(nodes)),
+            )
         )
     elif len(nodes) > 1:
         notes.append(
-            f"Plans over several nodes count {slowest / 1e9:.3g} GB/s between them."
+            sentence(
+                "Plans over several nodes count {slowest} GB/s between them.",
+                slowest=f"{slowest / 1e9:.3g}",
+            )
         )
     if spec.activations_are_a_guess:
         notes.append(
-            "Activations are a guess: the file names tensors, not how they are used."
+            sentence(
+                "Activations are a guess: the file names tensors, not how they are "
+                "used."
+            )
         )
     return tuple(notes)

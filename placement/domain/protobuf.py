@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from placement.domain.errors import SpecInvalid
+from telemetry.domain.sentences import sentence
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_VARINT_BYTES = 10
@@ -58,8 +59,13 @@ class Wire:
                 if length > within.end - at:
                     raise SpecInvalid(
                         {
-                            "file": f"is cut off: byte {at:,} starts a part of "
-                            f"{length:,} bytes, {within.end - at:,} are there"
+                            "file": sentence(
+                                "is cut off: byte {at} starts a part of {length} "
+                                "bytes, {end} are there",
+                                at=f"{at:,}",
+                                length=f"{length:,}",
+                                end=f"{within.end - at:,}",
+                            )
                         }
                     )
                 yield number, Span(at, at + length)
@@ -75,7 +81,13 @@ class Wire:
     def text(self, span: Span, most: int) -> str:
         """A short text. Raises SpecInvalid for one of more than `most` bytes."""
         if span.length > most:
-            raise SpecInvalid({"file": f"has a name of {span.length:,} bytes"})
+            raise SpecInvalid(
+                {
+                    "file": sentence(
+                        "has a name of {length} bytes", length=f"{span.length:,}"
+                    )
+                }
+            )
         self._file.seek(span.start)
         return self._file.read(span.length).decode("utf-8", "replace")
 
@@ -85,7 +97,13 @@ class Wire:
         at = span.start
         while at < span.end:
             if len(found) >= most:
-                raise SpecInvalid({"file": f"has a list of more than {most} sizes"})
+                raise SpecInvalid(
+                    {
+                        "file": sentence(
+                            "has a list of more than {most} sizes", most=most
+                        )
+                    }
+                )
             value, at = self._varint(at, span.end)
             found.append(value)
         return found
@@ -106,5 +124,9 @@ class Wire:
 
 def _broken(at: int) -> SpecInvalid:
     return SpecInvalid(
-        {"file": f"is not ONNX (protobuf), or is damaged, at byte {at:,}"}
+        {
+            "file": sentence(
+                "is not ONNX (protobuf), or is damaged, at byte {at}", at=f"{at:,}"
+            )
+        }
     )

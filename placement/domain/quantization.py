@@ -10,6 +10,7 @@ from typing import Any
 from placement.domain.config import Fields
 from placement.domain.errors import SpecInvalid
 from placement.domain.quantize import Scheme
+from telemetry.domain.sentences import sentence
 
 _FIELD = "quantization_config"
 
@@ -23,7 +24,7 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        raise SpecInvalid({_FIELD: "must be an object"})
+        raise SpecInvalid({_FIELD: sentence("must be an object")})
     fields = Fields(given)
     method = fields.word("quant_method")
     if not method and (given.get("load_in_4bit") or given.get("load_in_8bit")):
@@ -32,9 +33,11 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
     scheme = reader(fields) if reader else None
     problems = {f"{_FIELD}.{name}": text for name, text in fields.problems.items()}
     if reader is None and not problems:
-        problems[f"{_FIELD}.quant_method"] = (
-            f"'{method[:40]}' is not known; known: {', '.join(_METHODS)}. A "
-            ".safetensors file or all shards' headers may work"
+        problems[f"{_FIELD}.quant_method"] = sentence(
+            "'{method}' is not known; known: {methods}. A .safetensors file or all "
+            "shards' headers may work",
+            method=method[:40],
+            methods=", ".join(_METHODS),
         )
     if problems:
         raise SpecInvalid(problems)
@@ -44,7 +47,9 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
 def _bitsandbytes(fields: Fields) -> Scheme | None:
     if fields.flag("load_in_4bit") or fields.flag("_load_in_4bit"):
         kind = fields.word("bnb_4bit_quant_type", default="fp4")
-        fields.must("bnb_4bit_quant_type", kind in ("nf4", "fp4"), "is not nf4 or fp4")
+        fields.must(
+            "bnb_4bit_quant_type", kind in ("nf4", "fp4"), sentence("is not nf4 or fp4")
+        )
         return Scheme(
             "bitsandbytes_4bit",
             double=fields.flag("bnb_4bit_use_double_quant"),
@@ -53,25 +58,25 @@ def _bitsandbytes(fields: Fields) -> Scheme | None:
     if fields.flag("load_in_8bit") or fields.flag("_load_in_8bit"):
         skip = _skipped(fields, "llm_int8_skip_modules")
         return Scheme("bitsandbytes_8bit", bits=8, skip=skip)
-    fields.must("load_in_4bit", False, "neither 4 nor 8 bit is asked for")
+    fields.must("load_in_4bit", False, sentence("neither 4 nor 8 bit is asked for"))
     return None
 
 
 def _group(fields: Fields, *names: str) -> int:
     given = fields.whole(*names, default=128, low=-1, high=2**20)
-    fields.must(names[0], given != 0, "must be -1 or above 0")
+    fields.must(names[0], given != 0, sentence("must be -1 or above 0"))
     return max(0, given)
 
 
 def _gptq(fields: Fields) -> Scheme:
     bits = fields.whole("bits", default=4, high=8)
-    fields.must("bits", bits in (2, 3, 4, 8), "must be 2, 3, 4 or 8")
+    fields.must("bits", bits in (2, 3, 4, 8), sentence("must be 2, 3, 4 or 8"))
     return Scheme("gptq", bits=bits, group=_group(fields, "group_size"))
 
 
 def _awq(fields: Fields) -> Scheme:
     bits = fields.whole("bits", "w_bit", default=4, high=8)
-    fields.must("bits", bits in (4, 8), "must be 4 or 8")
+    fields.must("bits", bits in (4, 8), sentence("must be 4 or 8"))
     return Scheme(
         "awq",
         bits=bits,
@@ -92,7 +97,7 @@ def _fp8(fields: Fields) -> Scheme:
     fields.must(
         "weight_block_size",
         block is None or square,
-        "must be two equal whole numbers",
+        sentence("must be two equal whole numbers"),
     )
     return Scheme(
         "fp8",
@@ -108,7 +113,7 @@ def _skipped(fields: Fields, name: str) -> tuple[str, ...]:
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        fields.must(name, False, "must be a list of names")
+        fields.must(name, False, sentence("must be a list of names"))
         return ()
     return tuple(sorted({one.rsplit(".", 1)[-1][:80] for one in given}))
 

@@ -24,6 +24,7 @@ from typing import Literal
 
 from placement.domain.errors import SpecInvalid
 from placement.domain.spec import LayerSpec, Linear, ModelSpec, Part
+from telemetry.domain.sentences import sentence
 
 BLOCK = 64
 CONSTANTS_BLOCK = 256
@@ -55,13 +56,25 @@ class Scheme:
     def title(self) -> str:
         """In words, for the notes of a ModelSpec."""
         if self.method == "bitsandbytes_4bit":
-            return "4 bit in blocks of 64" + (
-                ", their constants quantized too" if self.double else ""
+            return (
+                sentence("4 bit in blocks of 64, their constants quantized too")
+                if self.double
+                else sentence("4 bit in blocks of 64")
             )
-        names = {"bitsandbytes_8bit": "8 bit by rows", "fp8": "fp8"}
-        groups = f"groups of {self.group}" if self.group else "one group a column"
+        names = {"bitsandbytes_8bit": sentence("8 bit by rows"), "fp8": "fp8"}
+        groups = (
+            sentence("groups of {group}", group=self.group)
+            if self.group
+            else sentence("one group a column")
+        )
         return names.get(
-            self.method, f"{self.method.upper()}, {self.bits} bit, {groups}"
+            self.method,
+            sentence(
+                "{method}, {bits} bit, {groups}",
+                method=self.method.upper(),
+                bits=self.bits,
+                groups=groups,
+            ),
         )
 
 
@@ -106,7 +119,7 @@ def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
     Raises SpecInvalid where no linear layer is known, or they are quantized already.
     """
     if spec.is_quantized:
-        raise SpecInvalid({"weights": "are quantized already"})
+        raise SpecInvalid({"weights": sentence("are quantized already")})
     layers = [
         layer
         if layer.kind in ("embedding", "head")
@@ -115,7 +128,11 @@ def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
     ]
     if not any(part.weight_bits for layer in layers for part in layer.parts):
         raise SpecInvalid(
-            {"weights": "none of its linear layers are known, so none can be quantized"}
+            {
+                "weights": sentence(
+                    "none of its linear layers are known, so none can be quantized"
+                )
+            }
         )
     return replace(
         spec, layers=tuple(layers), notes=(*spec.notes, *_notes(layers, scheme))
@@ -123,7 +140,12 @@ def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
 
 
 def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
-    told = [f"linear layers of the blocks: {scheme.title}; the rest as stored"]
+    told = [
+        sentence(
+            "linear layers of the blocks: {scheme}; the rest as stored",
+            scheme=scheme.title,
+        )
+    ]
     whole = sum(
         part.parameters
         for layer in layers
@@ -132,8 +154,11 @@ def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
     )
     if whole:
         told.append(
-            f"{whole:,} parameters of experts stacked in one tensor stay as stored: "
-            "the pinned libraries quantize linear layers only"
+            sentence(
+                "{whole} parameters of experts stacked in one tensor stay as "
+                "stored: the pinned libraries quantize linear layers only",
+                whole=f"{whole:,}",
+            )
         )
     return told
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from placement.domain.config import Fields
 from placement.domain.layout import Tensors, stack
 from placement.domain.spec import LayerSpec, Linear, ModelSpec, TransformerShape
+from telemetry.domain.sentences import sentence
 
 MAX_BLOCKS = 2_000
 MAX_VOCAB = 2**24
@@ -47,7 +48,11 @@ def head_size(fields: Fields, hidden: int, heads: int, heads_field: str) -> int:
     fields.must(
         heads_field,
         hidden % heads == 0,
-        f"{heads} heads do not divide the hidden size {hidden}",
+        sentence(
+            "{heads} heads do not divide the hidden size {hidden}",
+            heads=heads,
+            hidden=hidden,
+        ),
     )
     return max(1, hidden // heads)
 
@@ -89,7 +94,9 @@ def windowed(
     kinds = fields.peek("layer_types")
     if isinstance(kinds, list):
         fields.must(
-            "layer_types", len(kinds) == count, f"{len(kinds)} for {count} blocks"
+            "layer_types",
+            len(kinds) == count,
+            sentence("{kinds} for {count} blocks", kinds=len(kinds), count=count),
         )
         sliding = sum(kind == "sliding_attention" for kind in kinds)
         return (window, min(sliding, count)) if sliding else (0, 0)

@@ -21,6 +21,7 @@ from placement.domain.backends import (
 from placement.domain.entry import EntryPoint
 from placement.domain.errors import LaunchInvalid, SpecInvalid
 from placement.domain.execution import STRATEGIES, why_not
+from telemetry.domain.sentences import sentence
 
 GIB = 2**30
 PLAN_FILE = "plan.json"
@@ -32,7 +33,10 @@ RUNNABLE_STRATEGIES = STRATEGIES
 
 
 UNITS = {"gib": "GiB", "pct": "%"}
-FULL_NAMES = {"seq": "sequence length", "simulated_util_pct": "simulated utilization"}
+FULL_NAMES = {
+    "seq": sentence("sequence length"),
+    "simulated_util_pct": sentence("simulated utilization"),
+}
 """Of settings whose name is not a word."""
 
 
@@ -86,7 +90,7 @@ _SIMULATED = (
         8.0,
         least=0.5,
         most=2048,
-        help="memory used on each simulated GPU (real GPUs are measured)",
+        help=sentence("memory used on each simulated GPU (real GPUs are measured)"),
     ),
     Setting(
         "simulated_util_pct",
@@ -94,7 +98,7 @@ _SIMULATED = (
         85.0,
         least=0,
         most=100,
-        help="utilization it shows on each simulated GPU",
+        help=sentence("utilization it shows on each simulated GPU"),
     ),
 )
 _BACKEND = Setting(
@@ -102,8 +106,9 @@ _BACKEND = Setting(
     str,
     TORCH,
     choices=BACKENDS,
-    help="library that distributes the training; deepspeed must be installed on the "
-    "node",
+    help=sentence(
+        "library that distributes the training; deepspeed must be installed on the node"
+    ),
 )
 _OF_ANY_TRAINING = (
     "batch",
@@ -118,36 +123,58 @@ _OF_ANY_TRAINING = (
 
 TINY_TRANSFORMER = Recipe(
     name="tiny-transformer",
-    title="Tiny transformer",
+    title=sentence("Tiny transformer"),
     about=(
-        "Trains a small language model with PyTorch and torchrun, one process per "
-        "GPU. Without CUDA it runs on the CPU."
+        sentence(
+            "Trains a small language model with PyTorch and torchrun, one process "
+            "per GPU. Without CUDA it runs on the CPU."
+        )
     ),
     settings=(
-        Setting("layers", int, 2, least=1, most=24, help="transformer layers"),
-        Setting("hidden", int, 64, least=16, most=2048, help="width of the model"),
-        Setting("heads", int, 4, least=1, most=32, help="attention heads"),
-        Setting("seq", int, 64, least=8, most=2048, help="tokens per sequence"),
+        Setting(
+            "layers", int, 2, least=1, most=24, help=sentence("transformer layers")
+        ),
+        Setting(
+            "hidden", int, 64, least=16, most=2048, help=sentence("width of the model")
+        ),
+        Setting("heads", int, 4, least=1, most=32, help=sentence("attention heads")),
+        Setting(
+            "seq", int, 64, least=8, most=2048, help=sentence("tokens per sequence")
+        ),
         Setting(
             "batch",
             int,
             8,
             least=1,
             most=1024,
-            help="sequences per process (with a plan: per microbatch)",
+            help=sentence("sequences per process (with a plan: per microbatch)"),
         ),
-        Setting("steps", int, 200, least=1, most=10_000_000, help="optimizer steps"),
+        Setting(
+            "steps",
+            int,
+            200,
+            least=1,
+            most=10_000_000,
+            help=sentence("optimizer steps"),
+        ),
         Setting(
             "learning_rate",
             float,
             3e-3,
             least=1e-7,
             most=1,
-            help="learning rate of AdamW",
+            help=sentence("learning rate of AdamW"),
         ),
-        Setting("dropout", float, 0.0, least=0, most=0.9, help="while training"),
         Setting(
-            "seed", int, 0, least=0, most=2**31 - 1, help="seed for data and weights"
+            "dropout", float, 0.0, least=0, most=0.9, help=sentence("while training")
+        ),
+        Setting(
+            "seed",
+            int,
+            0,
+            least=0,
+            most=2**31 - 1,
+            help=sentence("seed for data and weights"),
         ),
         Setting(
             "seconds_per_step",
@@ -155,7 +182,7 @@ TINY_TRANSFORMER = Recipe(
             0.0,
             least=0,
             most=60,
-            help="slow each step down to this time, for demonstrations",
+            help=sentence("slow each step down to this time, for demonstrations"),
         ),
         Setting(
             "checkpoint_seconds",
@@ -163,14 +190,16 @@ TINY_TRANSFORMER = Recipe(
             600.0,
             least=0,
             most=86_400,
-            help="time between checkpoints; 0: only at the end and before a stop",
+            help=sentence(
+                "time between checkpoints; 0: only at the end and before a stop"
+            ),
         ),
         Setting(
             "strategy",
             str,
             "auto",
             choices=("auto", *RUNNABLE_STRATEGIES),
-            help="auto: ddp on several GPUs; the others need a plan",
+            help=sentence("auto: ddp on several GPUs; the others need a plan"),
         ),
         _BACKEND,
         *_SIMULATED,
@@ -180,52 +209,68 @@ TINY_TRANSFORMER = Recipe(
 BURN_IN = Recipe(
     name="burn-in",
     title="Burn-in",
-    about="Counts and prints its progress. Use it to check that jobs run.",
+    about=sentence("Counts and prints its progress. Use it to check that jobs run."),
     settings=(
-        Setting("seconds", float, 60.0, least=0, most=7 * 86_400, help="how long"),
+        Setting(
+            "seconds", float, 60.0, least=0, most=7 * 86_400, help=sentence("how long")
+        ),
         Setting(
             "lines_per_second",
             float,
             1.0,
             least=0.01,
             most=1000,
-            help="lines of progress per second",
+            help=sentence("lines of progress per second"),
         ),
-        Setting("exit_code", int, 0, least=0, most=255, help="exit code of the job"),
+        Setting(
+            "exit_code",
+            int,
+            0,
+            least=0,
+            most=255,
+            help=sentence("exit code of the job"),
+        ),
         *_SIMULATED,
     ),
     needs_torch=False,
 )
 OWN_MODEL = Recipe(
     name="own-model",
-    title="Your own model",
+    title=sentence("Your own model"),
     about=(
-        "Trains your own PyTorch module and data set, unchanged, on one or more GPUs."
+        sentence(
+            "Trains your own PyTorch module and data set, unchanged, on one or more "
+            "GPUs."
+        )
     ),
     settings=(
         Setting(
-            "model", str, "train:model", reads="entry", help="returns a torch module"
+            "model",
+            str,
+            "train:model",
+            reads="entry",
+            help=sentence("returns a torch module"),
         ),
         Setting(
             "data",
             str,
             "train:data",
             reads="entry",
-            help="returns a data set of (input, target)",
+            help=sentence("returns a data set of (input, target)"),
         ),
         Setting(
             "loss",
             str,
             "torch.nn.functional:cross_entropy",
             reads="entry",
-            help="function of (output, target)",
+            help=sentence("function of (output, target)"),
         ),
         Setting(
             "folder",
             str,
             "",
             reads="folder",
-            help="folder of your code on the node; empty: your home folder",
+            help=sentence("folder of your code on the node; empty: your home folder"),
         ),
         *(s for s in TINY_TRANSFORMER.settings if s.name in _OF_ANY_TRAINING),
         *_SIMULATED,
@@ -235,17 +280,19 @@ OWN_MODEL = Recipe(
 )
 SERVE = Recipe(
     name="serve-onnx",
-    title="Served models",
-    about="Answers requests for ONNX models within deadlines.",
+    title=sentence("Served models"),
+    about=sentence("Answers requests for ONNX models within deadlines."),
     settings=(
-        Setting("threads", int, 1, least=1, most=64, help="where the CPU computes"),
+        Setting(
+            "threads", int, 1, least=1, most=64, help=sentence("where the CPU computes")
+        ),
         Setting(
             "room_bytes",
             int,
             4 * GIB,
             least=2**20,
             most=2**50,
-            help="what the loaded models may take together on the GPU",
+            help=sentence("what the loaded models may take together on the GPU"),
         ),
         *_SIMULATED,
     ),
@@ -269,11 +316,17 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
     if recipe is None:
         there = ", ".join(RECIPES)
         raise LaunchInvalid(
-            {"recipe": f"there is no '{name[:40]}'. Choose one of: {there}"}
+            {
+                "recipe": sentence(
+                    "there is no '{name}'. Choose one of: {there}",
+                    name=name[:40],
+                    there=there,
+                )
+            }
         )
     known = {setting.name: setting for setting in recipe.settings}
     problems = {
-        f"recipe_settings.{str(key)[:40]}": "this recipe has no such setting"
+        f"recipe_settings.{str(key)[:40]}": sentence("this recipe has no such setting")
         for key in given
         if key not in known
     }
@@ -325,7 +378,13 @@ def recipe_command(
         count = len(plan["shards"])
         if count != (world or gpu_count):
             got = world or gpu_count
-            raise LaunchInvalid({"plan": f"is for {count} GPUs, not {got}"})
+            raise LaunchInvalid(
+                {
+                    "plan": sentence(
+                        "is for {count} GPUs, not {got}", count=count, got=got
+                    )
+                }
+            )
         if _by_deepspeed(checked) and (why := why_not_deepspeed(plan)):
             raise LaunchInvalid({FIELD: why})
         return [*launch, str(gpu_count), text, PLAN_FILE]
@@ -349,7 +408,11 @@ def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
     strategy = settings.get("strategy", "auto")
     if strategy not in ("auto", *WITHOUT_PLAN):
         raise LaunchInvalid(
-            {"recipe_settings.strategy": f"{strategy} needs a plan: make one first"}
+            {
+                "recipe_settings.strategy": sentence(
+                    "{strategy} needs a plan: make one first", strategy=strategy
+                )
+            }
         )
 
 
@@ -372,14 +435,22 @@ def _checked(setting: Setting, value: object) -> int | float | str:
         return _text(setting, value)
     if setting.kind is str:
         if value not in setting.choices:
-            raise ValueError(f"must be one of {', '.join(setting.choices)}")
+            raise ValueError(
+                sentence("must be one of {choices}", choices=", ".join(setting.choices))
+            )
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number")
+        raise ValueError(sentence("must be a number"))
     if not setting.least <= value <= setting.most:  # false for NaN
-        raise ValueError(f"must be {_figure(setting.least)} to {_figure(setting.most)}")
+        raise ValueError(
+            sentence(
+                "must be {least} to {most}",
+                least=_figure(setting.least),
+                most=_figure(setting.most),
+            )
+        )
     if setting.kind is int and value != int(value):
-        raise ValueError("must be a whole number")
+        raise ValueError(sentence("must be a whole number"))
     return setting.kind(value)  # type: ignore[no-any-return]
 
 
@@ -397,14 +468,14 @@ def _figure(bound: float) -> str:
 def _text(setting: Setting, value: object) -> str:
     """Free text, as its Setting reads it. Raises ValueError with what it must be."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
-        raise ValueError("must be at most 300 printable characters")
+        raise ValueError(sentence("must be at most 300 printable characters"))
     if setting.reads == "entry":
         try:
             return str(EntryPoint.read(value.strip()))
         except SpecInvalid as error:
             raise ValueError(error.problems["entry"]) from error
     if value and not value.startswith("/"):
-        raise ValueError("must be an absolute path on the node, or empty")
+        raise ValueError(sentence("must be an absolute path on the node, or empty"))
     return value
 
 
@@ -412,7 +483,9 @@ def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:
     if settings["hidden"] % settings["heads"]:
         return {
             "recipe_settings.heads": (
-                f"must divide the hidden width {settings['hidden']}"
+                sentence(
+                    "must divide the hidden width {hidden}", hidden=settings["hidden"]
+                )
             )
         }
     return {}

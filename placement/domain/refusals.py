@@ -20,6 +20,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
 from reservations.domain.errors import Refusal, time_text
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(eq=False)
@@ -34,16 +35,18 @@ class ReservationNotUsable(JobRefusal):
     """A Job needs a Reservation that runs or will run."""
 
     code: ClassVar[str] = "reservation-not-usable"
-    title: ClassVar[str] = "Reservation over"
+    title: ClassVar[str] = sentence("Reservation over")
     reservation: int
     state: str
     end: datetime
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Reservation {self.reservation} is {self.state} (end: "
-            f"{time_text(self.end, zone)}). A job needs a reservation that runs now "
-            "or later. Book a new one."
+        return sentence(
+            "Reservation {reservation} is {state} (end: {end}). A job needs a "
+            "reservation that runs now or later. Book a new one.",
+            reservation=self.reservation,
+            state=self.state,
+            end=time_text(self.end, zone),
         )
 
 
@@ -52,7 +55,7 @@ class SpansNodes(JobRefusal):
     """One Job runs on one node; which one must be said."""
 
     code: ClassVar[str] = "job-spans-nodes"
-    title: ClassVar[str] = "Choose a node"
+    title: ClassVar[str] = sentence("Choose a node")
     reservation: int
     nodes: tuple[str, ...]
     """``name: count`` for each node with Gpus of the Reservation."""
@@ -61,13 +64,17 @@ class SpansNodes(JobRefusal):
     def text(self, zone: tzinfo = UTC) -> str:
         there = ", ".join(self.nodes)
         if self.asked:
-            return (
-                f"Reservation {self.reservation} has no GPU on {self.asked}. "
-                f"It has {there}."
+            return sentence(
+                "Reservation {reservation} has no GPU on {asked}. It has {there}.",
+                reservation=self.reservation,
+                asked=self.asked,
+                there=there,
             )
-        return (
-            f"Reservation {self.reservation} has GPUs on several nodes ({there}), but "
-            "a job runs on one. Choose the node."
+        return sentence(
+            "Reservation {reservation} has GPUs on several nodes ({there}), but a "
+            "job runs on one. Choose the node.",
+            reservation=self.reservation,
+            there=there,
         )
 
 
@@ -76,14 +83,16 @@ class ScriptsNotAllowed(JobRefusal):
     """Only ready recipes run where Jobs are not isolated."""
 
     code: ClassVar[str] = "scripts-not-allowed"
-    title: ClassVar[str] = "Scripts cannot run there"
+    title: ClassVar[str] = sentence("Scripts cannot run there")
     node: str
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Jobs on {self.node} are not isolated: {self.why}. Only ready recipes "
-            "run there. Ask the lab admin to change that."
+        return sentence(
+            "Jobs on {node} are not isolated: {why}. Only ready recipes run there. "
+            "Ask the lab admin to change that.",
+            node=self.node,
+            why=self.why,
         )
 
 
@@ -92,7 +101,7 @@ class StrategyNotRunnable(JobRefusal):
     """The Plan is sound; what starts it is not there yet."""
 
     code: ClassVar[str] = "strategy-not-runnable"
-    title: ClassVar[str] = "This plan cannot be started"
+    title: ClassVar[str] = sentence("This plan cannot be started")
     strategy: str
     runnable: tuple[str, ...]
     why: str = ""
@@ -100,12 +109,18 @@ class StrategyNotRunnable(JobRefusal):
 
     def text(self, zone: tzinfo = UTC) -> str:
         why = self.why or (
-            f"it starts {', '.join(self.runnable)}, and not {self.strategy}"
+            sentence(
+                "it starts {runnable}, and not {strategy}",
+                runnable=", ".join(self.runnable),
+                strategy=self.strategy,
+            )
         )
-        return (
-            f"The portal's recipe cannot run this plan ({self.strategy}): {why}. The "
-            "plan's numbers hold: book its GPUs and start the training with a script "
-            "of your own."
+        return sentence(
+            "The portal's recipe cannot run this plan ({strategy}): {why}. The "
+            "plan's numbers hold: book its GPUs and start the training with a "
+            "script of your own.",
+            strategy=self.strategy,
+            why=why,
         )
 
 
@@ -114,16 +129,18 @@ class PlanElsewhere(JobRefusal):
     """A Plan names its Gpus; it runs on those or not at all."""
 
     code: ClassVar[str] = "plan-elsewhere"
-    title: ClassVar[str] = "The plan is for other GPUs"
+    title: ClassVar[str] = sentence("The plan is for other GPUs")
     reservation: int
     missing: tuple[str, ...]
     """``node:index`` of the Gpus that the Reservation does not hold."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"The plan is for {', '.join(self.missing)}, which reservation "
-            f"{self.reservation} does not include. Choose the reservation that was "
-            "booked for the plan, or continue without the plan."
+        return sentence(
+            "The plan is for {missing}, which reservation {reservation} does not "
+            "include. Choose the reservation that was booked for the plan, or "
+            "continue without the plan.",
+            missing=", ".join(self.missing),
+            reservation=self.reservation,
         )
 
 
@@ -132,15 +149,18 @@ class TooManyJobs(JobRefusal):
     """A Reservation has a ceiling of Jobs that wait or run."""
 
     code: ClassVar[str] = "too-many-jobs"
-    title: ClassVar[str] = "Too many jobs"
+    title: ClassVar[str] = sentence("Too many jobs")
     reservation: int
     live: int
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Reservation {self.reservation} has {self.live} jobs that wait or run. "
-            f"The limit is {self.most}. Wait until one has ended."
+        return sentence(
+            "Reservation {reservation} has {live} jobs that wait or run. The limit "
+            "is {most}. Wait until one has ended.",
+            reservation=self.reservation,
+            live=self.live,
+            most=self.most,
         )
 
 
@@ -149,12 +169,12 @@ class JobOver(JobRefusal):
     """There is nothing left to stop."""
 
     code: ClassVar[str] = "job-over"
-    title: ClassVar[str] = "The job has ended"
+    title: ClassVar[str] = sentence("The job has ended")
     job: int
     state: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job {self.job} is already {self.state}."
+        return sentence("Job {job} is already {state}.", job=self.job, state=self.state)
 
 
 @dataclass(eq=False)
@@ -162,12 +182,14 @@ class MoveGone(JobRefusal):
     """A proposal to move a Job that does not stand any more."""
 
     code: ClassVar[str] = "move-gone"
-    title: ClassVar[str] = "The proposal is no longer valid"
+    title: ClassVar[str] = sentence("The proposal is no longer valid")
     move: int
     state: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"The job was not moved: the proposal is {self.state}."
+        return sentence(
+            "The job was not moved: the proposal is {state}.", state=self.state
+        )
 
 
 @dataclass(eq=False)
@@ -175,12 +197,13 @@ class RestartNotAllowed(JobRefusal):
     """A move stops a Job and starts it again; that must be allowed first."""
 
     code: ClassVar[str] = "restart-not-allowed"
-    title: ClassVar[str] = "Choose how the job may be restarted"
+    title: ClassVar[str] = sentence("Choose how the job may be restarted")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"A move stops job {self.job} and restarts it. The portal does not copy "
-            "its state. Choose first whether the job starts from the beginning or "
-            "resumes from its own checkpoint."
+        return sentence(
+            "A move stops job {job} and restarts it. The portal does not copy its "
+            "state. Choose first whether the job starts from the beginning or "
+            "resumes from its own checkpoint.",
+            job=self.job,
         )

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Literal
 
 from placement.domain.offer import GpuOffer
-from placement.domain.words import gib
+from placement.domain.words import gib, listed
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 Weights = Literal["full", "int8", "nf4"]
 STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
@@ -218,8 +219,14 @@ def explain(
     sentences = []
     for words, following in _steps(asked, setting):
         before, after = need_bytes(at), need_bytes(following)
-        saved = f"need per GPU {gib(before)} to {gib(after)}"
-        sentences.append(f"{words} ({saved})")
+        sentences.append(
+            sentence(
+                "{words} (need per GPU {before} to {after})",
+                words=words,
+                before=gib(before),
+                after=gib(after),
+            )
+        )
         at = following
     return tuple(sentences)
 
@@ -230,13 +237,22 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
     at = asked
     chosen = setting.workload
     changes = (
-        ("optimizer_loop", "use the fused optimizer step, which needs no temporaries"),
+        (
+            "optimizer_loop",
+            sentence("use the fused optimizer step, which needs no temporaries"),
+        ),
         (
             "accumulation",
-            f"run the batch in {chosen.accumulation} pieces (accumulation)",
+            sentence(
+                "run the batch in {accumulation} pieces (accumulation)",
+                accumulation=chosen.accumulation,
+            ),
         ),
-        ("checkpointing", "recompute activations in backward (checkpointing)"),
-        ("optimizer", "keep Adam's state in 8 bits"),
+        (
+            "checkpointing",
+            sentence("recompute activations in backward (checkpointing)"),
+        ),
+        ("optimizer", sentence("keep Adam's state in 8 bits")),
     )
     for name, words in changes:
         if getattr(chosen, name) != getattr(asked, name):
@@ -246,16 +262,38 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
         at = at.but(
             offload=chosen.offload, offload_parameters=chosen.offload_parameters
         )
-        what = "the optimizer" if chosen.trains else "the weights"
-        if chosen.trains and chosen.offload_parameters:
-            what = "the optimizer and the weights"
-        where = "in the node's memory" if chosen.offload == "cpu" else "on its drive"
-        steps.append((f"keep {what} {where} (slow)", Setting(at)))
+        steps.append((_kept_away(chosen), Setting(at)))
     if setting.weights != "full":
         bits = {"int8": 8, "nf4": 4}[setting.weights]
-        words = f"keep frozen weights in {bits} bits ({setting.weights})"
+        words = sentence(
+            "keep frozen weights in {bits} bits ({weights})",
+            bits=bits,
+            weights=setting.weights,
+        )
         steps.append((words, Setting(at, setting.weights)))
     return steps
+
+
+def _kept_away(chosen: Workload) -> str:
+    """Return what an offload keeps where."""
+    in_memory = chosen.offload == "cpu"
+    if chosen.trains and chosen.offload_parameters:
+        return (
+            sentence("keep the optimizer and the weights in the node's memory (slow)")
+            if in_memory
+            else sentence("keep the optimizer and the weights on its drive (slow)")
+        )
+    if chosen.trains:
+        return (
+            sentence("keep the optimizer in the node's memory (slow)")
+            if in_memory
+            else sentence("keep the optimizer on its drive (slow)")
+        )
+    return (
+        sentence("keep the weights in the node's memory (slow)")
+        if in_memory
+        else sentence("keep the weights on its drive (slow)")
+    )
 
 
 Ask = tuple[str, Workload]
@@ -270,29 +308,37 @@ def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
     batches: list[Ask] = []
     length = 0 if fixed_length else workload.sequence_length // 2
     while length >= 16:
-        words = f"a sequence length of {length} instead of {workload.sequence_length}"
+        words = sentence(
+            "a sequence length of {length} instead of {sequence_length}",
+            length=length,
+            sequence_length=workload.sequence_length,
+        )
         lengths.append((words, workload.but(sequence_length=length)))
         length //= 2
     batch = 0 if workload.trains else workload.batch // 2
     while batch >= 1:
-        words = f"a batch of {batch} instead of {workload.batch}"
+        words = sentence(
+            "a batch of {batch} instead of {asked}", batch=batch, asked=workload.batch
+        )
         batches.append((words, workload.but(batch=batch)))
         batch //= 2
     ladders = [lengths, batches]
     if workload.trains and workload.precision in ("fp32", "autocast_bf16"):
-        ladders.append([("pure bf16 weights", workload.but(precision="bf16"))])
+        ladders.append(
+            [(sentence("pure bf16 weights"), workload.but(precision="bf16"))]
+        )
     return [ladder for ladder in ladders if ladder]
 
 
 def allowed_again(limits: Limits) -> list[tuple[str, Limits]]:
     """Remedies that were forbidden, mildest first, each added to those before it."""
     words = {
-        "fused_optimizer": "the fused optimizer step",
-        "accumulation": "accumulation allowed",
-        "checkpointing": "checkpointing allowed",
-        "small_optimizer": "8-bit Adam allowed",
-        "offload": "offload allowed",
-        "quantization": "weights in 8 or 4 bits allowed",
+        "fused_optimizer": sentence("the fused optimizer step"),
+        "accumulation": sentence("accumulation allowed"),
+        "checkpointing": sentence("checkpointing allowed"),
+        "small_optimizer": sentence("8-bit Adam allowed"),
+        "offload": sentence("offload allowed"),
+        "quantization": sentence("weights in 8 or 4 bits allowed"),
     }
     ladder = []
     said: list[str] = []
@@ -300,7 +346,7 @@ def allowed_again(limits: Limits) -> list[tuple[str, Limits]]:
         if not getattr(limits, name):
             limits = replace(limits, **{name: True})  # type: ignore[arg-type]
             said.append(text)
-            ladder.append((" and ".join(said), limits))
+            ladder.append((listed(said), limits))
     return ladder
 
 

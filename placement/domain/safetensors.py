@@ -15,6 +15,7 @@ from placement.domain.errors import SpecInvalid
 from placement.domain.inventory import TensorInfo, checked_shape, spec_from_inventory
 from placement.domain.packed import unpacked
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 MAX_HEADER_BYTES = 100 * 2**20
 """What the reference implementation of safetensors accepts."""
@@ -78,9 +79,15 @@ def safetensors_tensors(
     if isinstance(data, bytes):
         data, header_bytes = _read_header(data)
     if not isinstance(data, Mapping):
-        raise SpecInvalid({"header": "must be a JSON object of tensors"})
+        raise SpecInvalid({"header": sentence("must be a JSON object of tensors")})
     if len(data) > MAX_TENSORS:
-        raise SpecInvalid({"header": f"more than {MAX_TENSORS:,} tensors"})
+        raise SpecInvalid(
+            {
+                "header": sentence(
+                    "more than {max_tensors} tensors", max_tensors=f"{MAX_TENSORS:,}"
+                )
+            }
+        )
     room = None
     if file_bytes is not None and header_bytes:
         room = file_bytes - header_bytes
@@ -100,11 +107,22 @@ def joined(shards: Iterable[Sequence[TensorInfo]]) -> list[TensorInfo]:
         for tensor in shard:
             if tensor.name in tensors:
                 raise SpecInvalid(
-                    {tensor.name[:80]: "is in two of the files: not one model's shards"}
+                    {
+                        tensor.name[:80]: sentence(
+                            "is in two of the files: not one model's shards"
+                        )
+                    }
                 )
             tensors[tensor.name] = tensor
     if len(tensors) > MAX_TENSORS:
-        raise SpecInvalid({"header": f"more than {MAX_TENSORS:,} tensors in all"})
+        raise SpecInvalid(
+            {
+                "header": sentence(
+                    "more than {max_tensors} tensors in all",
+                    max_tensors=f"{MAX_TENSORS:,}",
+                )
+            }
+        )
     return list(tensors.values())
 
 
@@ -112,20 +130,32 @@ def read_index(data: Any) -> tuple[dict[str, str], int | None]:
     """(tensor -> file, bytes in all if told) of an index. Raises SpecInvalid."""
     files = data.get("weight_map") if isinstance(data, Mapping) else None
     if not isinstance(files, Mapping) or not files:
-        raise SpecInvalid({"weight_map": "is missing: not a safetensors index"})
+        raise SpecInvalid(
+            {"weight_map": sentence("is missing: not a safetensors index")}
+        )
     if len(files) > MAX_TENSORS:
-        raise SpecInvalid({"weight_map": f"more than {MAX_TENSORS:,} tensors"})
+        raise SpecInvalid(
+            {
+                "weight_map": sentence(
+                    "more than {max_tensors} tensors", max_tensors=f"{MAX_TENSORS:,}"
+                )
+            }
+        )
     for name, file in files.items():
         if not isinstance(file, str) or not file or len(file) > 255:
-            raise SpecInvalid({f"weight_map.{name[:80]}": "must be a file's name"})
+            raise SpecInvalid(
+                {f"weight_map.{name[:80]}": sentence("must be a file's name")}
+            )
     metadata = data.get("metadata")
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise SpecInvalid({"metadata": "must be an object"})
+        raise SpecInvalid({"metadata": sentence("must be an object")})
     total = (metadata or {}).get("total_size")
     if isinstance(total, float) and total.is_integer():
         total = int(total)
     if total is not None and (type(total) is not int or not 0 < total < MAX_OFFSET):
-        raise SpecInvalid({"metadata.total_size": "must be a number of bytes above 0"})
+        raise SpecInvalid(
+            {"metadata.total_size": sentence("must be a number of bytes above 0")}
+        )
     return dict(files), total
 
 
@@ -133,15 +163,27 @@ def index_alone(data: Any) -> SpecInvalid:
     """Why an index by itself is no ModelSpec: what it tells and what it does not."""
     files, total = read_index(data)
     shards = sorted(set(files.values()))
-    size = f", {total:,} bytes in all" if total is not None else ""
-    return SpecInvalid(
-        {
-            "weight_map": f"names {len(files):,} tensors in {len(shards):,} files"
-            f"{size}, but no shapes and no types, so no layer's size is known. Give "
-            f"the model's config.json, or with the index all {len(shards):,} files' "
-            f"headers ({shards[0][:60]} ...)"
-        }
-    )
+    told = {
+        "files": f"{len(files):,}",
+        "shards": f"{len(shards):,}",
+        "first": shards[0][:60],
+    }
+    if total is None:
+        why = sentence(
+            "names {files} tensors in {shards} files, but no shapes and no types, so "
+            "no layer's size is known. Give the model's config.json, or with the index "
+            "all {shards} files' headers ({first} ...)",
+            **told,
+        )
+    else:
+        why = sentence(
+            "names {files} tensors in {shards} files, {total} bytes in all, but no "
+            "shapes and no types, so no layer's size is known. Give the model's "
+            "config.json, or with the index all {shards} files' headers ({first} ...)",
+            total=f"{total:,}",
+            **told,
+        )
+    return SpecInvalid({"weight_map": why})
 
 
 def spec_of_index(
@@ -160,19 +202,28 @@ def spec_of_index(
     if missing:
         raise SpecInvalid(
             {
-                "weight_map": f"{len(missing):,} of its files are not among the "
-                f"headers: {', '.join(one[:60] for one in missing[:3])}"
+                "weight_map": sentence(
+                    "{missing} of its files are not among the headers: {missing2}",
+                    missing=f"{len(missing):,}",
+                    missing2=", ".join(one[:60] for one in missing[:3]),
+                )
             }
         )
     extra = sorted(there - set(files))
     if extra:
-        raise SpecInvalid({extra[0][:80]: "is in a header but not in the index"})
+        raise SpecInvalid(
+            {extra[0][:80]: sentence("is in a header but not in the index")}
+        )
     found_bytes = sum(tensor.stored_bytes for tensor in tensors)
     notes = []
     if total is not None and total != found_bytes:
         notes.append(
-            f"the index says {total:,} bytes, its files' headers {found_bytes:,}: the "
-            "headers are believed"
+            sentence(
+                "the index says {total} bytes, its files' headers {found}: the "
+                "headers are believed",
+                total=f"{total:,}",
+                found=f"{found_bytes:,}",
+            )
         )
     return spec_of_tensors(tensors, name=name, notes=notes)
 
@@ -182,22 +233,38 @@ def _read_header(data: bytes) -> tuple[Any, int]:
     text, used = data, 0
     if data[:1] not in (b"{", b" "):
         if len(data) < 8:
-            raise SpecInvalid({"header": "shorter than the 8 bytes of its length"})
+            raise SpecInvalid(
+                {"header": sentence("shorter than the 8 bytes of its length")}
+            )
         length = int.from_bytes(data[:8], "little")
         if length > MAX_HEADER_BYTES:
             raise SpecInvalid(
-                {"header": f"says {length:,} bytes; at most {MAX_HEADER_BYTES:,}"}
+                {
+                    "header": sentence(
+                        "says {length} bytes; at most {max_header}",
+                        length=f"{length:,}",
+                        max_header=f"{MAX_HEADER_BYTES:,}",
+                    )
+                }
             )
         if len(data) < 8 + length:
             raise SpecInvalid(
-                {"header": f"says {length:,} bytes, only {len(data) - 8:,} are there"}
+                {
+                    "header": sentence(
+                        "says {length} bytes, only {data} are there",
+                        length=f"{length:,}",
+                        data=f"{len(data) - 8:,}",
+                    )
+                }
             )
         text, used = data[8 : 8 + length], 8 + length
     try:
         return json.loads(text, object_pairs_hook=no_twins), used
     except (ValueError, RecursionError) as error:
-        problem = str(error)[:120] or "nested too deep"
-        raise SpecInvalid({"header": f"is not JSON: {problem}"}) from error
+        problem = str(error)[:120] or sentence("nested too deep")
+        raise SpecInvalid(
+            {"header": sentence("is not JSON: {problem}", problem=problem)}
+        ) from error
 
 
 def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -210,18 +277,33 @@ def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if name in seen:
             break
         seen.add(name)
-    raise ValueError(f"the name '{name[:80]}' appears twice")
+    raise ValueError(sentence("the name '{name}' appears twice", name=name[:80]))
 
 
 def _safetensors_tensor(name: str, entry: Any, room: int | None) -> TensorInfo:
     field = name[:80]
     if len(name) > MAX_NAME_LENGTH:
-        raise SpecInvalid({field: f"a name longer than {MAX_NAME_LENGTH} letters"})
+        raise SpecInvalid(
+            {
+                field: sentence(
+                    "a name longer than {max_name_length} letters",
+                    max_name_length=MAX_NAME_LENGTH,
+                )
+            }
+        )
     if not isinstance(entry, Mapping):
-        raise SpecInvalid({field: "must be an object with dtype, shape, data_offsets"})
+        raise SpecInvalid(
+            {field: sentence("must be an object with dtype, shape, data_offsets")}
+        )
     dtype = entry.get("dtype")
     if not isinstance(dtype, str) or dtype not in SAFETENSORS_DTYPES:
-        raise SpecInvalid({field: f"has an unknown dtype {str(dtype)[:20]!r}"})
+        raise SpecInvalid(
+            {
+                field: sentence(
+                    "has an unknown dtype {dtype}", dtype=f"{str(dtype)[:20]!r}"
+                )
+            }
+        )
     shape = checked_shape(field, entry.get("shape"))
     made = TensorInfo(
         name, shape, SAFETENSORS_DTYPES[dtype], product=_product(name, shape)
@@ -235,11 +317,22 @@ def _safetensors_tensor(name: str, entry: Any, room: int | None) -> TensorInfo:
         or not 0 <= offsets[0] <= offsets[1]
         or offsets[1] - offsets[0] != size
     ):
-        raise SpecInvalid({field: f"data_offsets do not span its {size:,} bytes"})
+        raise SpecInvalid(
+            {
+                field: sentence(
+                    "data_offsets do not span its {size} bytes", size=f"{size:,}"
+                )
+            }
+        )
     if room is not None and offsets[1] > room:
         beyond = offsets[1] - room
         raise SpecInvalid(
-            {field: f"its data lies {beyond:,} bytes beyond the end of the file"}
+            {
+                field: sentence(
+                    "its data lies {beyond} bytes beyond the end of the file",
+                    beyond=f"{beyond:,}",
+                )
+            }
         )
     return made
 
@@ -266,4 +359,4 @@ def _check_overlap(data: Mapping[str, Any]) -> None:
     )
     for (_, end), (start, stop) in pairwise(spans):
         if start < end and stop > start:
-            raise SpecInvalid({"header": "tensors overlap in the file"})
+            raise SpecInvalid({"header": sentence("tensors overlap in the file")})

@@ -7,6 +7,7 @@ from datetime import UTC, tzinfo
 from typing import ClassVar
 
 from placement.domain.refusals import JobRefusal
+from telemetry.domain.sentences import joined, sentence
 
 
 @dataclass(eq=False)
@@ -14,13 +15,12 @@ class FitsNowhere(JobRefusal):
     """No Gpu that may be used holds the model."""
 
     code: ClassVar[str] = "model-fits-nowhere"
-    title: ClassVar[str] = "The model fits on no GPU"
+    title: ClassVar[str] = sentence("The model fits on no GPU")
     why: tuple[str, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return "No GPU can serve this model: " + "; ".join(
-            self.why or ("there is none",)
-        )
+        why = joined(self.why, "; ") if self.why else sentence("there is none")
+        return sentence("No GPU can serve this model: {why}", why=why)
 
 
 @dataclass(eq=False)
@@ -28,13 +28,14 @@ class ServesAlready(JobRefusal):
     """One server per Gpu: its models share it by plan."""
 
     code: ClassVar[str] = "gpu-serves-already"
-    title: ClassVar[str] = "This GPU serves models already"
+    title: ClassVar[str] = sentence("This GPU serves models already")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"Job {self.job} serves models on this GPU already. Add this model to that "
-            "job: the models then share the GPU."
+        return sentence(
+            "Job {job} serves models on this GPU already. Add this model to that "
+            "job: the models then share the GPU.",
+            job=self.job,
         )
 
 
@@ -43,12 +44,16 @@ class EndpointFull(JobRefusal):
     """As many models as one endpoint may hold."""
 
     code: ClassVar[str] = "endpoint-full"
-    title: ClassVar[str] = "The endpoint is full"
+    title: ClassVar[str] = sentence("The endpoint is full")
     job: int
     most: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job {self.job} serves {self.most} models, which is the limit."
+        return sentence(
+            "Job {job} serves {most} models, which is the limit.",
+            job=self.job,
+            most=self.most,
+        )
 
 
 @dataclass(eq=False)
@@ -56,15 +61,18 @@ class TooLargeForEndpoint(JobRefusal):
     """The model needs more than all models of the endpoint may take together."""
 
     code: ClassVar[str] = "model-too-large"
-    title: ClassVar[str] = "The model is too large"
+    title: ClassVar[str] = sentence("The model is too large")
     job: int
     needs_bytes: int
     room_bytes: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"The model needs about {self.needs_bytes / 2**30:.2f} GiB. All models of "
-            f"job {self.job} together may take {self.room_bytes / 2**30:.2f} GiB."
+        return sentence(
+            "The model needs about {needs} GiB. All models of job {job} together "
+            "may take {room} GiB.",
+            needs=f"{self.needs_bytes / 2**30:.2f}",
+            job=self.job,
+            room=f"{self.room_bytes / 2**30:.2f}",
         )
 
 
@@ -73,18 +81,20 @@ class FilesFull(JobRefusal):
     """As many files, or bytes, as one person may keep."""
 
     code: ClassVar[str] = "model-files-full"
-    title: ClassVar[str] = "Too many model files"
+    title: ClassVar[str] = sentence("Too many model files")
     files: int
     size_bytes: int
     most_files: int
     most_bytes: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"You have {self.files} model files, {self.size_bytes / 2**30:.2f} GiB. "
-            f"The limit is {self.most_files} files and "
-            f"{self.most_bytes / 2**30:.0f} GiB per person. Delete a file that is "
-            "not served."
+        return sentence(
+            "You have {files} model files, {size} GiB. The limit is {most_files} "
+            "files and {most} GiB per person. Delete a file that is not served.",
+            files=self.files,
+            size=f"{self.size_bytes / 2**30:.2f}",
+            most_files=self.most_files,
+            most=f"{self.most_bytes / 2**30:.0f}",
         )
 
 
@@ -93,14 +103,15 @@ class FileServed(JobRefusal):
     """A file that is served cannot be deleted."""
 
     code: ClassVar[str] = "model-file-served"
-    title: ClassVar[str] = "The file is being served"
+    title: ClassVar[str] = sentence("The file is being served")
     jobs: tuple[int, ...]
 
     def text(self, zone: tzinfo = UTC) -> str:
         there = ", ".join(str(job) for job in self.jobs)
-        return (
-            f"The file is served by job {there}. "
-            "Stop the job or remove the model there."
+        return sentence(
+            "The file is served by job {there}. Stop the job or remove the model "
+            "there.",
+            there=there,
         )
 
 
@@ -109,12 +120,12 @@ class CannotMove(JobRefusal):
     """An endpoint that does not go anywhere now."""
 
     code: ClassVar[str] = "endpoint-stays"
-    title: ClassVar[str] = "The models cannot move now"
+    title: ClassVar[str] = sentence("The models cannot move now")
     job: int
     why: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job {self.job} cannot move: {self.why}."
+        return sentence("Job {job} cannot move: {why}.", job=self.job, why=self.why)
 
 
 @dataclass(eq=False)
@@ -122,11 +133,12 @@ class NothingServedFor(JobRefusal):
     """Models are served by their owner's Unix user, and none is set."""
 
     code: ClassVar[str] = "no-unix-user"
-    title: ClassVar[str] = "You have no Unix user there"
+    title: ClassVar[str] = sentence("You have no Unix user there")
     node: str
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return (
-            f"On {self.node} models run under the Unix user of their owner. You have "
-            "no Unix user in the portal. Ask the lab admin to set one."
+        return sentence(
+            "On {node} models run under the Unix user of their owner. You have no "
+            "Unix user in the portal. Ask the lab admin to set one.",
+            node=self.node,
         )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from placement.domain.errors import SpecInvalid
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,18 +110,22 @@ def shape_problems(shape: TransformerShape) -> dict[str, str]:
     problems = {}
     for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate"):
         if type(getattr(shape, name)) is not int or getattr(shape, name) < 1:
-            problems[name] = "must be a whole number above zero"
+            problems[name] = sentence("must be a whole number above zero")
     if problems:
         return problems
     if shape.kv_heads > shape.heads or shape.heads % shape.kv_heads:
-        problems["num_key_value_heads"] = (
-            f"{shape.kv_heads} key/value heads do not divide {shape.heads} heads"
+        problems["num_key_value_heads"] = sentence(
+            "{kv_heads} key/value heads do not divide {heads} heads",
+            kv_heads=shape.kv_heads,
+            heads=shape.heads,
         )
     if type(shape.lora_rank) is not int or shape.lora_rank < 0:
-        problems["lora_rank"] = "must be a whole number, 0 for none"
+        problems["lora_rank"] = sentence("must be a whole number, 0 for none")
     if shape.experts and not 1 <= shape.experts_per_token <= shape.experts:
-        problems["num_experts_per_tok"] = (
-            f"{shape.experts_per_token} of {shape.experts} experts per token"
+        problems["num_experts_per_tok"] = sentence(
+            "{experts_per_token} of {experts} experts per token",
+            experts_per_token=shape.experts_per_token,
+            experts=shape.experts,
         )
     return problems
 
@@ -146,14 +151,18 @@ def shape_from_json(data: Mapping[str, Any] | None) -> TransformerShape | None:
         value = values.get(field.name, field.default)
         if field.name == "lora_targets":
             if not _are_words(value):
-                raise SpecInvalid({field.name: "must be a list of short names"})
+                raise SpecInvalid(
+                    {field.name: sentence("must be a list of short names")}
+                )
             values[field.name] = tuple(value)
             continue
         wanted = (int, float) if field.type is float else field.type
         if not isinstance(wanted, type | tuple):
             wanted = str
         if not isinstance(value, wanted) or value in (float("inf"), float("-inf")):
-            raise SpecInvalid({field.name: "has the wrong type in the stored shape"})
+            raise SpecInvalid(
+                {field.name: sentence("has the wrong type in the stored shape")}
+            )
     return TransformerShape(**values)
 
 

@@ -19,6 +19,7 @@ from placement.domain.shape import (
     shape_problems,
     shape_to_json,
 )
+from telemetry.domain.sentences import sentence
 
 Component = Literal[
     "embedding", "attention", "mlp", "router", "norm", "head", "adapter", "other"
@@ -228,7 +229,7 @@ class ModelSpec:
         """Read back what `to_json` wrote. Raises SpecInvalid for anything else."""
         try:
             if data["version"] != 1:
-                raise SpecInvalid({"version": "only version 1 can be read"})
+                raise SpecInvalid({"version": sentence("only version 1 can be read")})
             spec = cls(
                 family=str(data["family"]),
                 name=str(data["name"]),
@@ -252,25 +253,39 @@ def check(spec: ModelSpec) -> None:
     """Raise SpecInvalid unless a ModelSpec, wherever it came from, makes sense."""
     problems: dict[str, str] = {}
     if not spec.layers:
-        problems["layers"] = "there are none"
+        problems["layers"] = sentence("there are none")
     if len(spec.layers) > MAX_LAYERS:
-        problems["layers"] = f"{len(spec.layers)} layers; at most {MAX_LAYERS}"
+        problems["layers"] = sentence(
+            "{layers} layers; at most {max_layers}",
+            layers=len(spec.layers),
+            max_layers=MAX_LAYERS,
+        )
     if spec.dtype not in DTYPE_BYTES:
-        problems["dtype"] = (
-            f"'{spec.dtype[:40]}' is not one of {', '.join(DTYPE_BYTES)}"
+        problems["dtype"] = sentence(
+            "'{dtype}' is not one of {dtype2}",
+            dtype=spec.dtype[:40],
+            dtype2=", ".join(DTYPE_BYTES),
         )
     if spec.head not in HEADS:
-        problems["head"] = f"'{spec.head[:40]}' is not one of {', '.join(HEADS)}"
+        problems["head"] = sentence(
+            "'{head}' is not one of {heads}",
+            head=spec.head[:40],
+            heads=", ".join(HEADS),
+        )
     for layer in spec.layers:
         if (
             layer.kind not in LAYER_KINDS
             or not _is_count(layer.tied_parameters)
             or not all(_part_holds(part) for part in layer.parts)
         ):
-            problems["layers"] = f"'{layer.name[:80]}' has a wrong kind or number"
+            problems["layers"] = sentence(
+                "'{layer}' has a wrong kind or number", layer=layer.name[:80]
+            )
     if not problems and not 0 < spec.parameter_count <= MAX_PARAMETERS:
-        problems["parameter_count"] = (
-            f"{spec.parameter_count:,} parameters; between 1 and {MAX_PARAMETERS:,}"
+        problems["parameter_count"] = sentence(
+            "{parameter_count} parameters; between 1 and {max_parameters}",
+            parameter_count=f"{spec.parameter_count:,}",
+            max_parameters=f"{MAX_PARAMETERS:,}",
         )
     if spec.shape is not None:
         problems |= shape_problems(spec.shape)

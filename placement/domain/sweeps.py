@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from placement.domain.errors import LaunchInvalid
+from telemetry.domain.sentences import sentence
 
 Value = int | float | str
 Sweep = dict[str, list[Value]]
@@ -38,9 +39,17 @@ def read_sweep(text: str) -> Sweep:
         name, equals, values = line.partition("=")
         name = name.strip()
         if not equals:
-            raise _wrong(f"line {number} has no '=': write name = value, value")
+            raise _wrong(
+                sentence(
+                    "line {number} has no '=': write name = value, value", number=number
+                )
+            )
         if name in found:
-            raise _wrong(f"line {number} names {name[:40]} again")
+            raise _wrong(
+                sentence(
+                    "line {number} names {name} again", number=number, name=name[:40]
+                )
+            )
         found[name] = [_number(part.strip()) for part in values.split(",")]
     return checked_sweep(found)
 
@@ -53,19 +62,32 @@ def checked_sweep(given: Mapping[str, object]) -> Sweep:
     """
     sweep: Sweep = {}
     if len(given) > MOST_PARAMETERS:
-        raise _wrong(f"has {len(given)} parameters; at most {MOST_PARAMETERS}")
+        raise _wrong(
+            sentence(
+                "has {given} parameters; at most {most_parameters}",
+                given=len(given),
+                most_parameters=MOST_PARAMETERS,
+            )
+        )
     tasks = 1
     for name, values in given.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _wrong(f"'{str(name)[:40]}' is not a valid name. Use a-z, 0-9 and _")
+            raise _wrong(
+                sentence(
+                    "'{name}' is not a valid name. Use a-z, 0-9 and _",
+                    name=str(name)[:40],
+                )
+            )
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise _wrong(f"{name} has no values")
+            raise _wrong(sentence("{name} has no values", name=name))
         sweep[name] = [_checked(name, value) for value in values]
         if len(set(map(repr, sweep[name]))) < len(values):
-            raise _wrong(f"{name} has a value twice")
+            raise _wrong(sentence("{name} has a value twice", name=name))
         tasks *= len(values)
         if tasks > MOST_TASKS:
-            raise _wrong(f"comes to more than {MOST_TASKS} jobs")
+            raise _wrong(
+                sentence("comes to more than {most_tasks} jobs", most_tasks=MOST_TASKS)
+            )
     return sweep
 
 
@@ -127,12 +149,18 @@ def _number(text: str) -> Value:
 
 def _checked(name: str, value: object) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _wrong(f"{name}: a value must be a number or a word")
+        raise _wrong(sentence("{name}: a value must be a number or a word", name=name))
     if isinstance(value, float) and not abs(value) < float("inf"):
-        raise _wrong(f"{name}: {value} is not a number")
+        raise _wrong(
+            sentence("{name}: {value} is not a number", name=name, value=value)
+        )
     text = str(value)
     if not text or len(text) > MOST_VALUE_CHARACTERS or not text.isprintable():
         raise _wrong(
-            f"{name}: a value is 1 to {MOST_VALUE_CHARACTERS} printable characters"
+            sentence(
+                "{name}: a value is 1 to {most_value_characters} printable characters",
+                name=name,
+                most_value_characters=MOST_VALUE_CHARACTERS,
+            )
         )
     return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from placement.domain.offer import GpuOffer
+from telemetry.domain.sentences import sentence
 
 NVLINK = "nvlink"
 NETWORK = "network"
@@ -30,13 +31,13 @@ BYTES_PER_SECOND: dict[str, float] = {
 LADDER = tuple(BYTES_PER_SECOND)
 WORDS = {
     NVLINK: "NVLink",
-    "pix": "one PCIe switch",
-    "pxb": "several PCIe switches",
-    "phb": "PCIe through the processor",
+    "pix": sentence("one PCIe switch"),
+    "pxb": sentence("several PCIe switches"),
+    "phb": sentence("PCIe through the processor"),
     UNKNOWN: "PCIe",
-    "node": "PCIe through the processor",
-    "sys": "PCIe across sockets",
-    NETWORK: "the network between nodes",
+    "node": sentence("PCIe through the processor"),
+    "sys": sentence("PCIe across sockets"),
+    NETWORK: sentence("the network between nodes"),
 }
 """What a link is called in a sentence."""
 

@@ -16,16 +16,17 @@ from typing import Literal, get_args
 
 from placement.domain.plan import Plan
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 Wish = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
 WISHES: tuple[Wish, ...] = get_args(Wish)
 WORDS: dict[str, str] = {
     "": "recommended",
-    "soonest": "soonest start",
+    "soonest": sentence("soonest start"),
     "fastest": "fastest",
-    "fewest": "fewest GPUs",
-    "least_disturbance": "least disturbance of others",
-    "cheapest": "cheapest in quota",
+    "fewest": sentence("fewest GPUs"),
+    "least_disturbance": sentence("least disturbance of others"),
+    "cheapest": sentence("cheapest in quota"),
 }
 """What a wish is called on screen."""
 

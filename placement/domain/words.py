@@ -1,6 +1,9 @@
 """Numbers as people read them."""
 
 import math
+from collections.abc import Iterable
+
+from telemetry.domain.sentences import sentence
 
 
 def gib(size_bytes: float) -> str:
@@ -36,12 +39,17 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s"
 
 
-def plural(count: int, noun: str) -> str:
+def listed(parts: Iterable[str]) -> str:
+    """Return texts as one, with "and" between them.
+
+    >>> listed(["lab-a:0", "lab-a:1"]), listed([])
+    ('lab-a:0 and lab-a:1', '')
     """
-    >>> plural(1, "GPU"), plural(2, "GPU")
-    ('1 GPU', '2 GPUs')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    said = list(parts)
+    text = said[0] if said else ""
+    for part in said[1:]:
+        text = sentence("{first} and {second}", first=text, second=part)
+    return text
 
 
 def error_words(error_pct: float) -> str:

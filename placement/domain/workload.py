@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from placement.domain.errors import WorkloadInvalid
+from telemetry.domain.sentences import sentence
 
 Task = Literal["train", "infer"]
 Precision = Literal[
@@ -89,11 +90,17 @@ class Workload:
         problems = {}
         for name, options in CHOICES.items():
             if getattr(self, name) not in options:
-                problems[name] = f"must be one of {', '.join(options)}"
+                problems[name] = sentence(
+                    "must be one of {options}", options=", ".join(options)
+                )
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
-                problems[name] = f"must be a whole number from {low} to {high:,}"
+                problems[name] = sentence(
+                    "must be a whole number from {low} to {high}",
+                    low=low,
+                    high=f"{high:,}",
+                )
         if not problems:
             problems = _contradictions(self)
         if problems:
@@ -124,12 +131,12 @@ class Workload:
     def from_json(cls, data: Mapping[str, Any]) -> "Workload":
         """From a form, an API body or `to_json`. Raises WorkloadInvalid."""
         if not isinstance(data, Mapping):
-            raise WorkloadInvalid({"workload": "must be an object"})
+            raise WorkloadInvalid({"workload": sentence("must be an object")})
         known = {field.name for field in fields(cls)}
         unknown = [str(name)[:40] for name in data if name not in known]
         if unknown:
             raise WorkloadInvalid(
-                {name: "is not a field of a workload" for name in unknown}
+                {name: sentence("is not a field of a workload") for name in unknown}
             )
         return cls(**data)
 
@@ -138,25 +145,30 @@ def _contradictions(asked: Workload) -> dict[str, str]:
     """Fields that are right alone and wrong together."""
     problems = {}
     if asked.accumulation > asked.batch:
-        problems["accumulation"] = (
-            f"{asked.accumulation} microbatches of a batch of {asked.batch}"
+        problems["accumulation"] = sentence(
+            "{accumulation} microbatches of a batch of {batch}",
+            accumulation=asked.accumulation,
+            batch=asked.batch,
         )
     if not asked.trains and asked.accumulation > 1:
-        problems["accumulation"] = "only training accumulates"
+        problems["accumulation"] = sentence("only training accumulates")
     if type(asked.keeps_gradients) is not bool:
-        problems["keeps_gradients"] = "must be true or false"
+        problems["keeps_gradients"] = sentence("must be true or false")
     if type(asked.offload_parameters) is not bool:
-        problems["offload_parameters"] = "must be true or false"
+        problems["offload_parameters"] = sentence("must be true or false")
     elif asked.offload_parameters and asked.offload == "none":
-        problems["offload_parameters"] = "needs offload to cpu or nvme"
+        problems["offload_parameters"] = sentence("needs offload to cpu or nvme")
     if not asked.trains and asked.offload != "none" and not asked.offload_parameters:
-        problems["offload"] = "inference has no optimizer state; offload parameters too"
+        problems["offload"] = sentence(
+            "inference has no optimizer state; offload parameters too"
+        )
     if (
         asked.trains
         and asked.precision == "megatron_bf16"
         and asked.optimizer not in MASTER_OPTIMIZERS
     ):
-        problems["optimizer"] = (
-            f"Megatron steps an fp32 copy with one of {', '.join(MASTER_OPTIMIZERS)}"
+        problems["optimizer"] = sentence(
+            "Megatron steps an fp32 copy with one of {master_optimizers}",
+            master_optimizers=", ".join(MASTER_OPTIMIZERS),
         )
     return problems

@@ -5,6 +5,7 @@ import secrets
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from placement.domain.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.domain.lifecycle import NEXT, JobState
@@ -21,8 +22,8 @@ def new_key() -> str:
 class LogDropped(models.TextChoices):
     """Which rule deleted a Job's logs."""
 
-    AGE = "age", "older than the site keeps them"
-    ROOM = "room", "their owner's logs held too much"
+    AGE = "age", gettext_lazy("older than the site keeps them")
+    ROOM = "room", gettext_lazy("their owner's logs held too much")
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -74,9 +75,9 @@ class Job(models.Model):
     """One run of one Plan, script or recipe inside one Reservation."""
 
     class Kind(models.TextChoices):
-        RECIPE = "recipe", "ready recipe"
-        SCRIPT = "script", "own script"
-        SERVE = "serve", "served model"
+        RECIPE = "recipe", gettext_lazy("ready recipe")
+        SCRIPT = "script", gettext_lazy("own script")
+        SERVE = "serve", gettext_lazy("served model")
 
     reservation = models.ForeignKey(
         "reservations.Reservation", on_delete=models.PROTECT, related_name="jobs"

@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
 from simple_history.models import HistoricalRecords
 
 from placement.domain.look import Act, Rules
@@ -16,88 +17,114 @@ class PlacementPolicy(models.Model):
 
     look_again_seconds = models.PositiveIntegerField(
         default=60,
-        help_text="Time between two checks of a running job for faster GPUs. In "
-        "seconds; 0: never.",
+        help_text=gettext_lazy(
+            "Time between two checks of a running job for faster GPUs. In seconds; "
+            "0: never."
+        ),
     )
     when_faster = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
         default=Act.PROPOSE,
-        help_text="What to do when a job would save more time on other GPUs than a "
-        "move costs.",
+        help_text=gettext_lazy(
+            "What to do when a job would save more time on other GPUs than a move "
+            "costs."
+        ),
     )
     when_in_trouble = models.CharField(
         max_length=8,
         choices=[(a.value, a.label) for a in Act],
         default=Act.PROPOSE,
-        help_text="What to do when someone else uses a job's GPU, or the GPU fails.",
+        help_text=gettext_lazy(
+            "What to do when someone else uses a job's GPU, or the GPU fails."
+        ),
     )
     margin_ratio = models.FloatField(
         default=MARGIN_RATIO,
-        help_text="How much more than its cost a move must save. A ratio; 0.1 is 10 %.",
+        help_text=gettext_lazy(
+            "How much more than its cost a move must save. A ratio; 0.1 is 10 %."
+        ),
     )
     hold_down_factor = models.FloatField(
         default=HOLD_DOWN_FACTOR,
-        help_text="Pause before the next move, as a multiple of the cost of the "
-        "last one.",
+        help_text=gettext_lazy(
+            "Pause before the next move, as a multiple of the cost of the last one."
+        ),
     )
     pause_seconds = models.PositiveIntegerField(
         default=30,
-        help_text="Time that it takes to stop and restart a job. In seconds.",
+        help_text=gettext_lazy(
+            "Time that it takes to stop and restart a job. In seconds."
+        ),
     )
 
     network_bytes_per_second = models.PositiveBigIntegerField(
         default=0,
-        help_text="Network speed between nodes, in bytes per second and one "
-        "direction (10 Gbit/s: 1250000000). 0: unknown, so no plan uses several nodes.",
+        help_text=gettext_lazy(
+            "Network speed between nodes, in bytes per second and one direction (10 "
+            "Gbit/s: 1250000000). 0: unknown, so no plan uses several nodes."
+        ),
     )
     offload_memory_bytes = models.PositiveBigIntegerField(
         null=True,
         blank=True,
-        help_text="Memory of a node that a plan may use for offloading, in bytes. "
-        "Empty: no limit.",
+        help_text=gettext_lazy(
+            "Memory of a node that a plan may use for offloading, in bytes. Empty: "
+            "no limit."
+        ),
     )
     learns = models.BooleanField(
         default=True,
-        help_text="Whether the results of jobs correct later predictions.",
+        help_text=gettext_lazy(
+            "Whether the results of jobs correct later predictions."
+        ),
     )
     results_most_files = models.PositiveIntegerField(
-        default=200, help_text="Most result files of one job that the portal keeps."
+        default=200,
+        help_text=gettext_lazy("Most result files of one job that the portal keeps."),
     )
     results_most_bytes = models.PositiveBigIntegerField(
         default=2 * 2**30,
-        help_text="Most bytes of all result files of one job together.",
+        help_text=gettext_lazy("Most bytes of all result files of one job together."),
     )
     results_keep_days = models.PositiveIntegerField(
         default=30,
-        help_text="Results are deleted this many days after the end of their job.",
+        help_text=gettext_lazy(
+            "Results are deleted this many days after the end of their job."
+        ),
     )
     results_person_bytes = models.PositiveBigIntegerField(
         default=50 * 2**30,
-        help_text="Most bytes of results that the portal keeps for one person. 0: "
-        "no limit.",
+        help_text=gettext_lazy(
+            "Most bytes of results that the portal keeps for one person. 0: no limit."
+        ),
     )
     logs_keep_days = models.PositiveIntegerField(
         default=90,
-        help_text="Logs are deleted this many days after the end of their job. 0: "
-        "never.",
+        help_text=gettext_lazy(
+            "Logs are deleted this many days after the end of their job. 0: never."
+        ),
     )
     logs_person_bytes = models.PositiveBigIntegerField(
         default=20 * 2**30,
-        help_text="Logs of one person's jobs that are kept at a time; the oldest are "
-        "deleted first; 0: no limit.",
+        help_text=gettext_lazy(
+            "Logs of one person's jobs that are kept at a time; the oldest are "
+            "deleted first; 0: no limit."
+        ),
     )
 
     checkpoint_bytes = models.PositiveBigIntegerField(
         default=8 * 2**30,
-        help_text="Largest checkpoint that may be copied between nodes through the "
-        "portal, in bytes. 0: none.",
+        help_text=gettext_lazy(
+            "Largest checkpoint that may be copied between nodes through the "
+            "portal, in bytes. 0: none."
+        ),
     )
 
     history = HistoricalRecords()
 
     class Meta:
-        verbose_name_plural = "placement policy"
+        verbose_name_plural = gettext_lazy("placement policy")
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(margin_ratio__gte=0, hold_down_factor__gte=0),
@@ -106,7 +133,7 @@ class PlacementPolicy(models.Model):
         ]
 
     def __str__(self) -> str:
-        return "Placement policy"
+        return gettext("Placement policy")
 
     def rules(self) -> Rules:
         """Return the rules as the frozen value that decisions take."""
@@ -127,14 +154,14 @@ class MoveDecision(models.Model):
     """What looking again at a Job came to: stay or move, why, and what came of it."""
 
     class State(models.TextChoices):
-        STAYS = "stays", "stays"
-        PROPOSED = "proposed", "proposed"
-        ACCEPTED = "accepted", "accepted, waits for its turn"
-        MOVING = "moving", "moving"
-        MOVED = "moved", "moved"
-        DECLINED = "declined", "declined"
-        WITHDRAWN = "withdrawn", "withdrawn"
-        FAILED = "failed", "failed"
+        STAYS = "stays", gettext_lazy("stays")
+        PROPOSED = "proposed", gettext_lazy("proposed")
+        ACCEPTED = "accepted", gettext_lazy("accepted, waits for its turn")
+        MOVING = "moving", gettext_lazy("moving")
+        MOVED = "moved", gettext_lazy("moved")
+        DECLINED = "declined", gettext_lazy("declined")
+        WITHDRAWN = "withdrawn", gettext_lazy("withdrawn")
+        FAILED = "failed", gettext_lazy("failed")
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="moves")
     at = models.DateTimeField(default=timezone.now)

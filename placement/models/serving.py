@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from placement.models.jobs import Job, JobQuerySet
 from placement.models.plans import RegisteredModel
@@ -56,9 +57,9 @@ class ModelFile(models.Model):
 class Admits(models.TextChoices):
     """Whose models an Endpoint takes."""
 
-    OWNER = "owner", "its owner's models only"
-    ACCOUNT = "account", "models of the account that is charged"
-    ANYBODY = "anybody", "models of anybody"
+    OWNER = "owner", gettext_lazy("its owner's models only")
+    ACCOUNT = "account", gettext_lazy("models of the account that is charged")
+    ANYBODY = "anybody", gettext_lazy("models of anybody")
 
 
 class EndpointQuerySet(models.QuerySet["Endpoint"]):

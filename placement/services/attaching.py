@@ -29,6 +29,7 @@ from reservations.models import Reservation, User, WaitingRequest
 from reservations.services import notices
 from reservations.services.carrying import Carrier, JobChoices
 from telemetry.domain.field_errors import field_sentences
+from telemetry.domain.sentences import sentence
 
 PORTAL = "portal"
 MOST_ROWS = 200
@@ -50,7 +51,7 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         raise LaunchInvalid(field_sentences(error.errors())) from error
     if given := [name for name in UNKNOWN_YET if getattr(wanted, name)]:
-        why = "is not known before the request is placed"
+        why = sentence("is not known before the request is placed")
         raise LaunchInvalid(dict.fromkeys(given, why))
     checked = checked_form(
         wanted.name, wanted.kind, wanted.recipe, wanted.recipe_settings,
@@ -61,7 +62,13 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
     if plan is None and wanted.recipe in BY_TORCHRUN:
         check_needs_no_plan(checked["recipe_settings"])
     if not 0 <= wanted.retries <= jobs.MOST_RETRIES:
-        raise LaunchInvalid({"retries": f"must be 0 to {jobs.MOST_RETRIES}"})
+        raise LaunchInvalid(
+            {
+                "retries": sentence(
+                    "must be 0 to {most_retries}", most_retries=jobs.MOST_RETRIES
+                )
+            }
+        )
     launch = wanted.wanted()
     return {name: value for name, value in launch.items() if name != "reservation_id"}
 
@@ -75,7 +82,8 @@ def follow(displaced: Reservation, again: WaitingRequest) -> bool:
     """Have Jobs queued in a displaced Reservation wait with it."""
     queued = Job.objects.filter(state=JobState.QUEUED).exclude(kind=Job.Kind.SERVE)
     queued.filter(reservation=displaced).update(
-        waits_with=again, reason="waits until its displaced reservation has a new time"
+        waits_with=again,
+        reason=sentence("waits until its displaced reservation has a new time"),
     )
     return (
         queued.filter(waits_with=again).exists()
@@ -180,13 +188,17 @@ def _bring(job: Job, now: datetime) -> None:
     if waits is None or job.state != JobState.QUEUED:
         return
     if waits.state != PLACED or waits.reservation_id is None:
-        _end(job, "its waiting request ended without a booking", now)
+        _end(job, sentence("its waiting request ended without a booking"), now)
         return
     try:
         with transaction.atomic():
             _place_in(job, waits.reservation_id, now)
     except (BookingError, PlacementError) as refusal:
-        _end(job, f"not where its reservation went: {refusal}", now)
+        _end(
+            job,
+            sentence("not where its reservation went: {refusal}", refusal=refusal),
+            now,
+        )
         _tell(job.owner, job.name, waits.reservation, refusal, now)
 
 
@@ -200,24 +212,38 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
     stays = before is not None and before.node_ids() != [node.pk]
     if before is not None and stays and not carrying.allowed():
         where = before.node.name
-        raise LaunchInvalid({"resume_from": f"its checkpoint lies on {where}"})
+        raise LaunchInvalid(
+            {"resume_from": sentence("its checkpoint lies on {where}", where=where)}
+        )
     moved = Job.objects.filter(pk=job.pk, state=JobState.QUEUED).update(
         reservation=reservation, node=node, reason=""
     )
     if moved:
         JobEvent.objects.create(
-            job=job, at=now, old=JobState.QUEUED, new=JobState.QUEUED, actor=PORTAL,
-            reason=f"reservation #{job.reservation_id} was displaced: follows to "
-            f"#{reservation.pk}",
-        )  # fmt: skip
+            job=job,
+            at=now,
+            old=JobState.QUEUED,
+            new=JobState.QUEUED,
+            actor=PORTAL,
+            reason=sentence(
+                "reservation #{reservation_id} was displaced: follows to "
+                "#{reservation}",
+                reservation_id=job.reservation_id,
+                reservation=reservation.pk,
+            ),
+        )
         live.publish_job(job.pk)
 
 
 def _end(job: Job, why: str, now: datetime) -> None:
     move(
-        job, JobState.STOPPED, now=now, actor=PORTAL, reason=f"never began: {why}",
+        job,
+        JobState.STOPPED,
+        now=now,
+        actor=PORTAL,
+        reason=sentence("never began: {why}", why=why),
         fields={"ended_at": now},
-    )  # fmt: skip
+    )
 
 
 def _tell(
@@ -227,7 +253,9 @@ def _tell(
     refusal: Exception,
     now: datetime,
 ) -> None:
-    text = f"Job “{name}” could not be queued: {refusal}"
+    text = sentence(
+        "Job “{name}” could not be queued: {refusal}", name=name, refusal=refusal
+    )
     detail = {"text": text, "url": "/jobs/"}
     notices.tell(
         user=user, kind="job_failed", reservation=reservation, detail=detail, now=now

@@ -34,6 +34,7 @@ from reservations.models import Membership, SitePolicy, User
 from reservations.services import gaps, locking, notices
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.pools import barred_pools
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import GIB_BYTES, format_duration
 from telemetry.models import Gpu
 
@@ -45,7 +46,7 @@ MOST_HOURS = 24 * 366
 HOLD_AGAIN_SECONDS = 60.0
 LEAST_RETRIES = 3
 """What goes from gap to gap by itself goes on after a node was lost, too."""
-GIVEN_BACK = "its time was given back"
+GIVEN_BACK = sentence("its time was given back")
 
 
 # --- ask ------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def ask(
         # How many it gets is what its gap has; how often, what is kept here.
         launch={**launch, "gpu_count": None, "retries": 0},
         created_at=now,
-        reason="waits for a gap",
+        reason=sentence("waits for a gap"),
     )
     _check(made, launch, plan)
     made.save()
@@ -120,22 +121,28 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
     wrong = {}
     if not LEAST_SECONDS <= row.shortest_seconds <= policy.longest_seconds // 2:
         most = policy.longest_seconds // 120
-        wrong["shortest_minutes"] = f"must be 1 to {most}"
+        wrong["shortest_minutes"] = sentence("must be 1 to {most}", most=most)
     total = row.total_seconds
     if total is not None and not row.shortest_seconds <= total <= MOST_HOURS * 3600:
-        wrong["total_hours"] = (
-            f"must be the shortest stretch or more, and {MOST_HOURS} at most"
+        wrong["total_hours"] = sentence(
+            "must be the shortest stretch or more, and {most_hours} at most",
+            most_hours=MOST_HOURS,
         )
     if launch["may_move"] or launch["restart"]:
-        wrong["may_move"] = "a job in gaps moves automatically"
+        wrong["may_move"] = sentence("a job in gaps moves automatically")
     if not 0 <= row.min_memory_bytes <= 2**50:
-        wrong["min_memory_gib"] = "must be 0 or more"
+        wrong["min_memory_gib"] = sentence("must be 0 or more")
     if not 1 <= row.gpu_count <= policy.gpus_at_once:
-        wrong["gpus"] = f"must be 1 to {policy.gpus_at_once}, the limit of GPUs at once"
+        wrong["gpus"] = sentence(
+            "must be 1 to {gpus_at_once}, the limit of GPUs at once",
+            gpus_at_once=policy.gpus_at_once,
+        )
     elif plan is not None and len({s["node"] for s in plan.plan["shards"]}) > 1:
-        wrong["plan"] = "is for several nodes: a gap has the GPUs of one"
+        wrong["plan"] = sentence("is for several nodes: a gap has the GPUs of one")
     elif not wrong and not _possible(row):
-        wrong["gpus"] = f"no node that you may book has {wants_of(row, 1).words()}"
+        wrong["gpus"] = sentence(
+            "no node that you may book has {words}", words=wants_of(row, 1).words()
+        )
     if wrong:
         raise LaunchInvalid(wrong)
 
@@ -177,11 +184,23 @@ def stop_in_gaps(
     """
     row = Backfill.objects.visible_to(user).filter(pk=backfill_id).first()
     if row is None:
-        raise NotFound(what=f"job in gaps #{backfill_id}")
+        raise NotFound(
+            what=sentence("job in gaps #{backfill_id}", backfill_id=backfill_id)
+        )
     if row.owner_id != user.pk and not user.is_operator:
-        raise NotAllowed(act=f"stop job in gaps #{backfill_id} of {row.owner}")
+        raise NotAllowed(
+            act=sentence(
+                "stop job in gaps #{backfill_id} of {owner}",
+                backfill_id=backfill_id,
+                owner=row.owner,
+            )
+        )
     mine = row.owner_id == user.pk
-    words = reason.strip() or f"stopped by {'its owner' if mine else 'the operator'}"
+    words = reason.strip() or (
+        sentence("stopped by its owner")
+        if mine
+        else sentence("stopped by the lab admin")
+    )
     if row.state == GapState.QUEUED and move_gap_job(
         row, GapState.STOPPED, reason=words, ended_at=now
     ):
@@ -245,7 +264,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
             JobState.STOPPING,
             now=now,
             actor=PORTAL,
-            reason="the gap is over; the job resumes in the next one",
+            reason=sentence("the gap is over; the job resumes in the next one"),
             fields={"stop_at": now, "ordered_at": None},
         )
 
@@ -274,7 +293,7 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     gaps.leave(
         reservation_id=stretch.reservation_id,
         now=stretch.ended_at or now,
-        reason=f"job #{stretch.pk} has ended",
+        reason=sentence("job #{stretch} has ended", stretch=stretch.pk),
     )
     stretch.reservation.refresh_from_db()
     held = stretch.reservation.end - stretch.reservation.start
@@ -307,15 +326,24 @@ def _next(
     if ended is JobState.FAILED:
         return GapState.FAILED, stretch.reason
     if ended is JobState.LOST and not row.retries:
-        return GapState.FAILED, f"lost with {stretch.node}: {stretch.reason}"
+        return GapState.FAILED, sentence(
+            "lost with {node}: {reason}", node=stretch.node, reason=stretch.reason
+        )
     if returned:
         return GapState.STOPPED, GIVEN_BACK
     left = left_of(row.total_seconds, used_seconds)
     if left is not None and left < LEAST_SECONDS:
         whole = format_duration(row.total_seconds)
-        return GapState.STOPPED, f"its {whole} are used; its checkpoint is kept"
-    lost = f"job #{stretch.pk} was lost with {stretch.node}; "
-    return GapState.QUEUED, f"{lost if ended is JobState.LOST else ''}waits for a gap"
+        return GapState.STOPPED, sentence(
+            "its {whole} are used; its checkpoint is kept", whole=whole
+        )
+    if ended is JobState.LOST:
+        return GapState.QUEUED, sentence(
+            "job #{number} was lost with {node}; waits for a gap",
+            number=stretch.pk,
+            node=stretch.node,
+        )
+    return GapState.QUEUED, sentence("waits for a gap")
 
 
 def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
@@ -326,7 +354,9 @@ def _tell_over(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
         detail={
             "job": stretch.pk,
             "url": f"/jobs/{stretch.pk}/",
-            "text": f"“{row.name}” is not started again: {why}.",
+            "text": sentence(
+                "“{name}” is not started again: {why}.", name=row.name, why=why
+            ),
         },
         now=now,
         key=f"backfill:{row.pk}:over",

@@ -20,6 +20,7 @@ from placement.domain.meeting import Carried
 from placement.domain.words import gib
 from placement.models import CarriedCheckpoint, Job, PlacementPolicy
 from reservations.models import User
+from telemetry.domain.sentences import joined, sentence
 from telemetry.models import Node
 
 State = CarriedCheckpoint.State
@@ -63,19 +64,29 @@ def before(
     found = None if found is None else handed_back(found)
     why = ""
     if found is None:
-        why = f"there is no job #{pk} of yours"
+        why = sentence("there is no job #{pk} of yours", pk=pk)
     elif found.state in JobState.live():
-        why = f"job #{pk} has not ended"
+        why = sentence("job #{pk} has not ended", pk=pk)
     elif (found.kind, found.recipe) != (kind, recipe):
-        why = (
-            f"job #{pk} ran {_program(found.kind, found.recipe)}, and this one runs "
-            f"{_program(kind, recipe)}, which cannot read its checkpoint"
+        why = sentence(
+            "job #{pk} ran {old}, and this one runs {new}, which cannot read its "
+            "checkpoint",
+            pk=pk,
+            old=_program(found.kind, found.recipe),
+            new=_program(kind, recipe),
         )
     elif found.node_ids() != [node.pk] and not allowed():
         names = ", ".join(_names(found))
-        why = f"its checkpoint lies on {names}, this job runs on {node.name}"
+        why = sentence(
+            "its checkpoint lies on {names}, this job runs on {node}",
+            names=names,
+            node=node.name,
+        )
     elif Job.objects.filter(resume_from=found).exclude(_NEVER_BEGAN).exists():
-        why = f"job #{found.continued_by.pk} has resumed from it already"
+        why = sentence(
+            "job #{continued_by} has resumed from it already",
+            continued_by=found.continued_by.pk,
+        )
     if why:
         raise LaunchInvalid({"resume_from": why})
     Job.objects.filter(_NEVER_BEGAN, resume_from=found).update(resume_from=None)
@@ -84,8 +95,10 @@ def before(
 
 def _program(kind: str, recipe: str) -> str:
     if kind == Job.Kind.RECIPE:
-        return f"the recipe {recipe}"
-    return "an endpoint" if kind == Job.Kind.SERVE else "a script"
+        return sentence("the recipe {recipe}", recipe=recipe)
+    if kind == Job.Kind.SERVE:
+        return sentence("an endpoint")
+    return sentence("a script")
 
 
 _NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(JobState.live()))
@@ -123,15 +136,18 @@ def ready(job: Job, now: datetime) -> Ready:
         return Ready()
     if before.state in JobState.live():
         return Ready(
-            waits=f"waits for job #{before.pk} to end and then resumes from its "
-            f"checkpoint"
+            waits=sentence(
+                "waits for job #{before} to end and then resumes from its checkpoint",
+                before=before.pk,
+            )
         )
     rows = list(before.carried.select_related("node"))
     if not rows or any(row.state == State.DROPPED for row in rows):
         if not allowed():
             return Ready(
                 refuses=_words(
-                    before, "and this site copies no checkpoints between nodes"
+                    before,
+                    sentence("and this site copies no checkpoints between nodes"),
                 )
             )
         rows = _ask(before, now)
@@ -145,14 +161,23 @@ def ready(job: Job, now: datetime) -> Ready:
     if none and len(none) < len(rows):
         names = ", ".join(row.node.name for row in none)
         return Ready(
-            refuses=_words(before, f"and {names} does not have its part of it")
+            refuses=_words(
+                before,
+                sentence("and {names} does not have its part of it", names=names),
+            )
         )
     return Ready()
 
 
 def _words(before: Job, why: str) -> str:
     names = ", ".join(_names(before))
-    return f"the checkpoint of job #{before.pk} lies on {names}, {why}"[:MOST_REASON]
+    words = sentence(
+        "the checkpoint of job #{before} lies on {names}, {why}",
+        before=before.pk,
+        names=names,
+        why=why,
+    )
+    return words if len(words) <= MOST_REASON else words[:MOST_REASON]
 
 
 def _names(job: Job) -> list[str]:
@@ -164,10 +189,15 @@ def _coming(before: Job, rows: list[CarriedCheckpoint]) -> str:
     names = ", ".join(row.node.name for row in rows)
     size = sum(row.size_bytes for row in rows)
     have = sum(row.have_bytes for row in rows)
-    share = f" ({100 * have // size} %)" if size else ""
-    why = "".join(f": {row.reason}" for row in rows if row.reason)
-    words = f"waits for the checkpoint of job #{before.pk} from {names}{share}{why}"
-    return words[:MOST_REASON]
+    if size:
+        names = f"{names} ({100 * have // size} %)"
+    words = sentence(
+        "waits for the checkpoint of job #{before} from {names}",
+        before=before.pk,
+        names=names,
+    )
+    said = joined([words, *(row.reason for row in rows if row.reason)], ": ")
+    return said if len(said) <= MOST_REASON else said[:MOST_REASON]
 
 
 @transaction.atomic
@@ -254,9 +284,11 @@ def announce(
     if problem:
         state = State.REFUSED if unreadable else State.NONE
     if not problem and size_bytes > most:
-        why = (
-            f"it has {gib(size_bytes)}, and the limit for copying between nodes is "
-            f"{gib(most)}. Book on the same node to resume from it"
+        why = sentence(
+            "it has {size}, and the limit for copying between nodes is {most}. Book "
+            "on the same node to resume from it",
+            size=gib(size_bytes),
+            most=gib(most),
         )
         state = State.REFUSED
     same = (row.size_bytes, row.sha256) == (size_bytes, sha256)

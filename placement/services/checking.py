@@ -16,6 +16,7 @@ from placement.domain.recipes import SERVE, checked_settings, runs_by_plan
 from placement.domain.spanning import gpus_by_node
 from placement.models import Job, StoredPlan
 from placement.services.keeping import files_for_job
+from telemetry.domain.sentences import sentence
 from telemetry.models import Node
 
 MOST_SCRIPT_BYTES = 256 * 1024
@@ -38,20 +39,20 @@ def checked_form(
     problems: dict[str, str] = {}
     name = name.strip()
     if not 1 <= len(name) <= 120 or not name.isprintable():
-        problems["name"] = "must be 1 to 120 printable characters"
+        problems["name"] = sentence("must be 1 to 120 printable characters")
     if restart not in list(Restart):
         ways = ", ".join(repr(way.value) for way in Restart)
-        problems["restart"] = f"must be one of {ways}"
+        problems["restart"] = sentence("must be one of {ways}", ways=ways)
     checked: dict[str, Any] = {"name": name, "kind": kind, "restart": restart}
     if kind == Job.Kind.RECIPE:
         if recipe == SERVE.name:
-            problems["recipe"] = "models are served from /serve/"
+            problems["recipe"] = sentence("models are served from /serve/")
         if script:
-            problems["script"] = "a ready recipe takes no script"
+            problems["script"] = sentence("a ready recipe takes no script")
         if launcher:
-            problems["launcher"] = "a ready recipe takes no launcher"
+            problems["launcher"] = sentence("a ready recipe takes no launcher")
         if environment_folder:
-            problems["environment_folder"] = "a ready recipe takes none"
+            problems["environment_folder"] = sentence("a ready recipe takes none")
         try:
             settings_given = checked_settings(recipe, recipe_settings)
             checked |= {"recipe": recipe, "recipe_settings": settings_given}
@@ -61,14 +62,14 @@ def checked_form(
         problems |= _script_problems(script, arguments)
         if launcher not in list(Launcher):
             ways = ", ".join(repr(way.value) for way in Launcher)
-            problems["launcher"] = f"must be one of {ways}"
+            problems["launcher"] = sentence("must be one of {ways}", ways=ways)
         if why := folder_problem(environment_folder):
             problems["environment_folder"] = why
         checked |= {"script": script, "arguments": list(arguments)}
         checked |= {"started_with": launcher, "environment_folder": environment_folder}
     else:
         there = (Job.Kind.RECIPE.value, Job.Kind.SCRIPT.value)
-        problems["kind"] = f"must be one of {', '.join(there)}"
+        problems["kind"] = sentence("must be one of {there}", there=", ".join(there))
     if problems:
         raise LaunchInvalid(problems)
     return checked
@@ -77,11 +78,12 @@ def checked_form(
 def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
     problems = {}
     if not script.strip():
-        problems["script"] = "is empty"
+        problems["script"] = sentence("is empty")
     elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:
-        problems["script"] = (
-            f"must be text of at most {MOST_SCRIPT_BYTES // 1024} KiB; put larger "
-            f"programs into your own folder and call them from here"
+        problems["script"] = sentence(
+            "must be text of at most {most_script} KiB; put larger programs into "
+            "your own folder and call them from here",
+            most_script=MOST_SCRIPT_BYTES // 1024,
         )
     if len(arguments) > MOST_ARGUMENTS or not all(
         isinstance(word, str)
@@ -89,9 +91,11 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
         and "\0" not in word
         for word in arguments
     ):
-        problems["arguments"] = (
-            f"must be at most {MOST_ARGUMENTS} words of at most "
-            f"{MOST_ARGUMENT_CHARACTERS} characters"
+        problems["arguments"] = sentence(
+            "must be at most {most_arguments} words of at most "
+            "{most_argument_characters} characters",
+            most_arguments=MOST_ARGUMENTS,
+            most_argument_characters=MOST_ARGUMENT_CHARACTERS,
         )
     return problems
 
@@ -120,9 +124,13 @@ def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:
     try:
         size = len(files_for_job(plan))
     except (PlanInvalid, SpecInvalid) as error:
-        raise LaunchInvalid({"plan": f"cannot be read any more: {error}"}) from error
+        raise LaunchInvalid(
+            {"plan": sentence("cannot be read any more: {error}", error=error)}
+        ) from error
     if size > MOST_FILES_BYTES:
-        raise LaunchInvalid({"plan": "its files are over 1 MiB: the limit for a node"})
+        raise LaunchInvalid(
+            {"plan": sentence("its files are over 1 MiB: the limit for a node")}
+        )
     counts = [len(uuids) for _, uuids in gpus_by_node(plan.plan)]
     why = why_not_on_nodes(Launcher(launcher), counts)
     if why:

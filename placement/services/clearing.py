@@ -27,12 +27,13 @@ from reservations.services import notices
 from telemetry import live
 from telemetry.domain.frame import FrameRow, decode
 from telemetry.domain.rules import OVERRUN, ZOMBIE_MEMORY
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import MIB_BYTES
 from telemetry.models import Alert, Gpu, TelemetryPolicy
 from telemetry.services.alerts import close_alert, open_alert
 from telemetry.snapshots import read_live
 
-HELD_RULE = "held after its job"
+HELD_RULE = sentence("held after its job")
 NOT_CLEAN = (HELD_RULE, OVERRUN, ZOMBIE_MEMORY)
 HELD_SECONDS = 20.0
 """After its end a Job's last processes and the driver have this long to let go."""
@@ -205,9 +206,12 @@ def tell_next(alert: Alert, row: Allocation, now: datetime) -> bool:
         reservation=row.reservation,
         detail={
             "url": f"/reservations/{row.reservation_id}/",
-            "text": f"{row.gpu} is not free yet: the previous job still uses its "
-            f"memory. The lab admin has been notified. If it is still in use at "
-            f"your start, you get an equal GPU or a full refund.",
+            "text": sentence(
+                "{gpu} is not free yet: the previous job still uses its memory. The "
+                "lab admin has been notified. If it is still in use at your start, "
+                "you get an equal GPU or a full refund.",
+                gpu=row.gpu,
+            ),
         },
         now=now,
         key=f"not-clean:{row.reservation_id}:{row.gpu_id}",

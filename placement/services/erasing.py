@@ -31,6 +31,7 @@ from placement.services import results
 from reservations.domain.erasing import Names, StillHolds
 from reservations.models import User
 from reservations.services.erasure import rewrite
+from telemetry.domain.sentences import sentence
 
 NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (Backfill, ("reason",)),
@@ -51,7 +52,7 @@ def check_no_jobs(user: User) -> None:
     """
     waits = Backfill.objects.live().filter(owner=user).exists()
     if waits or Job.objects.live().filter(owner=user).exists():
-        raise StillHolds(what="has a job that runs or waits")
+        raise StillHolds(what=sentence("has a job that runs or waits"))
 
 
 def forget(*, user: User, names: Names) -> None:
@@ -79,7 +80,7 @@ def forget(*, user: User, names: Names) -> None:
     results.forget(numbers)
     WaitingLaunch.objects.filter(waiting__user=user).delete()
     Backfill.objects.filter(owner=user).update(
-        name=_numbered("job in gaps"), launch={}, reason=""
+        name=_numbered(sentence("job in gaps")), launch={}, reason=""
     )
     JobArray.objects.filter(owner=user).update(name=_numbered("array"))
     StoredPlan.objects.filter(owner=user).update(

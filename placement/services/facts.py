@@ -35,6 +35,7 @@ from placement.services import carrying, ordering, parts
 from placement.services.moves import instant, move
 from reservations import services as reservations
 from telemetry import services as telemetry
+from telemetry.domain.sentences import sentence
 
 ABSENT_SECONDS = 15.0
 CLOCK_SECONDS = 300.0
@@ -49,8 +50,10 @@ REPLAYED = "replayed"
 PASSING = {
     "storage": "",
     "busy": "",
-    "expired": "its clock is not the portal's, or the order was long on its way",
-    "clock": "its clock is not the portal's",
+    "expired": sentence(
+        "its clock is not the portal's, or the order was long on its way"
+    ),
+    "clock": sentence("its clock is not the portal's"),
 }
 """Refusals that may pass: the Job stays where it is and is ordered again."""
 SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
@@ -213,17 +216,26 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     if well or not moves or fact.event is not Event.EXITED:
         return ""
     how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _words(fact)
-    kept = "the next run resumes from the last complete checkpoint"
-    return f"{job.reason}, {how} before it had saved: {kept}"
+    kept = sentence("the next run resumes from the last complete checkpoint")
+    return sentence(
+        "{reason}, {how} before it had saved: {kept}",
+        reason=job.reason,
+        how=how,
+        kept=kept,
+    )
 
 
 def _words(fact: JobFact) -> str:
     if fact.signal is not None:
         try:
-            return f"ended by {Signals(fact.signal).name}"
+            return sentence("ended by {signal}", signal=Signals(fact.signal).name)
         except ValueError:
-            return f"ended by signal {fact.signal}"
-    return f"exit code {fact.exit_code}" if fact.exit_code else ""
+            return sentence("ended by signal {signal}", signal=fact.signal)
+    return (
+        sentence("exit code {exit_code}", exit_code=fact.exit_code)
+        if fact.exit_code
+        else ""
+    )
 
 
 def _check_in(job: Job, now: datetime) -> None:
@@ -368,6 +380,6 @@ def _miss(job: Job, belief: Belief, now: datetime) -> bool:
         attempt=job.attempt,
         event=Event.LOST,
         at=now.timestamp(),
-        reason=f"{job.node.name} no longer has this job",
+        reason=sentence("{node} no longer has this job", node=job.node.name),
     )
     return _take(job, lost, now)

@@ -15,6 +15,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job, JobPart
 from placement.services.offering import clock_words
 from reservations.services.unclean import FOREIGN_RULES
+from telemetry.domain.sentences import sentence
 from telemetry.models import Alert, Gpu
 
 ON_NODE = tuple(sorted(JobState.on_node()))
@@ -42,7 +43,11 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(waits=_too_few(job, len(held)))
     ahead = _ahead(job)
     if ahead is not None:
-        return Turn(waits=f"waits for job {ahead}, which is ahead in the queue")
+        return Turn(
+            waits=sentence(
+                "waits for job {ahead}, which is ahead in the queue", ahead=ahead
+            )
+        )
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
         return Turn(waits=_waits_for(before))
@@ -55,7 +60,11 @@ def turn_of(job: Job, planned: Sequence[str]) -> Turn:
         return Turn(tuple(free[:count]))
     if not strangers.keys() <= taken.keys():
         where = ", ".join(name for pk, name in strangers.items() if pk not in taken)
-        return Turn(waits=f"waits until another person's process has left {where}")
+        return Turn(
+            waits=sentence(
+                "waits until another person's process has left {where}", where=where
+            )
+        )
     first = min(taken[pk] for pk in wanted if pk in taken)
     other = Job.objects.select_related("reservation").get(pk=first)
     return Turn(
@@ -81,14 +90,21 @@ def _waits_for(other: Job, gpu_ids: Sequence[int] = ()) -> str:
         names.setdefault(gpu.node.name, []).append(str(gpu.index))
     where = "; ".join(f"{node} {', '.join(there)}" for node, there in names.items())
     end = clock_words(other.reservation.end)
-    uses = where or f"the GPUs of {other.node}"
-    return f"waits for job {other.pk}, which uses {uses} until {end} at the latest"
+    uses = where or sentence("the GPUs of {node}", node=other.node)
+    return sentence(
+        "waits for job {other}, which uses {uses} until {end} at the latest",
+        other=other.pk,
+        uses=uses,
+        end=end,
+    )
 
 
 def _too_few(job: Job, held: int) -> str:
-    return (
-        f"needs {job.gpu_count} GPUs, but the reservation has {held} on "
-        f"{job.node.name} now"
+    return sentence(
+        "needs {gpu_count} GPUs, but the reservation has {held} on {node} now",
+        gpu_count=job.gpu_count,
+        held=held,
+        node=job.node.name,
     )
 
 

@@ -44,6 +44,7 @@ from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.gaps import HEARD_SECONDS, open_calendar, open_gpus
 from reservations.snapshots.pools import barred_pools
 from reservations.snapshots.usage import rank_with, usage_by_membership
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 LOOK_SECONDS = 5.0
@@ -114,7 +115,10 @@ def take_all(now: datetime) -> int:
     }
     Backfill.objects.filter(pk__in=rows).update(looked_at=now)
     if not gaps.waitlist_rests():
-        _say(rows.values(), "waits until everybody on the waitlist was looked at")
+        _say(
+            rows.values(),
+            sentence("waits until everybody on the waitlist was looked at"),
+        )
         return 0
     policy = site_policy()
     look = Look(
@@ -174,11 +178,11 @@ def _serve(row: Backfill, look: Look) -> bool:
             _take(row, gap, wants.shortest_seconds, most, before, look.now)
     except NotAllowed as refusal:
         # Its Membership has ended, or its login: no later gap will do either.
-        why = f"not allowed: {refusal}"
+        why = sentence("not allowed: {refusal}", refusal=refusal)
         move_gap_job(row, GapState.STOPPED, reason=why, ended_at=look.now)
         return False
     except (BookingError, PlacementError) as refusal:
-        _say([row], f"waits: {refusal}".rstrip("."))
+        _say([row], sentence("waits: {refusal}", refusal=refusal).rstrip("."))
         return False
     if gap is None:
         _say([row], why_waits(look.free, wants, now=look.now))
@@ -265,7 +269,9 @@ def _take(
         )
         if not moved:
             # Stopped in this moment: the gap goes back with the transaction.
-            raise PlacementError(f"job in gaps #{row.pk} waits no more")
+            raise PlacementError(
+                sentence("job in gaps #{row} waits no more", row=row.pk)
+            )
         if first and now - row.created_at > TOLD_AFTER:
             _tell_begun(row, job, now)
 
@@ -278,7 +284,11 @@ def _tell_begun(row: Backfill, job: Job, now: datetime) -> None:
         detail={
             "job": job.pk,
             "url": f"/jobs/{job.pk}/",
-            "text": f"“{row.name}” has its first gap, on {job.node.name}.",
+            "text": sentence(
+                "“{name}” has its first gap, on {node}.",
+                name=row.name,
+                node=job.node.name,
+            ),
         },
         now=now,
         key=f"backfill:{row.pk}:begun",

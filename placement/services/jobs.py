@@ -54,6 +54,7 @@ from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation, User
 from reservations.snapshots.sharing import usable_by
+from telemetry.domain.sentences import sentence
 from telemetry.models import Node
 
 MOST_PLAN_CHARACTERS = 40 * 1024
@@ -144,13 +145,17 @@ def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         .first()
     )
     if job is None:
-        raise NotFound(what=f"job #{job_id}")
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
     if job.owner_id != user.pk and not user.is_operator:
-        raise NotAllowed(act=f"stop job #{job_id} of {job.owner}")
+        raise NotAllowed(
+            act=sentence(
+                "stop job #{job_id} of {owner}", job_id=job_id, owner=job.owner
+            )
+        )
     words = reason.strip() or (
-        "stopped by its owner"
+        sentence("stopped by its owner")
         if job.owner_id == user.pk
-        else "stopped by the lab admin"
+        else sentence("stopped by the lab admin")
     )
     if job.state in JobState.ending():
         stopped_by_hand(job, now=now, reason=words)
@@ -194,7 +199,7 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     rows = Reservation.objects.select_for_update()
     reservation = rows.filter(usable_by(user), pk=pk).first()
     if reservation is None:
-        raise NotFound(what=f"reservation #{pk} of yours")
+        raise NotFound(what=sentence("reservation #{pk} of yours", pk=pk))
     if reservation.state not in State.live() or reservation.end <= now:
         raise ReservationNotUsable(
             reservation=reservation.pk, state=reservation.state, end=reservation.end
@@ -209,7 +214,7 @@ def _usable(user: User, pk: int, now: datetime, *, for_gap: bool) -> Reservation
     """Return a locked Reservation with room; one that fills a gap is for that Job."""
     reservation = locked_reservation(user, pk, now)
     if is_gap(reservation.start, reservation.booked_end) and not for_gap:
-        raise LaunchInvalid({"reservation": "holds a gap for another job"})
+        raise LaunchInvalid({"reservation": sentence("holds a gap for another job")})
     return reservation
 
 
@@ -236,7 +241,9 @@ def _divide(job: Job) -> None:
     if not names:
         return
     if job.may_move:
-        raise LaunchInvalid({"may_move": "a job on several nodes cannot move"})
+        raise LaunchInvalid(
+            {"may_move": sentence("a job on several nodes cannot move")}
+        )
     if _runs_own_code(facts):
         for node in Node.objects.filter(name__in=names):
             _check_isolation(node, job.owner)
@@ -258,7 +265,9 @@ def _check_rights(
 ) -> None:
     """Refuse a move of what is somebody else's, and own code without isolation."""
     if may_move and reservation.user_id != user.pk:
-        raise LaunchInvalid({"may_move": "only the reservation's owner may move it"})
+        raise LaunchInvalid(
+            {"may_move": sentence("only the reservation's owner may move it")}
+        )
     if _runs_own_code(checked):
         _check_isolation(node, user)
 
@@ -294,10 +303,14 @@ def _check_counts(
     held = reservation.allocations.filter(live=True, gpu__node=node).count()
     problems = {}
     if gpu_count is not None and not 1 <= gpu_count <= held:
-        some = f"1 to {held}" if held > 1 else held
-        problems["gpu_count"] = f"must be {some}, the GPUs held on {node.name}"
+        some = sentence("1 to {held}", held=held) if held > 1 else held
+        problems["gpu_count"] = sentence(
+            "must be {some}, the GPUs held on {node}", some=some, node=node.name
+        )
     if not 0 <= retries <= MOST_RETRIES:
-        problems["retries"] = f"must be 0 to {MOST_RETRIES}"
+        problems["retries"] = sentence(
+            "must be 0 to {most_retries}", most_retries=MOST_RETRIES
+        )
     if problems:
         raise LaunchInvalid(problems)
 
@@ -307,11 +320,11 @@ def _check_isolation(node: Node, user: User) -> None:
         return
     if node.isolation == Node.Isolation.NONE:
         raise ScriptsNotAllowed(
-            node=node.name, why="they cannot run under a separate Unix user"
+            node=node.name, why=sentence("they cannot run under a separate Unix user")
         )
     if not user.unix_user:
         raise ScriptsNotAllowed(
-            node=node.name, why="you have no Unix user in the portal"
+            node=node.name, why=sentence("you have no Unix user in the portal")
         )
 
 
@@ -322,7 +335,7 @@ def _plan_of(
         return None
     plan = StoredPlan.objects.filter(pk=plan_id, owner=user).first()
     if plan is None:
-        raise NotFound(what=f"plan #{plan_id} of yours")
+        raise NotFound(what=sentence("plan #{plan_id} of yours", plan_id=plan_id))
     if kind == Job.Kind.RECIPE:
         _check_runnable(plan)
     elif kind == Job.Kind.SCRIPT:
@@ -348,7 +361,7 @@ def _check_runnable(plan: StoredPlan) -> None:
     """Refuse what no ready recipe really does; nothing pretends to."""
     why = why_not(plan.plan)
     if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
-        why = "the order is too long to be sent to the node"
+        why = sentence("the order is too long to be sent to the node")
     if why:
         raise StrategyNotRunnable(
             strategy=str(plan.plan.get("strategy", "")),
@@ -374,7 +387,9 @@ def _planned(
     if not runs_by_plan(plan.plan):
         check_needs_no_plan({"strategy": strategy})
     elif plan.plan["node"] != where.name:
-        raise LaunchInvalid({"node": f"the plan is for {plan.plan['node']}"})
+        raise LaunchInvalid(
+            {"node": sentence("the plan is for {node}", node=plan.plan["node"])}
+        )
     else:
         try:
             read = Plan.from_json(plan.plan)

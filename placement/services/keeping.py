@@ -19,6 +19,7 @@ from placement.services.offering import offered
 from placement.services.planning import earliest_start
 from reservations import services as reservations
 from reservations.models import Membership, Reservation, User
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 LINK_BYTES = 24
@@ -119,7 +120,13 @@ def book_plan(
     known = dict(Gpu.objects.filter(uuid__in=uuids).values_list("uuid", "pk"))
     gone = [uuid for uuid in uuids if uuid not in known]
     if gone:
-        raise BadInput({"gpus": f"{len(gone)} of its GPUs are no longer in the portal"})
+        raise BadInput(
+            {
+                "gpus": sentence(
+                    "{gone} of its GPUs are no longer in the portal", gone=len(gone)
+                )
+            }
+        )
     return reservations.book(
         user=user,
         membership=membership,

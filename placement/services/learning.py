@@ -19,8 +19,8 @@ from placement.domain.measured import (
     site_errors,
 )
 from placement.domain.plan import TITLES, Plan
-from placement.domain.words import plural
 from placement.models import PlacementPolicy, PlanOutcome
+from telemetry.domain.sentences import counted, joined
 from telemetry.models import Gpu
 
 MOST_OUTCOMES = 5000
@@ -70,8 +70,13 @@ class Record:
     def kind(self) -> str:
         """Of which runs."""
         title = "" if self.error.strategy == ANY else TITLES[self.error.strategy]
-        of = f"{plural(self.error.runs, 'run')} on {self.error.gpu_class}"
-        return f"{of}, {title}" if title else of
+        of = counted(
+            "{n} run on {gpu_class}",
+            "{n} runs on {gpu_class}",
+            self.error.runs,
+            gpu_class=self.error.gpu_class,
+        )
+        return joined([of, title], ", ")
 
     @property
     def corrects(self) -> bool:

@@ -30,6 +30,7 @@ from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import State
 from reservations.models import Allocation
 from telemetry.domain.rules import BREAKS, INTRUDER, SILENT
+from telemetry.domain.sentences import sentence
 from telemetry.models import Alert
 
 TROUBLE_SECONDS = 60
@@ -221,7 +222,9 @@ def _record(
             relocating.refresh(open_row, weighed, verdict, now)
             return
         if open_row is not None:
-            relocating.withdraw(open_row, now, reason="a better proposal came")
+            relocating.withdraw(
+                open_row, now, reason=sentence("a better proposal came")
+            )
         state = MoveDecision.State.PROPOSED
         why_not = relocating.said_no(job, weighed, cause, now)
         if why_not:
@@ -255,4 +258,6 @@ def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
 
 
 def _withdraw_ended(row: MoveDecision, now: datetime) -> bool:
-    return relocating.withdraw(row, now, reason=f"the job is {row.job.state}")
+    return relocating.withdraw(
+        row, now, reason=sentence("the job is {state}", state=row.job.state)
+    )

@@ -14,6 +14,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job
 from reservations.domain.lifecycle import State
 from reservations.services import notices
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 200
 
@@ -55,8 +56,12 @@ def warn(job: Job, now: datetime) -> bool:
             detail={
                 "job": job.pk,
                 "url": f"/jobs/{job.pk}/",
-                "text": f"Job “{job.name}” on {job.node.name} is stopped in {left}: "
-                "its reservation ends.",
+                "text": sentence(
+                    "Job “{job}” on {node} is stopped in {left}: its reservation ends.",
+                    job=job.name,
+                    node=job.node.name,
+                    left=left,
+                ),
             },
             now=now,
             key=f"job:{job.pk}:{end.isoformat()}:{seconds}",

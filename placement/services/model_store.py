@@ -33,6 +33,7 @@ from placement.services.unpacking import ENDINGS, is_archive, unpack
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.services.auditing import audit_act
+from telemetry.domain.sentences import sentence
 
 ENDING = ".onnx"
 MOST_FILES = 20
@@ -122,7 +123,9 @@ def store_result(*, user: User, result_id: int, now: datetime) -> ModelFile:
     """
     row = ResultFile.objects.filter(pk=result_id, job__owner=user).first()
     if row is None or results.there(row.job, result_id) is None:
-        raise NotFound(what=f"result #{result_id} of a job of yours")
+        raise NotFound(
+            what=sentence("result #{result_id} of a job of yours", result_id=result_id)
+        )
     beside = ResultFile.objects.filter(
         job=row.job_id, attempt=row.attempt, path__startswith=row.path,
         complete_at__isnull=False, dropped_at=None,
@@ -143,17 +146,39 @@ def _check_uploads(name: str, uploads: Sequence[UploadedFile]) -> None:
     """Refuse what cannot be a model before anything is written. Raises SpecInvalid."""
     if not name.lower().endswith(ENDING) and not is_archive(name):
         raise SpecInvalid(
-            {"upload": f"the name must end in {ENDING}, or in {', '.join(ENDINGS)}"}
+            {
+                "upload": sentence(
+                    "the name must end in {ending}, or in {endings}",
+                    ending=ENDING,
+                    endings=", ".join(ENDINGS),
+                )
+            }
         )
     if is_archive(name) and len(uploads) > 1:
-        raise SpecInvalid({"upload": "an archive holds all files of a model"})
+        raise SpecInvalid({"upload": sentence("an archive holds all files of a model")})
     if len(uploads) > MOST_PARTS:
-        raise SpecInvalid({"upload": f"{len(uploads):,} files; at most {MOST_PARTS}"})
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{uploads} files; at most {most_parts}",
+                    uploads=f"{len(uploads):,}",
+                    most_parts=MOST_PARTS,
+                )
+            }
+        )
     total = sum(one.size or 0 for one in uploads)
     if not total:
-        raise SpecInvalid({"upload": f"{name} is empty"})
+        raise SpecInvalid({"upload": sentence("{name} is empty", name=name)})
     if total > MOST_UPLOAD_BYTES:
-        raise SpecInvalid({"upload": f"{total:,} bytes; at most {MOST_UPLOAD_BYTES:,}"})
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{total} bytes; at most {most_upload}",
+                    total=f"{total:,}",
+                    most_upload=f"{MOST_UPLOAD_BYTES:,}",
+                )
+            }
+        )
 
 
 def _received(
@@ -170,7 +195,9 @@ def _received(
     for index, one in enumerate((upload, *beside)):
         known = checked_name(Path(one.name or "").name[:200])
         if known in found:
-            raise SpecInvalid({"upload": f"two files are named {known[:80]}"})
+            raise SpecInvalid(
+                {"upload": sentence("two files are named {known}", known=known[:80])}
+            )
         found[known] = draft / str(index)
         _write(one, found[known])
     return found
@@ -181,7 +208,13 @@ def _model_among(files: Mapping[str, Path]) -> str:
     models = [name for name in files if name.lower().endswith(ENDING)]
     if len(models) != 1:
         raise SpecInvalid(
-            {"upload": f"holds {len(models)} files that end in {ENDING}; one is wanted"}
+            {
+                "upload": sentence(
+                    "holds {models} files that end in {ending}; one is wanted",
+                    models=len(models),
+                    ending=ENDING,
+                )
+            }
         )
     return models[0]
 
@@ -224,7 +257,9 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
     with transaction.atomic(durable=True):
         row = _kept(user).select_for_update().filter(pk=file_id).first()
         if row is None:
-            raise NotFound(what=f"model file #{file_id} of yours")
+            raise NotFound(
+                what=sentence("model file #{file_id} of yours", file_id=file_id)
+            )
         live = Job.objects.live().values("pk")
         rows = row.served.filter(removed_at=None, endpoint__job__in=live)
         jobs = tuple(rows.values_list("endpoint__job_id", flat=True))

@@ -38,6 +38,7 @@ from placement.site_slots import (
     slot_held,
 )
 from reservations.models import User
+from telemetry.domain.sentences import sentence
 
 MOST_UPLOAD_BYTES = 512 * 2**20
 MOST_FILES = 512
@@ -48,7 +49,9 @@ MOST_ANSWER_BYTES = 24 * 2**20
 MODELS_PER_USER = 200
 OWN_WAIT_SECONDS = 3.0
 """For another file of the same User."""
-BROKER_AWAY = "files cannot be read while the portal's broker is away; try again soon"
+BROKER_AWAY = sentence(
+    "files cannot be read while the portal's broker is away; try again soon"
+)
 HOLD_SPARE_SECONDS = 10
 OWN_HOLD_SECONDS = 150
 """The waits and the limits of both kinds of process together are less."""
@@ -82,7 +85,9 @@ class _Places:
         except SlotsUnknown:
             raise SpecInvalid({"upload": BROKER_AWAY}) from None
         except SlotRefused:
-            detail = "other people's files are being read now; try again in a moment"
+            detail = sentence(
+                "other people's files are being read now; try again in a moment"
+            )
             raise SpecInvalid({"upload": detail}) from None
 
 
@@ -135,8 +140,10 @@ def kind_of(name: str) -> str:
             return kind
     raise SpecInvalid(
         {
-            "upload": "the name must end in .json (config.json, a safetensors index or "
-            "header), .safetensors or .onnx"
+            "upload": sentence(
+                "the name must end in .json (config.json, a safetensors index or "
+                "header), .safetensors or .onnx"
+            )
         }
     )
 
@@ -192,14 +199,26 @@ def _check_sizes(uploads: Sequence[UploadedFile]) -> None:
     """
     total = sum(one.size or 0 for one in uploads)
     if not uploads:
-        raise SpecInvalid({"upload": "no file came"})
+        raise SpecInvalid({"upload": sentence("no file came")})
     if len(uploads) > MOST_FILES:
-        raise SpecInvalid({"upload": f"{len(uploads):,} files; at most {MOST_FILES}"})
+        raise SpecInvalid(
+            {
+                "upload": sentence(
+                    "{uploads} files; at most {most_files}",
+                    uploads=f"{len(uploads):,}",
+                    most_files=MOST_FILES,
+                )
+            }
+        )
     if total > MOST_UPLOAD_BYTES:
         raise SpecInvalid(
             {
-                "upload": f"{total:,} bytes; at most {MOST_UPLOAD_BYTES:,}. The "
-                "header of a .safetensors file is enough"
+                "upload": sentence(
+                    "{total} bytes; at most {most_upload}. The header of a "
+                    ".safetensors file is enough",
+                    total=f"{total:,}",
+                    most_upload=f"{MOST_UPLOAD_BYTES:,}",
+                )
             }
         )
 
@@ -245,7 +264,9 @@ def _one_at_a_time(user: User) -> Iterator[None]:
     except SlotsUnknown:
         raise SpecInvalid({"upload": BROKER_AWAY}) from None
     except SlotRefused:
-        detail = "another file of yours is being read now; wait until it is done"
+        detail = sentence(
+            "another file of yours is being read now; wait until it is done"
+        )
         raise SpecInvalid({"upload": detail}) from None
 
 
@@ -318,13 +339,17 @@ def _printed(command: Sequence[str], seconds: float) -> dict[str, Any]:
         answer = json.loads(text)
     except ValueError:
         raise SpecInvalid(
-            {"upload": "the file could not be read within the parser's memory"}
+            {
+                "upload": sentence(
+                    "the file could not be read within the parser's memory"
+                )
+            }
         ) from None
     if done.returncode != 0 or "error" in answer:
         raise _Problem(
             str(answer.get("error") or ""),
             str(answer.get("field") or "upload")[:80],
-            str(answer.get("detail") or "cannot be read")[:400],
+            str(answer.get("detail") or sentence("cannot be read"))[:400],
         )
     return dict(answer)
 
@@ -350,7 +375,11 @@ def _run(
         )
     except subprocess.TimeoutExpired:
         raise SpecInvalid(
-            {"upload": f"reading it took more than {seconds} s"}
+            {
+                "upload": sentence(
+                    "reading it took more than {seconds} s", seconds=seconds
+                )
+            }
         ) from None
 
 
@@ -383,14 +412,19 @@ def chosen_spec(*, user: User, well_known: str, model_id: int | None) -> ModelSp
     if model_id is not None:
         row = RegisteredModel.objects.filter(owner=user, pk=model_id).first()
         if row is None:
-            raise SpecInvalid({"upload": "that upload is gone: upload it again"})
+            raise SpecInvalid(
+                {"upload": sentence("that upload is gone: upload it again")}
+            )
         return ModelSpec.from_json(row.spec)
     if ":" in well_known:
         entry = EntryPoint.read(well_known)
         raise SpecInvalid(
             {
-                "model": f"{entry} runs code, which the portal never does: run "
-                f"`python -m placement.runtime.entry {entry}` as a Job"
+                "model": sentence(
+                    "{entry} runs code, which the portal never does: run `python -m "
+                    "placement.runtime.entry {entry}` as a Job",
+                    entry=entry,
+                )
             }
         )
     return well_known_spec(well_known)

@@ -25,14 +25,15 @@ from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.snapshots.closed import shut_to
 from reservations.snapshots.sharing import usable_by
 from telemetry import live
+from telemetry.domain.sentences import sentence
 from telemetry.domain.state import GpuState
 from telemetry.models import Alert, Gpu, Node
 from telemetry.snapshots import LiveGpu, read_live
 
 MOST_HOURS = 24 * 14
 MIB = 2**20
-BOOKED = "booked by"
-OWN_PART = "only partly in your reservation"
+BOOKED = sentence("booked by")
+OWN_PART = sentence("only partly in your reservation")
 """How a reason begins where a booking is the reason."""
 FRESH_SECONDS = 10.0
 """Frames come once a second; an older one says nothing of now."""
@@ -82,7 +83,13 @@ def offered(
         BadInput: no such Reservation, or it is over.
     """
     if not 0 < hours <= MOST_HOURS:
-        raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+        raise WorkloadInvalid(
+            {
+                "hours": sentence(
+                    "must be above 0 and at most {most_hours}", most_hours=MOST_HOURS
+                )
+            }
+        )
     held = None if reservation_id is None else _held(user, reservation_id, now)
     window = _window(at, hours, now) if held is None else _rest_of(held, now)
     if until is not None:
@@ -138,7 +145,7 @@ def _held(user: User | None, reservation_id: int, now: datetime) -> Reservation:
         rows = Reservation.objects.live().filter(usable_by(user), end__gt=now)
         found = rows.filter(pk=reservation_id).first()
     if found is None:
-        raise BadInput({"reservation": "is over, or not one of yours"})
+        raise BadInput({"reservation": sentence("is over, or not one of yours")})
     return found
 
 
@@ -267,13 +274,13 @@ def _booked(window: Window) -> dict[int, list[Allocation]]:
 def _reason(gpu: Gpu, seen: _Seen | None, *, later: bool) -> str:
     """Return why nobody may use a Gpu, or ""."""
     if gpu.lost:
-        return "the driver lost it"
+        return sentence("the driver lost it")
     if gpu.maintenance or gpu.node.maintenance:
-        return "under maintenance"
+        return sentence("under maintenance")
     if gpu.mig:
-        return "split into instances: those are booked, not the whole"
+        return sentence("split into instances: those are booked, not the whole")
     if not later and (seen is None or seen.state in SILENT):
-        return "no fresh reading: what is used on it is not known"
+        return sentence("no fresh reading: what is used on it is not known")
     return ""
 
 
@@ -292,9 +299,13 @@ def _booked_words(
         return ""
     until = _clock(first.end, window.start)
     span = (
-        f"until {until}"
+        sentence("until {until}", until=until)
         if first.start <= window.start
-        else f"from {_clock(first.start, window.start)} to {until}"
+        else sentence(
+            "from {start} to {until}",
+            start=_clock(first.start, window.start),
+            until=until,
+        )
     )
     if not others:
         return f"{OWN_PART} {first.reservation_id}, {span}"

@@ -23,6 +23,7 @@ from placement.services.filling import held_gpus
 from placement.services.jobs import MOST_PLAN_CHARACTERS
 from placement.services.keeping import files_for_job
 from reservations.models import SitePolicy
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node
 
 ORDER_SECONDS = 60.0
@@ -123,7 +124,9 @@ def stranger_order(node_name: str, item: Running, *, now: datetime) -> Order:
         expires_at=issued_at + STOP_SECONDS,
         deadline_at=issued_at + STOP_SECONDS,
         grace_seconds=float(SitePolicy.current().stop_grace_seconds),
-        reason="the portal does not know this job: it was restored from a backup",
+        reason=sentence(
+            "the portal does not know this job: it was restored from a backup"
+        ),
     )
 
 
@@ -156,12 +159,12 @@ def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
 
 def send(order: Order, *, now: datetime) -> bool:
     """Sign an order and put it into its node's queue; False: the broker is away."""
-    return _send(order, order.payload(), about=f"job {order.job}")
+    return _send(order, order.payload(), about=sentence("job {job}", job=order.job))
 
 
 def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
     """The same for an order against an intruder's process."""
-    return _send(order, order.payload(), about=f"process {order.pid}")
+    return _send(order, order.payload(), about=sentence("process {pid}", pid=order.pid))
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:

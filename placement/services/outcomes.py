@@ -20,6 +20,7 @@ from placement.domain.plan import Plan
 from placement.domain.recipes import OWN_MODEL, TINY_TRANSFORMER, runs_by_plan
 from placement.models import Job, PlanOutcome
 from placement.services.learning import class_name
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, UsageSummary
 
 SUMMARY_SECONDS = 300.0
@@ -195,13 +196,13 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
     """Say why an outcome is no measure of the planner; "": it is."""
     assert job.plan is not None
     if job.state in ENDED_BADLY:
-        return f"the job {job.state}"
+        return sentence("the job {state}", state=job.state)
     if outcome.step_ratio is None and outcome.memory_ratio is None:
-        return "neither its step time nor its memory could be read"
+        return sentence("neither its step time nor its memory could be read")
     if job.kind != Job.Kind.RECIPE:
         return ""
     if not runs_by_plan(job.plan.plan):
-        return "the recipe ran without its plan"
+        return sentence("the recipe ran without its plan")
     return _other_work(job.plan.spec, job.plan.plan, job.recipe, job.recipe_settings)
 
 
@@ -213,7 +214,7 @@ def _other_work(
 ) -> str:
     """Say how what a recipe ran is not what its Plan was made for; "": it is."""
     if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name):
-        return "the recipe trains nothing"
+        return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}
     own = (settings.get("hidden"), settings.get("heads"), settings.get("seq"))
     planned = (
@@ -223,14 +224,18 @@ def _other_work(
     )
     layers = plan.get("layer_count") == settings.get("layers", 0) + 2
     if recipe == TINY_TRANSFORMER.name and not (layers and own == planned):
-        return "the recipe trains its own model, not the model of the plan"
+        return sentence("the recipe trains its own model, not the model of the plan")
     if float(settings.get("seconds_per_step") or 0) > 0:
-        return "its steps were slowed down by a setting"
+        return sentence("its steps were slowed down by a setting")
     launch = plan.get("launch", {})
     pieces = [
         launch.get(k) or 1 for k in ("microbatches", "data_degree", "accumulation")
     ]
     ran = int(settings.get("batch") or 0) * pieces[0] * pieces[1] * pieces[2]
     if ran != plan["workload"].get("batch"):
-        return f"it ran batches of {ran}, planned were {plan['workload'].get('batch')}"
+        return sentence(
+            "it ran batches of {ran}, planned were {planned}",
+            ran=ran,
+            planned=plan["workload"].get("batch"),
+        )
     return ""

@@ -10,6 +10,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.refusals import JobRefusal
 from placement.models import Job
 from reservations.models import Reservation
+from telemetry.domain.sentences import sentence
 
 _ON_NODE = tuple(sorted(JobState.on_node()))
 
@@ -19,11 +20,11 @@ class JobThere(JobRefusal):
     """A Job runs on what should go; it was started on all the Gpus of its node."""
 
     code: ClassVar[str] = "job-there"
-    title: ClassVar[str] = "A job runs there"
+    title: ClassVar[str] = sentence("A job runs there")
     job: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return f"Job #{self.job} runs on these GPUs. Stop it first."
+        return sentence("Job #{job} runs on these GPUs. Stop it first.", job=self.job)
 
 
 def check_nothing_runs(reservation: Reservation, gone: frozenset[int]) -> None:

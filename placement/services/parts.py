@@ -31,6 +31,7 @@ from placement.domain.spanning import (
 )
 from placement.models import Job, JobEvent, JobPart, StoredPlan
 from placement.services.moves import MOST_REASON, instant, move
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node
 
 ABSENT_SECONDS = 15.0
@@ -86,7 +87,10 @@ def begin(job: Job) -> str:
     for part in job.parts.select_related("node"):
         own = [pk for pk in job.gpu_ids if where.get(pk) == part.node_id]
         if not own:
-            return f"the reservation holds no GPU of its plan on {part.node.name} now"
+            return sentence(
+                "the reservation holds no GPU of its plan on {node} now",
+                node=part.node.name,
+            )
         JobPart.objects.filter(pk=part.pk).update(gpu_ids=own, first_rank=first)
         first += len(own)
     return ""
@@ -168,7 +172,9 @@ def to_stop(job: Job, now: datetime) -> list[JobPart]:
     with transaction.atomic():
         locked = Job.objects.select_for_update().get(pk=job.pk)
         never = locked.parts.filter(state=JobState.QUEUED)
-        if never.update(state=JobState.STOPPED, reason="never began", ended_at=now):
+        if never.update(
+            state=JobState.STOPPED, reason=sentence("never began"), ended_at=now
+        ):
             _fold(locked, now)
     return running(job)
 
@@ -228,8 +234,12 @@ def _end_of(job: Job, fact: JobFact) -> JobState:
 
 def _words(fact: JobFact) -> str:
     if fact.signal is not None:
-        return f"ended by signal {fact.signal}"
-    return f"exit code {fact.exit_code}" if fact.exit_code else ""
+        return sentence("ended by signal {signal}", signal=fact.signal)
+    return (
+        sentence("exit code {exit_code}", exit_code=fact.exit_code)
+        if fact.exit_code
+        else ""
+    )
 
 
 def _note(job: Job, part: JobPart, now: datetime) -> None:
@@ -294,7 +304,9 @@ def give_up(job: Job, now: datetime) -> str:
     """End the parts whose nodes are silent; return their names."""
     silent = job.parts.select_related("node").exclude(state__in=list(ENDS))
     names = ", ".join(part.node.name for part in silent)
-    silent.update(state=JobState.LOST, reason="its node does not report", ended_at=now)
+    silent.update(
+        state=JobState.LOST, reason=sentence("its node does not report"), ended_at=now
+    )
     return names
 
 
@@ -358,7 +370,10 @@ def _miss(part: JobPart, belief: Belief, now: datetime) -> None:
     if now - part.seen_at < timedelta(seconds=ABSENT_SECONDS):
         return
     lost = JobFact(
-        job=part.job_id, attempt=part.job.attempt, event=Event.LOST,
-        at=now.timestamp(), reason=f"{part.node.name} no longer has this job",
-    )  # fmt: skip
+        job=part.job_id,
+        attempt=part.job.attempt,
+        event=Event.LOST,
+        at=now.timestamp(),
+        reason=sentence("{node} no longer has this job", node=part.node.name),
+    )
     take(part, lost, now, believed=True)

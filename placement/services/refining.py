@@ -26,6 +26,7 @@ from placement.symbolic import process
 from placement.symbolic.case import Adapter, Case, of_workload
 from reservations.domain.errors import NotFound
 from reservations.models import User
+from telemetry.domain.sentences import sentence
 
 ANSWERS_VERSION = 1
 """Counts up when the same case may get another answer."""
@@ -60,7 +61,9 @@ def refine(
         BadInput: too many of this User's are still open; no torch here.
     """
     if not torch_installed():
-        detail = "this portal has no torch to follow a model with: closed form only"
+        detail = sentence(
+            "this portal has no torch to follow a model with: closed form only"
+        )
         raise BadInput({"refine": detail})
     config = _config(user, well_known, model_id)
     case = of_workload({"config": config}, {}, workload, replicas=replicas)
@@ -76,7 +79,10 @@ def refine(
             mine.filter(asked_at__gt=fresh).exclude(key=key).count()
             >= MOST_OPEN_PER_USER
         ):
-            detail = f"{MOST_OPEN_PER_USER} of yours are still being followed; wait"
+            detail = sentence(
+                "{most_open_per_user} of yours are still being followed; wait",
+                most_open_per_user=MOST_OPEN_PER_USER,
+            )
             raise BadInput({"refine": detail})
         row, _ = Refinement.objects.update_or_create(
             key=key,
@@ -172,7 +178,7 @@ def cancel_refinement(*, user: User, key: str, now: datetime) -> bool:
     """
     row = Refinement.objects.filter(key=key, asked_by=user).first()
     if row is None:
-        raise NotFound(what="refinement of yours with this key")
+        raise NotFound(what=sentence("refinement of yours with this key"))
     moved = Refinement.objects.filter(pk=row.pk, state__in=Refinement.OPEN).update(
         state=State.CANCELLED, ended_at=now, doing=""
     )
@@ -208,14 +214,16 @@ def _config(user: User, well_known: str, model_id: int | None) -> Mapping[str, A
     """
     if model_id is None:
         if well_known not in WELL_KNOWN:
-            raise SpecInvalid({"known": "is not a well-known model"})
+            raise SpecInvalid({"known": sentence("is not a well-known model")})
         return dict(WELL_KNOWN[well_known].config)
     row = RegisteredModel.objects.filter(owner=user, pk=model_id).first()
     if row is None:
-        raise SpecInvalid({"upload": "that upload is gone: upload it again"})
+        raise SpecInvalid({"upload": sentence("that upload is gone: upload it again")})
     config = row.spec.get("config")
     if not isinstance(config, dict):
-        raise SpecInvalid({"upload": "has sizes but no code: only a config.json has"})
+        raise SpecInvalid(
+            {"upload": sentence("has sizes but no code: only a config.json has")}
+        )
     return config
 
 

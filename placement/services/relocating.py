@@ -30,6 +30,7 @@ from reservations import services as reservations
 from reservations.domain.errors import BookingError, NotAllowed, NotFound
 from reservations.domain.lifecycle import State as Booked
 from reservations.models import User
+from telemetry.domain.sentences import joined, sentence
 
 State = MoveDecision.State
 PORTAL = "portal"
@@ -134,15 +135,18 @@ def said_no(job: Job, weighed: weighing.Weighed, cause: str, now: datetime) -> s
     ) | Q(state=State.FAILED, seen_at__gt=now - timedelta(seconds=FAILED_SECONDS))
     for row in job.moves.filter(lately, cause=cause):
         if row.to_gpus == weighed.to_gpus:
-            how = "declined" if row.state == State.DECLINED else "tried in vain"
-            return f"It was {how} a short while ago."
+            return (
+                sentence("It was declined a short while ago.")
+                if row.state == State.DECLINED
+                else sentence("It was tried in vain a short while ago.")
+            )
     return ""
 
 
 def withdraw(row: MoveDecision, now: datetime, *, reason: str) -> bool:
     """Take back what was not carried out yet; False: somebody was first."""
     waiting = [State.PROPOSED, State.ACCEPTED]
-    words = f"{row.reason} Withdrawn: {reason}"[:MOST_REASON]
+    words = joined([row.reason, sentence("Withdrawn: {why}", why=reason)])[:MOST_REASON]
     taken = MoveDecision.objects.filter(pk=row.pk, state__in=waiting).update(
         state=State.WITHDRAWN, reason=words, seen_at=now
     )
@@ -165,9 +169,11 @@ def allow_moves(
         ValueError: no such way to start again.
         LaunchInvalid: it runs over several nodes, and stays where it is.
     """
-    job = _own(job_id, user, act="say how to move")
+    job = _own(job_id, user, act=sentence("say how to move"))
     if may_move and job.parts.exists():
-        raise LaunchInvalid({"may_move": "a job on several nodes cannot move"})
+        raise LaunchInvalid(
+            {"may_move": sentence("a job on several nodes cannot move")}
+        )
     job.may_move, job.restart = may_move, Restart(restart)
     Job.objects.filter(pk=job.pk).update(may_move=may_move, restart=job.restart)
     live.publish_job(job.pk)
@@ -185,10 +191,14 @@ def decide(
         RestartNotAllowed: the Job has not said how it may be started again.
         NotFound, NotAllowed.
     """
-    job = _own(job_id, user, act="decide about a move of")
+    job = _own(job_id, user, act=sentence("decide about a move of"))
     row = job.moves.filter(pk=move_id).first()
     if row is None:
-        raise NotFound(what=f"move #{move_id} of job #{job_id}")
+        raise NotFound(
+            what=sentence(
+                "move #{move_id} of job #{job_id}", move_id=move_id, job_id=job_id
+            )
+        )
     if accept and job.restart == Restart.NOT:
         raise RestartNotAllowed(job=job.pk)
     new = State.ACCEPTED if accept else State.DECLINED
@@ -207,9 +217,16 @@ def _own(job_id: int, user: User, *, act: str) -> Job:
         Job.objects.visible_to(user).select_related("owner").filter(pk=job_id).first()
     )
     if job is None:
-        raise NotFound(what=f"job #{job_id}")
+        raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
     if job.owner_id != user.pk and not user.is_operator:
-        raise NotAllowed(act=f"{act} job #{job_id} of {job.owner}")
+        raise NotAllowed(
+            act=sentence(
+                "{act} job #{job_id} of {owner}",
+                act=act,
+                job_id=job_id,
+                owner=job.owner,
+            )
+        )
     return job
 
 
@@ -261,7 +278,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         gpu_ids=row.gpu_ids,
         actor=actor,
         now=now,
-        reason=f"job #{job.pk} moves to {places}",
+        reason=sentence("job #{job} moves to {places}", job=job.pk, places=places),
     )
     if job.state == JobState.RUNNING:
         move(
@@ -269,7 +286,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
             JobState.MOVING,
             now=now,
             actor=actor.username if actor else PORTAL,
-            reason=f"moves to {places}",
+            reason=sentence("moves to {places}", places=places),
             fields={"stop_at": now, "ordered_at": None},
         )
     again = launch_in(
@@ -318,19 +335,26 @@ def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
         JobState.LOST,
     )
     if not alive or job.reservation.state != Booked.ACTIVE:
-        raise MoveGone(move=job.pk, state=f"too late: the job is {job.state}")
+        raise MoveGone(
+            move=job.pk,
+            state=sentence(
+                "too late: the job is {state}", state=JobState(job.state).label
+            ),
+        )
     offers = weighing.offers_for(job, now)
     for shard in plan.shards:
         offer = offers.get(shard.gpu_uuid)
         if offer is None or offer.free_bytes < shard.low_bytes:
-            why = offer.reason if offer else "it is gone"
-            why = why or "another process uses its memory now"
-            raise MoveGone(move=job.pk, state=f"{shard.gpu_label}: {why}")
+            why = offer.reason if offer else sentence("it is gone")
+            why = why or sentence("another process uses its memory now")
+            raise MoveGone(move=job.pk, state=joined([shard.gpu_label, why], ": "))
 
 
 def _fail(pk: int, old: str, why: str, now: datetime) -> bool:
     row = MoveDecision.objects.select_related("job").get(pk=pk)
-    words = f"{row.reason} The move failed: {why}"[:MOST_REASON]
+    words = joined([row.reason, sentence("The move failed: {why}", why=why)])[
+        :MOST_REASON
+    ]
     failed = MoveDecision.objects.filter(pk=pk, state=old).update(
         state=State.FAILED, reason=words, seen_at=now
     )
@@ -359,12 +383,20 @@ def follow(row: MoveDecision, now: datetime) -> bool:
         live.publish_job(row.job_id)
         return landed == 1
     if job is None or job.state not in JobState.live():
-        why = job.reason or job.state if job else "the new job is gone"
+        why = (
+            job.reason or JobState(job.state).label
+            if job
+            else sentence("the new job is gone")
+        )
         return _fail(row.pk, State.MOVING, why, now)
     late = timedelta(seconds=BEGIN_SECONDS)
     if row.moved_at is not None and now - row.moved_at > late:
         minutes = BEGIN_SECONDS // 60
-        why = f"job #{job.pk} had not begun after {minutes} minutes; it still waits"
+        why = sentence(
+            "job #{job} had not begun after {minutes} minutes; it still waits",
+            job=job.pk,
+            minutes=minutes,
+        )
         return _fail(row.pk, State.MOVING, why, now)
     return False
 

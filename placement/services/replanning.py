@@ -19,6 +19,7 @@ from placement.services.planning import keep_plan, make_plans
 from reservations.domain.errors import BookingError
 from reservations.models import Reservation, User
 from reservations.services import notices
+from telemetry.domain.sentences import sentence
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,12 @@ def tell(
         reservation=reservation,
         detail={
             "url": f"/plan/{plan.pk}/",
-            "text": f"The time of job “{name}” came on other GPUs than its plan was "
-            f"for: the plan was made again, as “{plan.title}”.",
+            "text": sentence(
+                "The time of job “{name}” came on other GPUs than its plan was for: "
+                "the plan was made again, as “{plan}”.",
+                name=name,
+                plan=plan.title,
+            ),
         },
         now=now,
         key=f"plan-again:{plan.pk}",

@@ -23,6 +23,7 @@ from placement import live
 from placement.domain.errors import BadInput
 from placement.models import Job, PlacementPolicy, ResultFile
 from telemetry.domain.json_values import text_problem
+from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_bytes
 
 MOST_PATH = 220
@@ -37,7 +38,7 @@ class ResultMisplaced(Exception):
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        super().__init__(f"the file has {size_bytes} bytes")
+        super().__init__(sentence("the file has {size} bytes", size=size_bytes))
 
 
 class ResultSpoiled(Exception):
@@ -118,12 +119,13 @@ def listed(
         if one["path"] in known:
             continue
         over = count >= policy.most_files or total + one["size"] > policy.most_bytes
-        why = "over what the site takes of one job" if over else ""
+        why = sentence("over what the site takes of one job") if over else ""
         if not over and 0 < policy.person_bytes < kept + one["size"]:
             over = True
-            why = (
-                f"your results hold {format_bytes(kept)} of "
-                f"{format_bytes(policy.person_bytes)}: delete those of old jobs"
+            why = sentence(
+                "your results hold {kept} of {person}: delete those of old jobs",
+                kept=format_bytes(kept),
+                person=format_bytes(policy.person_bytes),
             )
         fresh.append(_row(job, attempt, one, why, now))
         taken = 0 if over else one["size"]
@@ -164,14 +166,23 @@ def _row(
 def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Read a node's list; it is not trusted."""
     if not isinstance(said, dict):
-        raise BadInput({"results": "must be an object"})
+        raise BadInput({"results": sentence("must be an object")})
     parts: list[list[dict[str, Any]]] = []
     for name in ("files", "left_out"):
         rows = said.get(name, [])
         if not isinstance(rows, list) or len(rows) > MOST_LISTED:
-            raise BadInput({name: f"must be a list of at most {MOST_LISTED}"})
+            raise BadInput(
+                {
+                    name: sentence(
+                        "must be a list of at most {most_listed}",
+                        most_listed=MOST_LISTED,
+                    )
+                }
+            )
         if not all(_sound(row, name == "files") for row in rows):
-            raise BadInput({name: "has an entry without a sound path, size or sum"})
+            raise BadInput(
+                {name: sentence("has an entry without a sound path, size or sum")}
+            )
         parts.append(list({row["path"]: row for row in rows}.values()))
     return parts[0], parts[1]
 
@@ -210,7 +221,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
         if offset != have:
             raise ResultMisplaced(have)
         if have + len(data) > file.size_bytes:
-            raise ResultSpoiled("it is longer than it was listed")
+            raise ResultSpoiled(sentence("it is longer than it was listed"))
         stored.write(data)
         stored.flush()
         have += len(data)
@@ -219,7 +230,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
             stored.seek(0)
             if hashlib.file_digest(stored, "sha256").hexdigest() != file.sha256:
                 path.unlink()
-                why = "it changed while it was brought up"
+                why = sentence("it changed while it was brought up")
                 ResultFile.objects.filter(pk=file.pk).update(
                     refused=why, received_bytes=0
                 )

@@ -14,6 +14,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job, JobEvent, JobPart
 from placement.services import carrying, parts
 from reservations.domain.lifecycle import State
+from telemetry.domain.sentences import sentence
 
 MOST_ROWS = 100
 HEARD_SECONDS = 30.0
@@ -62,7 +63,12 @@ def start_again(job: Job, now: datetime) -> bool:
             parts.divide(again, names)
     except IntegrityError:  # one Job goes on from each
         return False
-    reason = f"job #{job.pk} was lost with {job.node.name}; {left} more retries"
+    reason = sentence(
+        "job #{job} was lost with {node}; {left} more retries",
+        job=job.pk,
+        node=job.node.name,
+        left=left,
+    )
     JobEvent.objects.create(
         job=again, at=now, old="", new=JobState.QUEUED, actor="portal", reason=reason
     )

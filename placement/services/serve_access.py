@@ -6,6 +6,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Endpoint, Job, ServedModel
 from reservations.domain.errors import NotFound
 from reservations.models import User
+from telemetry.domain.sentences import sentence
 
 MOST_MOVES = 64
 """So often an address is followed to where its models are now."""
@@ -44,7 +45,7 @@ def may_ask(user: User, job_id: int, model: str | None) -> Target:
     """
     endpoint = _endpoint(job_id)
     if endpoint is None or not _asks(user, endpoint, model):
-        raise NotFound(what=f"served model at job #{job_id}")
+        raise NotFound(what=sentence("served model at job #{job_id}", job_id=job_id))
     return _target(endpoint.job, user)
 
 
@@ -58,7 +59,7 @@ def may_look(user: User, job_id: int) -> Target:
     endpoint = _endpoint(job_id)
     seen = Endpoint.objects.visible_to(user).filter(job_id=job_id)
     if endpoint is None or not seen.exists():
-        raise NotFound(what=f"served model at job #{job_id}")
+        raise NotFound(what=sentence("served model at job #{job_id}", job_id=job_id))
     return _target(endpoint.job, user)
 
 
@@ -89,9 +90,17 @@ def _asks(user: User, endpoint: Endpoint, model: str | None) -> bool:
 def _target(job: Job, user: User) -> Target:
     state = JobState(job.state)
     if state not in JobState.live():
-        raise NotServing(410, "job-over", f"Job #{job.pk} is over: {state.label}.")
+        raise NotServing(
+            410,
+            "job-over",
+            sentence("Job #{job} is over: {state}.", job=job.pk, state=state.label),
+        )
     if state != JobState.RUNNING:
         raise NotServing(
-            503, "not-ready", f"Job #{job.pk} does not run yet: {state.label}."
+            503,
+            "not-ready",
+            sentence(
+                "Job #{job} does not run yet: {state}.", job=job.pk, state=state.label
+            ),
         )
     return Target(job.node.name, job.pk, job.attempt, user.pk, job.key)

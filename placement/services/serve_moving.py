@@ -39,6 +39,7 @@ from reservations.domain.errors import BookingError, NotFound
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation, User
 from reservations.services.auditing import audit_act
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
 PORTAL = "portal"
@@ -111,8 +112,16 @@ def move_now(*, user: User, job_id: int, now: datetime) -> Job:
         found = found.filter(job__owner=user)
     endpoint = found.first()
     if endpoint is None:
-        raise NotFound(what=f"endpoint of job #{job_id} of yours")
-    made = _move(endpoint, f"asked by {user.username}", now, actor=user, broken=False)
+        raise NotFound(
+            what=sentence("endpoint of job #{job_id} of yours", job_id=job_id)
+        )
+    made = _move(
+        endpoint,
+        sentence("asked by {username}", username=user.username),
+        now,
+        actor=user,
+        broken=False,
+    )
     return made.job
 
 
@@ -143,8 +152,12 @@ def _begin(endpoint: Endpoint, trouble: Trouble, now: datetime) -> bool:
             return tell_served(
                 endpoint.job,
                 _models(endpoint),
-                f"{trouble.words}, where “{endpoint.job.name}” is served, and it "
-                f"cannot move: {why}",
+                sentence(
+                    "{trouble}, where “{job}” is served, and it cannot move: {why}",
+                    trouble=trouble.words,
+                    job=endpoint.job.name,
+                    why=why,
+                ),
                 key=f"serve:{endpoint.pk}:stays:{trouble.rule}:{now:%Y-%m-%d}",
                 now=now,
             )
@@ -158,11 +171,13 @@ def _move(
     job = endpoint.job
     alive = job.state in (JobState.RUNNING, *(_ENDED_BADLY if broken else ()))
     if not alive or job.reservation.state != State.ACTIVE:
-        raise CannotMove(job=job.pk, why=f"it is {job.state}")
+        raise CannotMove(
+            job=job.pk, why=sentence("it is {state}", state=JobState(job.state).label)
+        )
     if (job.reservation.end - now).total_seconds() < LEAST_LEFT_SECONDS:
-        raise CannotMove(job=job.pk, why="its reservation ends at once")
+        raise CannotMove(job=job.pk, why=sentence("its reservation ends at once"))
     if _on_its_way(endpoint):
-        raise CannotMove(job=job.pk, why="it is moving, or has moved")
+        raise CannotMove(job=job.pk, why=sentence("it is moving, or has moved"))
     place = find_place(endpoint, now)
     if place.own:
         with transaction.atomic(durable=True):
@@ -203,7 +218,7 @@ def _put(
         # The row of the old endpoint is the lock: it moves once at a time.
         Endpoint.objects.select_for_update().get(pk=endpoint.pk)
         if _on_its_way(endpoint):
-            raise CannotMove(job=job.pk, why="it is moving already")
+            raise CannotMove(job=job.pk, why=sentence("it is moving already"))
         gpu = Gpu.objects.select_related("node").get(pk=place.gpu_id)
         check_alone(reservation, gpu)
         made = put_endpoint(
@@ -266,8 +281,14 @@ def _follow(endpoint: Endpoint, now: datetime) -> bool:
             tell_served(
                 before.job,
                 _models(endpoint),
-                f"“{before.job.name}” moved from {before.gpu} to {endpoint.gpu}, as "
-                f"job {endpoint.job_id}. Its address stays as it is.",
+                sentence(
+                    "“{job}” moved from {gpu} to {place}, as job {number}. Its "
+                    "address stays as it is.",
+                    job=before.job.name,
+                    gpu=before.gpu,
+                    place=endpoint.gpu,
+                    number=endpoint.job_id,
+                ),
                 key=f"serve:{endpoint.pk}:moved",
                 now=now,
                 kind="moved",
@@ -301,7 +322,7 @@ def _leave(endpoint: Endpoint, now: datetime) -> bool:
             JobState.STOPPING,
             now=now,
             actor=PORTAL,
-            reason=f"its models moved to job #{after.job_id}",
+            reason=sentence("its models moved to job #{job_id}", job_id=after.job_id),
             fields={"stop_at": now, "ordered_at": None},
         )
     others = job.reservation.jobs.live().exclude(pk=job.pk).exists()
@@ -311,7 +332,7 @@ def _leave(endpoint: Endpoint, now: datetime) -> bool:
             reservation_id=job.reservation_id,
             user=None,
             now=now,
-            reason=f"job #{job.pk} moved",
+            reason=sentence("job #{job} moved", job=job.pk),
             permille=0,
         )
     return gone

@@ -10,6 +10,7 @@ from placement.models import Endpoint, Job
 from placement.services.offering import Offered, offered
 from reservations import services as reservations
 from reservations.models import Reservation, User
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,16 @@ def find_place(endpoint: Endpoint, now: datetime) -> Place:
     wishes = sorted({sum(sizes), max(sizes, default=0)}, reverse=True)
     serving = Endpoint.objects.filter(job__in=Job.objects.live().values("pk"))
     taken = {
-        uuid: f"serves already, by job #{pk}"
+        uuid: sentence("serves already, by job #{pk}", pk=pk)
         for uuid, pk in serving.values_list("gpu__uuid", "job_id")
     }
-    taken[endpoint.gpu.uuid] = "is where it is"
+    taken[endpoint.gpu.uuid] = sentence("is where it is")
     reasons: dict[str, None] = {}
     for own in (True, False):
         there = _offers(job, own, now)
-        others = {u: f"is in reservation {pk}" for u, pk in there.own.items()}
+        others = {
+            u: sentence("is in reservation {pk}", pk=pk) for u, pk in there.own.items()
+        }
         without = taken if own else others | taken
         for needs in wishes:
             choice = best_offer(there.offers, needs, without=without)
@@ -89,7 +92,8 @@ def rest_of(
     others = before.jobs.live().exclude(pk=endpoint.job_id).count()
     if others:
         raise CannotMove(
-            job=endpoint.job_id, why=f"{others} other jobs run in its reservation"
+            job=endpoint.job_id,
+            why=sentence("{others} other jobs run in its reservation", others=others),
         )
     held = before.allocations.filter(live=True).values_list("gpu_id", flat=True)
     kept = [pk for pk in held if pk != endpoint.gpu_id]

@@ -17,6 +17,7 @@ from placement.domain.lifecycle import JobState
 from placement.models import Endpoint, ServedModel
 from placement.services.telling import tell_served
 from reservations.domain.lifecycle import State
+from telemetry.domain.sentences import sentence
 
 STATES = ("loading", "ready", "failed")
 SILENT = timedelta(seconds=45)
@@ -58,8 +59,12 @@ def _keep(row: ServedModel, said: Mapping[str, Any], now: datetime) -> bool:
             tell_served(
                 job,
                 [row],
-                f"Model {row.name} of “{job.name}” cannot be served: "
-                f"{note or 'it does not load'}.",
+                sentence(
+                    "Model {model} of “{job}” cannot be served: {why}.",
+                    model=row.name,
+                    job=job.name,
+                    why=note or sentence("it does not load"),
+                ),
                 key=f"served:{row.pk}:failed",
                 now=now,
             )
@@ -88,8 +93,13 @@ def tell_silent(endpoint: Endpoint, now: datetime) -> bool:
         return tell_served(
             job,
             endpoint.models.filter(removed_at=None).select_related("added_by"),
-            f"“{job.name}” on {job.node.name} does not answer: nothing was heard of it "
-            f"for {(now - last).total_seconds():.0f} s.",
+            sentence(
+                "“{job}” on {node} does not answer: nothing was heard of it for "
+                "{total} s.",
+                job=job.name,
+                node=job.node.name,
+                total=f"{(now - last).total_seconds():.0f}",
+            ),
             key=f"serve:{endpoint.pk}:{last.isoformat()}",
             now=now,
         )

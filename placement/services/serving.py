@@ -37,6 +37,7 @@ from reservations import services as reservations
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import Membership, Reservation, User
 from reservations.services.auditing import audit_act
+from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node
 
 MOST_MODELS = 16
@@ -84,10 +85,12 @@ def _number(
     if value in (None, ""):
         return default
     if isinstance(value, bool) or not str(value).isdecimal() or len(str(value)) > 9:
-        problems[field] = f"must be a whole number from 1 to {most:,}"
+        problems[field] = sentence(
+            "must be a whole number from 1 to {most}", most=f"{most:,}"
+        )
         return default
     if not 1 <= int(str(value)) <= most:
-        problems[field] = f"must be 1 to {most:,}"
+        problems[field] = sentence("must be 1 to {most}", most=f"{most:,}")
     return int(str(value))
 
 
@@ -122,9 +125,17 @@ def deploy(
     admits = _admits(said)
     settings = _settings(said)
     if (reservation_id is None) == (hours is None):
-        raise LaunchInvalid({"reservation": "name one of yours, or hours to book"})
+        raise LaunchInvalid(
+            {"reservation": sentence("name one of yours, or hours to book")}
+        )
     if hours is not None and not 0 < hours <= MOST_HOURS:
-        raise LaunchInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
+        raise LaunchInvalid(
+            {
+                "hours": sentence(
+                    "must be above 0 and at most {most_hours}", most_hours=MOST_HOURS
+                )
+            }
+        )
     needs = likely_bytes(file.weight_bytes, asked.most_batch)
     offer = _choose(user, needs, reservation_id, hours, now)
     _check_user(user, Node.objects.get(name=offer.node))
@@ -191,7 +202,9 @@ def bring(
             raise _why_not_open(user, job_id)
         held = endpoint.models.filter(removed_at=None)
         if held.filter(name=asked.name).exists():
-            raise LaunchInvalid({"name": f"{asked.name} is served there already"})
+            raise LaunchInvalid(
+                {"name": sentence("{asked} is served there already", asked=asked.name)}
+            )
         if held.count() >= MOST_MODELS:
             raise EndpointFull(job=job_id, most=MOST_MODELS)
         needs = likely_bytes(file.weight_bytes, asked.most_batch)
@@ -204,7 +217,7 @@ def bring(
                 return _add(endpoint, user, file, asked, now)
         except IntegrityError:
             raise LaunchInvalid(
-                {"name": f"{asked.name} is served there already"}
+                {"name": sentence("{asked} is served there already", asked=asked.name)}
             ) from None
 
 
@@ -228,10 +241,16 @@ def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
             .first()
         )
         if row is None:
-            raise NotFound(what=f"model {name} at job #{job_id}")
+            raise NotFound(
+                what=sentence("model {name} at job #{job_id}", name=name, job_id=job_id)
+            )
         owner = row.endpoint.job.owner_id
         if user.pk not in (row.added_by_id, owner) and not user.is_operator:
-            raise NotAllowed(act=f"take {name} out of job #{job_id}")
+            raise NotAllowed(
+                act=sentence(
+                    "take {name} out of job #{job_id}", name=name, job_id=job_id
+                )
+            )
         # Also where the endpoint is moving to just now.
         there = Q(endpoint__follows=row.endpoint, name=name, removed_at=None)
         ServedModel.objects.filter(Q(pk=row.pk) | there).update(removed_at=now)
@@ -251,7 +270,9 @@ def set_admits(*, user: User, job_id: int, admits: str, now: datetime) -> None:
             admits=word
         )
         if not done:
-            raise NotFound(what=f"endpoint of job #{job_id} of yours")
+            raise NotFound(
+                what=sentence("endpoint of job #{job_id} of yours", job_id=job_id)
+            )
         audit_act(
             verb="endpoint.admits",
             subject=f"job:{job_id}",
@@ -267,7 +288,7 @@ def set_admits(*, user: User, job_id: int, admits: str, now: datetime) -> None:
 def _own_file(user: User, file_id: int) -> ModelFile:
     row = ModelFile.objects.filter(owner=user, pk=file_id, dropped_at=None).first()
     if row is None:
-        raise NotFound(what=f"model file #{file_id} of yours")
+        raise NotFound(what=sentence("model file #{file_id} of yours", file_id=file_id))
     return row
 
 
@@ -275,7 +296,7 @@ def _admits(said: Mapping[str, Any]) -> str:
     word = str(said.get("admits") or Admits.OWNER)
     if word not in Admits.values:
         there = ", ".join(Admits.values)
-        raise LaunchInvalid({"admits": f"must be one of {there}"})
+        raise LaunchInvalid({"admits": sentence("must be one of {there}", there=there)})
     return word
 
 
@@ -305,7 +326,12 @@ def _choose(
     if reservation_id is not None:
         mine = Reservation.objects.filter(pk=reservation_id, user=user)
         if not mine.exists():
-            raise NotFound(what=f"reservation #{reservation_id} of yours")
+            raise NotFound(
+                what=sentence(
+                    "reservation #{reservation_id} of yours",
+                    reservation_id=reservation_id,
+                )
+            )
     there = offered(
         user=user, at=None, hours=hours or 1, now=now, reservation_id=reservation_id
     )
@@ -314,9 +340,15 @@ def _choose(
             "gpu__uuid", "job_id"
         )
     )
-    taken = {uuid: f"serves already, by job #{job}" for uuid, job in serving.items()}
+    taken = {
+        uuid: sentence("serves already, by job #{job}", job=job)
+        for uuid, job in serving.items()
+    }
     if reservation_id is None:
-        held = {u: f"is in your reservation #{pk}" for u, pk in there.own.items()}
+        held = {
+            u: sentence("is in your reservation #{pk}", pk=pk)
+            for u, pk in there.own.items()
+        }
         taken = held | taken
     choice = best_offer(there.offers, needs, without=taken)
     if choice.offer is not None:
@@ -372,8 +404,12 @@ def _audit(verb: str, row: ServedModel, user: User, now: datetime) -> None:
 def _why_not_open(user: User, job_id: int) -> Exception:
     seen = Endpoint.objects.visible_to(user).filter(job_id=job_id).first()
     if seen is None:
-        return NotFound(what=f"endpoint of job #{job_id}")
+        return NotFound(what=sentence("endpoint of job #{job_id}", job_id=job_id))
     job = seen.job
     if job.state not in JobState.live():
         return JobOver(job=job.pk, state=job.state)
-    return NotAllowed(act=f"bring a model to job #{job_id} of {job.owner}")
+    return NotAllowed(
+        act=sentence(
+            "bring a model to job #{job_id} of {owner}", job_id=job_id, owner=job.owner
+        )
+    )

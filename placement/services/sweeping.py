@@ -19,6 +19,7 @@ from placement.models import Job, JobArray
 from placement.services.jobs import launch_in, stop
 from reservations.domain.errors import NotFound
 from reservations.models import Reservation, User
+from telemetry.domain.sentences import sentence
 
 MOST_NAME = 120
 
@@ -49,10 +50,14 @@ def launch_array(
     """
     rows = combinations(sweep)
     if not rows:
-        raise LaunchInvalid({"sweep": "has no parameters"})
+        raise LaunchInvalid({"sweep": sentence("has no parameters")})
     _check_names(sweep, recipe)
     if not Reservation.objects.filter(pk=reservation_id).exists():
-        raise NotFound(what=f"reservation #{reservation_id} of yours")
+        raise NotFound(
+            what=sentence(
+                "reservation #{reservation_id} of yours", reservation_id=reservation_id
+            )
+        )
     array: JobArray = JobArray.objects.create(
         owner=user,
         reservation_id=reservation_id,
@@ -110,7 +115,7 @@ def stop_array(*, array_id: int, user: User, now: datetime, reason: str = "") ->
     """
     rows = Job.objects.visible_to(user).filter(array_id=array_id)
     if not rows.exists():
-        raise NotFound(what=f"array #{array_id}")
+        raise NotFound(what=sentence("array #{array_id}", array_id=array_id))
     # The last first: none of those that wait may begin meanwhile.
     pks = list(rows.live().order_by("-pk").values_list("pk", flat=True))
     asked = 0
@@ -130,7 +135,13 @@ def _check_names(sweep: Sweep, recipe: str) -> None:
     known = {setting.name for setting in RECIPES[recipe].settings}
     for name in sweep:
         if name not in known:
-            raise LaunchInvalid({"sweep": f"{name} is not a setting of {recipe}"})
+            raise LaunchInvalid(
+                {
+                    "sweep": sentence(
+                        "{name} is not a setting of {recipe}", name=name, recipe=recipe
+                    )
+                }
+            )
 
 
 def _task_name(name: str, values: str) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from placement.domain.lifecycle import JobState
 from placement.models import Job, ServedModel
 from reservations.services import notices
+from telemetry.domain.sentences import joined, sentence
 from telemetry.domain.units import format_duration
 
 WAITED = timedelta(minutes=5)
@@ -24,24 +25,48 @@ def tell_move(job: Job, new: JobState, *, now: datetime) -> None:
             _tell_array(job, now)
         return
     if new is JobState.RUNNING and now - job.created_at > WAITED:
-        _tell(job, "job_started", f"Job “{job.name}” runs on {job.node.name}.", now)
+        _tell(
+            job,
+            "job_started",
+            sentence("Job “{job}” runs on {node}.", job=job.name, node=job.node.name),
+            now,
+        )
     elif new is JobState.DONE:
         took = format_duration((now - (job.started_at or now)).total_seconds())
-        _tell(job, "job_done", f"Job “{job.name}” is done after {took}.", now)
+        _tell(
+            job,
+            "job_done",
+            sentence("Job “{job}” is done after {took}.", job=job.name, took=took),
+            now,
+        )
     elif new in (JobState.FAILED, JobState.LOST):
-        words = "was lost" if new is JobState.LOST else "failed"
-        why = f": {job.reason}" if job.reason else "."
-        text = f"Job “{job.name}” {words}{why}"
+        text = _ended_badly(job, lost=new is JobState.LOST)
         if job.kind == Job.Kind.SERVE:
             _tell_guests(job, text, now, owner=True)
         else:
             _tell(job, "job_failed", text, now)
     elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
         # Its owner knows; whose models are there besides does not.
-        why = f": {job.reason}" if job.reason else "."
-        _tell_guests(
-            job, f"“{job.name}” no longer serves models{why}", now, owner=False
+        text = (
+            sentence(
+                "“{job}” no longer serves models: {why}", job=job.name, why=job.reason
+            )
+            if job.reason
+            else sentence("“{job}” no longer serves models.", job=job.name)
         )
+        _tell_guests(job, text, now, owner=False)
+
+
+def _ended_badly(job: Job, *, lost: bool) -> str:
+    """Return that a Job failed or was lost, and why where that is known."""
+    name, why = job.name, job.reason
+    if lost and why:
+        return sentence("Job “{job}” was lost: {why}", job=name, why=why)
+    if lost:
+        return sentence("Job “{job}” was lost.", job=name)
+    if why:
+        return sentence("Job “{job}” failed: {why}", job=name, why=why)
+    return sentence("Job “{job}” failed.", job=name)
 
 
 def _tell_guests(job: Job, text: str, now: datetime, *, owner: bool) -> None:
@@ -87,7 +112,13 @@ def _tell_array(job: Job, now: datetime) -> None:
     if tasks.live().exists():
         return
     states = Counter(tasks.values_list("state", flat=True))
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    counts = joined(
+        (
+            sentence("{n} {state}", n=count, state=JobState(state).label)
+            for state, count in sorted(states.items())
+        ),
+        ", ",
+    )
     bad = states[JobState.FAILED] + states[JobState.LOST]
     notices.tell(
         user=job.owner,
@@ -95,7 +126,11 @@ def _tell_array(job: Job, now: datetime) -> None:
         reservation=job.reservation,
         detail={
             "url": f"/jobs/?array={job.array_id}",
-            "text": f"All jobs of “{job.array}” have ended: {counts}.",
+            "text": sentence(
+                "All jobs of “{array}” have ended: {counts}.",
+                array=job.array,
+                counts=counts,
+            ),
         },
         now=now,
         key=f"array:{job.array_id}:{tasks.count()}",

@@ -45,6 +45,7 @@ from placement.services import (
 from placement.services.moves import move
 from reservations.domain.lifecycle import State
 from reservations.models import CoUser, SitePolicy
+from telemetry.domain.sentences import sentence
 
 PORTAL = "portal"
 AGAIN_SECONDS = 20.0
@@ -57,11 +58,11 @@ MOST_ROWS = 200
 
 logger = logging.getLogger(__name__)
 _WORDS = {
-    State.ENDED: "the reservation's end",
-    State.RELEASED: "the reservation was released",
-    State.CANCELLED: "the reservation was cancelled",
-    State.DISPLACED: "the reservation went to another person",
-    State.REFUNDED: "the reservation was refunded: its GPUs were not usable",
+    State.ENDED: sentence("the reservation's end"),
+    State.RELEASED: sentence("the reservation was released"),
+    State.CANCELLED: sentence("the reservation was cancelled"),
+    State.DISPLACED: sentence("the reservation went to another person"),
+    State.REFUNDED: sentence("the reservation was refunded: its GPUs were not usable"),
 }
 
 
@@ -277,9 +278,9 @@ def _without_reservation() -> Iterable[Job]:
 def _stop(job: Job, now: datetime) -> bool:
     state = State(job.reservation.state)
     usual = (
-        "the reservation is no longer shared with its owner"
+        sentence("the reservation is no longer shared with its owner")
         if state in State.live()
-        else "the reservation is not active"
+        else sentence("the reservation is not active")
     )
     why = _WORDS.get(state, usual)
     with transaction.atomic():
@@ -289,7 +290,7 @@ def _stop(job: Job, now: datetime) -> bool:
                 JobState.STOPPED,
                 now=now,
                 actor=PORTAL,
-                reason=f"never began: {why}",
+                reason=sentence("never began: {why}", why=why),
                 fields={"ended_at": now},
             )
         return move(
@@ -350,14 +351,25 @@ def _hopeless(now: datetime) -> Iterable[Job]:
 
 
 def _give_up(job: Job, now: datetime) -> bool:
-    since = f" since {job.seen_at:%H:%M:%S} UTC" if job.seen_at else ""
     with transaction.atomic():
         names = parts.give_up(job, now) or job.node.name
+        why = (
+            sentence(
+                "{names} has not reported since {seen} UTC; how the job ended is not "
+                "known",
+                names=names,
+                seen=f"{job.seen_at:%H:%M:%S}",
+            )
+            if job.seen_at
+            else sentence(
+                "{names} has not reported; how the job ended is not known", names=names
+            )
+        )
         return move(
             job,
             JobState.LOST,
             now=now,
             actor=PORTAL,
-            reason=f"{names} has not reported{since}; how the job ended is not known",
+            reason=why,
             fields={"ended_at": now},
         )

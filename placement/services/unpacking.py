@@ -18,6 +18,7 @@ from django.conf import settings
 from placement.domain.errors import SpecInvalid
 from placement.domain.onnx_parts import MOST_PARTS, checked_name
 from placement.runtime.unpack import CHUNK_BYTES, MOST_BYTES
+from telemetry.domain.sentences import sentence
 
 UNPACK_SECONDS = 90.0
 MOST_LINE_BYTES = 4096
@@ -89,4 +90,6 @@ def _said(words: IO[bytes]) -> str:
     try:
         return str(json.loads(words.read(MOST_LINE_BYTES))["detail"])[:400]
     except (ValueError, KeyError, TypeError):
-        return "the archive could not be read within the time and memory there is"
+        return sentence(
+            "the archive could not be read within the time and memory there is"
+        )

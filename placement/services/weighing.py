@@ -22,7 +22,7 @@ from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan
 from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
-from placement.domain.words import gib, plural
+from placement.domain.words import gib
 from placement.domain.workload import Workload
 from placement.models import Job, PlacementPolicy
 from placement.services import planning
@@ -31,6 +31,7 @@ from placement.services.progress import progress_of
 from reservations.models import Allocation
 from telemetry import live
 from telemetry.domain.rules import BREAKS, INTRUDER, SQUATTER
+from telemetry.domain.sentences import counted, joined, sentence
 from telemetry.models import Alert, Gpu
 
 STATE_BYTES_PER_SECOND = 1e9
@@ -138,7 +139,7 @@ def offers_for(job: Job, now: datetime) -> dict[str, GpuOffer]:
     for offer in found.offers:
         other = found.own.get(offer.uuid)
         if other is not None and other != job.reservation_id:
-            reason = f"in your reservation {other}"
+            reason = sentence("in your reservation {other}", other=other)
             offer = replace(offer, bookable=False, free_bytes=0, reason=reason)
         made[offer.uuid] = _without(offer, uses.get(offer.uuid))
     return made
@@ -271,7 +272,7 @@ def _elsewhere(
         if again and again[0].step_seconds <= best.step_seconds * (1 + 1e-9):
             best = again[0]
     if set(best.gpu_uuids) == set(current.gpu_uuids):
-        return None, "no other GPUs are better"
+        return None, sentence("no other GPUs are better")
     return renamed(best, current, open_to), ""
 
 
@@ -295,19 +296,34 @@ def _why_none(
         if uuid in current.gpu_uuids:
             continue
         if uuid in open_to:
-            others.append(f"{offer.label} {gib(offer.free_bytes)} free")
+            others.append(
+                sentence(
+                    "{gpu} {free} free", gpu=offer.label, free=gib(offer.free_bytes)
+                )
+            )
         elif uuid in shunned:
-            others.append(f"{offer.label} {shunned[uuid]}")
+            others.append(joined([offer.label, shunned[uuid]]))
         elif offer.reason.startswith(BOOKED):
             booked += 1
         else:
-            others.append(f"{offer.label} {offer.reason or 'no free memory'}")
+            why = offer.reason or sentence("no free memory")
+            others.append(joined([offer.label, why]))
     if booked:
-        others.append(f"{booked} booked till the reservation's end or before")
-    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-    listed = ", ".join(others[:MOST_NAMED]) + more
-    needed = plural(len(current.shards), "GPU")
-    return f"it needs {needed} elsewhere ({listed or 'there is no other'})"
+        others.append(
+            sentence(
+                "{booked} booked till the reservation's end or before", booked=booked
+            )
+        )
+    named = joined(others[:MOST_NAMED], ", ")
+    if len(others) > MOST_NAMED:
+        more = len(others) - MOST_NAMED
+        named = sentence("{named} and {more} more", named=named, more=more)
+    return counted(
+        "it needs {n} GPU elsewhere ({others})",
+        "it needs {n} GPUs elsewhere ({others})",
+        len(current.shards),
+        others=named or sentence("there is no other"),
+    )
 
 
 # --- what a move needs and costs ---------------------------------------------------

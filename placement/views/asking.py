@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from placement import services
 from placement.domain.adapt import usual_targets
@@ -18,6 +19,7 @@ from placement.models import RegisteredModel
 from placement.views.access import own_reservations, reader
 from reservations.domain.errors import TooFast
 from reservations.rates import check_rate
+from telemetry.recognition import shown
 
 UPLOADS_PER_MINUTE = 20
 MOST_MODELS_SHOWN = 20
@@ -53,13 +55,13 @@ class Asked:
     def closed_only(self) -> str:
         """Why no symbolic Estimate can be asked for; "" where one can."""
         if self.weights != "full":
-            return (
+            return gettext(
                 "There is no exact check for quantized weights. Use the estimate above."
             )
         if self.spec.source in ("safetensors", "onnx"):
-            return (
-                "There is no exact check for this kind of file, because it has sizes "
-                "but no code. Upload the config.json for one."
+            return gettext(
+                "There is no exact check for this kind of file, because it has "
+                "sizes but no code. Upload the config.json for one."
             )
         return ""
 
@@ -127,7 +129,7 @@ def add_problems(form: PlanForm, error: BadInput) -> None:
     """Put each problem at its field, or above all where the form has no such field."""
     for field, text in error.problems.items():
         known = field if field in form.fields else None
-        form.add_error(known, text if known else f"{field}: {text}")
+        form.add_error(known, shown(text) if known else f"{field}: {shown(text)}")
 
 
 def _base(request: HttpRequest, form: PlanForm) -> ModelSpec:
@@ -139,7 +141,7 @@ def _base(request: HttpRequest, form: PlanForm) -> ModelSpec:
         data["model"] = _parsed(request, form)
     if data["model"] is None:
         raise BadInput(
-            {"upload": "Choose a config.json, a .safetensors or an ONNX file."}
+            {"upload": gettext("Choose a config.json, a .safetensors or an ONNX file.")}
         )
     return services.chosen_spec(user=user, well_known="", model_id=data["model"])
 
@@ -158,7 +160,7 @@ def _parsed(request: HttpRequest, form: PlanForm) -> int:
         raise BadInput({"upload": refusal.text()}) from None
     except BadInput as error:
         said = [
-            text if field in ("upload", "file") else f"{field} {text}"
+            shown(text) if field in ("upload", "file") else f"{field} {shown(text)}"
             for field, text in error.problems.items()
         ]
         raise BadInput({"upload": "; ".join(said)}) from error

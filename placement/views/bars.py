@@ -5,29 +5,35 @@ Bars are ``WIDTH`` wide whatever they measure; x and width are in those units.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from django.utils.translation import gettext, gettext_lazy
+
+from placement.domain.candidates.telling import ranges_told
 from placement.domain.estimate import Estimate
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Shard
 from placement.domain.words import gib, seconds
+from telemetry.translation import translated
 
 WIDTH = 1000
 THIN = 8
-USED = ("used", "in use now")
-SLACK = ("slack", "allocator slack")
+USED = ("used", gettext_lazy("in use now"))
+SLACK = ("slack", gettext_lazy("allocator slack"))
 COMPONENTS = (
-    ("parameters", "parameters"),
-    ("gradients", "gradients"),
-    ("optimizer", "optimizer states"),
-    ("activations", "activations"),
-    ("logits", "logits"),
-    ("kv_cache", "KV cache"),
-    ("transients", "transients"),
-    ("buckets", "buckets"),
-    ("between_stages", "between stages"),
-    ("context", "CUDA context and workspace"),
+    ("parameters", gettext_lazy("parameters")),
+    ("gradients", gettext_lazy("gradients")),
+    ("optimizer", gettext_lazy("optimizer states")),
+    ("activations", gettext_lazy("activations")),
+    ("logits", gettext_lazy("logits")),
+    ("kv_cache", gettext_lazy("KV cache")),
+    ("transients", gettext_lazy("transients")),
+    ("buckets", gettext_lazy("buckets")),
+    ("between_stages", gettext_lazy("between stages")),
+    ("context", gettext_lazy("CUDA context and workspace")),
 )
-WORDS = dict((USED, *COMPONENTS, SLACK))
+WORDS: dict[str, Any] = dict((USED, *COMPONENTS, SLACK))
+"""Component to its name; translated when it is shown."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,11 @@ def shard_bar(shard: Shard, plan: Plan) -> Bar:
         name=shard.gpu_name,
         note=_part(shard, plan),
         pieces=pieces_of(sizes, shard.total_bytes),
-        words=f"needs {gib(shard.likely_bytes)} of {gib(shard.free_bytes)} free"
+        words=gettext("needs %(need)s of %(free)s free")
+        % {"need": gib(shard.likely_bytes), "free": gib(shard.free_bytes)}
         if shard.headroom_bytes >= 0
-        else f"needs {gib(shard.likely_bytes)}, {gib(shard.free_bytes)} free",
+        else gettext("needs %(need)s, %(free)s free")
+        % {"need": gib(shard.likely_bytes), "free": gib(shard.free_bytes)},
     )
 
 
@@ -91,24 +99,32 @@ def _part(shard: Shard, plan: Plan) -> str:
     """Return which part of the model a Gpu has; "" where it has all of it."""
     said = []
     if shard.pieces != ((0, plan.layer_count),):
-        runs = " and ".join(f"{first} to {last - 1}" for first, last in shard.pieces)
-        said.append(f"layers {runs}")
+        runs = translated(ranges_told(shard.pieces))
+        said.append(gettext("layers %(runs)s") % {"runs": runs})
     if int(plan.launch.get("tensor_degree") or 1) > 1:
-        said.append(f"1/{plan.launch['tensor_degree']} of each")
+        said.append(
+            gettext("1/%(count)s of each") % {"count": plan.launch["tensor_degree"]}
+        )
     if shard.share_ratio is not None:
-        said.append(f"{100 * shard.share_ratio:.0f} % of the optimizer")
+        said.append(
+            gettext("%(percent)s %% of the optimizer")
+            % {"percent": f"{100 * shard.share_ratio:.0f}"}
+        )
     return ", ".join(said)
 
 
 def offer_bar(offer: GpuOffer, booked: str) -> Bar:
     """Return a Gpu as it was offered; ``booked`` begins reasons that are bookings."""
-    words = f"{gib(offer.free_bytes)} free of {gib(offer.memory_total_bytes)}"
+    words = gettext("%(free)s free of %(total)s") % {
+        "free": gib(offer.free_bytes),
+        "total": gib(offer.memory_total_bytes),
+    }
     return Bar(
         label=offer.label,
         name=offer.gpu_class,
         note="",
         pieces=pieces_of([_sized(*USED, offer.used_bytes)], offer.memory_total_bytes),
-        words=words if offer.usable else (offer.reason or "no free memory"),
+        words=words if offer.usable else (offer.reason or gettext("no free memory")),
         off="" if offer.usable else _off(offer.reason, booked),
     )
 
@@ -121,7 +137,11 @@ def estimate_bar(one: Estimate) -> Bar:
     """Return the components at the peak as one bar as wide as the high end."""
     sizes = _components(one.components, one.likely_bytes)
     return Bar(
-        "One GPU", "", "", pieces_of(sizes, one.high_bytes), gib(one.likely_bytes)
+        gettext("One GPU"),
+        "",
+        "",
+        pieces_of(sizes, one.high_bytes),
+        gib(one.likely_bytes),
     )
 
 
@@ -130,13 +150,15 @@ def time_bar(plan: Plan) -> Bar:
     sizes = [
         (key, f"{words} {seconds(size)}", size)
         for key, words, size in (
-            ("compute", "compute", plan.compute_seconds),
-            ("sending", "sending", plan.communication_seconds),
-            ("waiting", "waiting (bubble)", plan.bubble_seconds),
+            ("compute", gettext("compute"), plan.compute_seconds),
+            ("sending", gettext("sending"), plan.communication_seconds),
+            ("waiting", gettext("waiting (bubble)"), plan.bubble_seconds),
         )
     ]
     total = sum(size for _, _, size in sizes)
-    return Bar("One step", "", "", pieces_of(sizes, total), seconds(plan.step_seconds))
+    return Bar(
+        gettext("One step"), "", "", pieces_of(sizes, total), seconds(plan.step_seconds)
+    )
 
 
 def _components(components: Mapping[str, int], likely_bytes: int) -> list:

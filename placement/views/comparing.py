@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django.utils.translation import gettext
+
 from placement.domain.plan import Plan
-from placement.domain.words import gib, plural, seconds
+from placement.domain.words import gib, seconds
 from placement.views import bars
 from placement.views.bars import Bar
-from placement.views.pictures import short_remedies
+from placement.views.pictures import gpus_more, short_remedies, speed
 from placement.views.schedule import schedule_of
+from telemetry.recognition import shown
 
 MARK_RATIO = 1.02
 """How much better a figure must be to be marked."""
@@ -82,42 +85,46 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[Row, ...]:
         return seconds(value) if value else "–"
 
     rows = [
-        row("One step", lambda p: p.step_seconds, time),
-        row("of it computing", lambda p: p.compute_seconds, time),
-        row("of it sending", lambda p: p.communication_seconds, time),
-        row("of it waiting (bubble)", lambda p: p.bubble_seconds, time),
+        row(gettext("One step"), lambda p: p.step_seconds, time),
+        row(gettext("of it computing"), lambda p: p.compute_seconds, time),
+        row(gettext("of it sending"), lambda p: p.communication_seconds, time),
+        row(gettext("of it waiting (bubble)"), lambda p: p.bubble_seconds, time),
         Row(
-            "Speed",
-            _speed(a, units[0]),
-            _speed(b, units[1]),
+            gettext("Speed"),
+            speed(a, units[0]),
+            speed(b, units[1]),
             better=_lower(-a.units_per_second, -b.units_per_second)
             if units[0] == units[1]
             else 0,
         ),
-        row("GPUs", lambda p: len(p.shards), lambda n: f"{n:.0f}"),
-        row("Fullest GPU needs", lambda p: max(s.likely_bytes for s in p.shards), gib),
+        row(gettext("GPUs"), lambda p: len(p.shards), lambda n: f"{n:.0f}"),
         row(
-            "All GPUs together need",
+            gettext("Fullest GPU needs"),
+            lambda p: max(s.likely_bytes for s in p.shards),
+            gib,
+        ),
+        row(
+            gettext("All GPUs together need"),
             lambda p: sum(s.likely_bytes for s in p.shards),
             gib,
         ),
         Row(
-            "Least room left",
+            gettext("Least room left"),
             gib(_room_bytes(a)),
             gib(_room_bytes(b)),
             better=_lower(-_room_bytes(a), -_room_bytes(b)) if same else 0,
         ),
         row(
-            "Quota a step costs",
+            gettext("Quota a step costs"),
             lambda p: p.quota_gpu_seconds,
-            lambda value: f"{value:.3g} weighted GPU-s" if value else "–",
+            lambda value: (
+                gettext("%(time)s weighted GPU-s") % {"time": f"{value:.3g}"}
+                if value
+                else "–"
+            ),
         ),
     ]
     return tuple(rows)
-
-
-def _speed(plan: Plan, unit: str) -> str:
-    return f"{plan.units_per_second:,.0f} {unit}/s" if plan.step_seconds else "–"
 
 
 def _room_bytes(plan: Plan) -> int:
@@ -135,32 +142,41 @@ def _words(a: Plan, b: Plan) -> tuple[Row, ...]:
     return (
         both("Model", lambda p: p.model),
         both("Where", _where),
-        both("Batch and length", _batch),
+        both(gettext("Batch and length"), _batch),
         both(
-            "Precision, optimizer",
+            gettext("Precision, optimizer"),
             lambda p: (
                 f"{p.workload.precision}, {p.workload.optimizer}"
                 if p.workload.trains
                 else p.workload.precision
             ),
         ),
-        both("What was changed", lambda p: "; ".join(short_remedies(p))),
-        both("Bound by", lambda p: p.bound_by),
+        both(gettext("What was changed"), lambda p: "; ".join(short_remedies(p))),
+        both(gettext("Bound by"), lambda p: shown(p.bound_by)),
         both("Pipeline", pipe),
-        both("Beware", lambda p: " ".join(p.notes)),
+        both(gettext("Beware"), lambda p: " ".join(map(shown, p.notes))),
     )
 
 
 def _where(plan: Plan) -> str:
     names = ", ".join(shard.gpu_label for shard in plan.shards[:8])
     more = len(plan.shards) - 8
-    return f"{names} and {more} more" if more > 0 else names
+    return (
+        gettext("%(names)s and %(more)s more") % {"names": names, "more": more}
+        if more > 0
+        else names
+    )
 
 
 def _batch(plan: Plan) -> str:
     asked = plan.workload
-    pieces = f", {asked.accumulation} pieces" if asked.accumulation > 1 else ""
-    return f"{asked.batch} × {asked.sequence_length}{pieces}"
+    size = f"{asked.batch} × {asked.sequence_length}"
+    if asked.accumulation == 1:
+        return size
+    return gettext("%(size)s, %(pieces)s pieces") % {
+        "size": size,
+        "pieces": asked.accumulation,
+    }
 
 
 def _lower(x: float, y: float) -> int:
@@ -182,16 +198,27 @@ def _same_work(a: Plan, b: Plan) -> bool:
 
 def _verdict(a: Plan, b: Plan) -> str:
     if not (a.step_seconds and b.step_seconds):
-        return "One of them has no time to compare: its file names no computation."
+        return gettext(
+            "One of them has no time to compare: its file names no computation."
+        )
     if not _same_work(a, b):
-        return "They do not do the same work: compare their speeds, not their steps."
+        return gettext(
+            "They do not do the same work: compare their speeds, not their steps."
+        )
     ratio = a.step_seconds / b.step_seconds
     if 1 / MARK_RATIO <= ratio <= MARK_RATIO:
-        return "Their steps take the same time."
-    faster, other = ("second", "first") if ratio > 1 else ("first", "second")
+        return gettext("Their steps take the same time.")
     gain = max(ratio, 1 / ratio)
     gpus = (len(b.shards) - len(a.shards)) * (1 if ratio > 1 else -1)
-    price = ""
-    if gpus:
-        price = f", with {plural(abs(gpus), 'GPU')} {'more' if gpus > 0 else 'fewer'}"
-    return f"The {faster} is {gain:.1f} times as fast as the {other}{price}."
+    told = {"gain": f"{gain:.1f}"}
+    said = (
+        gettext("The second is %(gain)s times as fast as the first")
+        if ratio > 1
+        else gettext("The first is %(gain)s times as fast as the second")
+    ) % told
+    if not gpus:
+        return f"{said}."
+    return gettext("%(verdict)s, with %(gpus)s.") % {
+        "verdict": said,
+        "gpus": gpus_more(gpus),
+    }

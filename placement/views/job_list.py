@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from placement import services
@@ -31,12 +32,12 @@ PAGE_ROWS = 50
 CSV_ROWS = 10_000
 SORTS = {
     "number": ("#", "pk", True),
-    "name": ("Name", "name", False),
-    "state": ("State", "state", False),
-    "owner": ("Owner", "owner__username", False),
-    "node": ("Node", "node__name", False),
-    "made": ("Launched", "created_at", False),
-    "ran": ("Ran", "ran", True),
+    "name": (gettext_lazy("Name"), "name", False),
+    "state": (gettext_lazy("State"), "state", False),
+    "owner": (gettext_lazy("Owner"), "owner__username", False),
+    "node": (gettext_lazy("Node"), "node__name", False),
+    "made": (gettext_lazy("Launched"), "created_at", False),
+    "ran": (gettext_lazy("Ran"), "ran", True),
 }
 """Word of the address: title, field, whether it is a number."""
 

@@ -11,6 +11,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from placement import logs, snapshots
@@ -27,12 +28,17 @@ from placement.views import pictures
 from placement.views.access import reader
 from placement.views.outcomes import measured_of
 from reservations.models import Allocation, SitePolicy, User
+from telemetry.domain.sentences import sentence
+from telemetry.recognition import shown, shown_values
 from telemetry.snapshots import load_history
+from telemetry.translation import translated
 
 LAST_LINES = 12
 MOST_RANGE_BYTES = 1024 * 1024
 CHART_POINTS = 600
 FAILED = frozenset({JobState.FAILED, JobState.LOST})
+TOLD = ("predicted", "realised", "reason", "waits", "words")
+"""Fields of a Job's facts that its page shows as sentences."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -169,7 +175,9 @@ def _gpus(job: Job) -> list[dict[str, object]]:
 
 def _page_data(job: Job, gpus: list[dict[str, object]], size: int) -> dict[str, object]:
     return {
-        "job": snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job),
+        "job": shown_values(
+            snapshots.job_facts(job) | {"failure": failure_of(job)} | _moving(job), TOLD
+        ),
         "gpus": gpus,
         "log_size": size,
         "grace_seconds": _grace_seconds(),
@@ -189,10 +197,10 @@ def _grace_seconds() -> int:
 
 def _empty_words(ended: bool, lines: list[str]) -> str:
     if not ended:
-        return "Nothing printed yet. Lines appear here as the job writes them."
+        return gettext("Nothing printed yet. Lines appear here as the job writes them.")
     if lines:
-        return "The log itself was not stored; these are its last lines."
-    return "This job printed nothing."
+        return gettext("The log itself was not stored; these are its last lines.")
+    return gettext("This job printed nothing.")
 
 
 def failure_of(job: Job) -> dict[str, str] | None:
@@ -200,24 +208,27 @@ def failure_of(job: Job) -> dict[str, str] | None:
     if job.state not in FAILED:
         return None
     if job.exit_signal is not None:
-        title = f"Ended by {_signal_name(job.exit_signal)}"
+        english = sentence("Ended by {signal}", signal=_signal_name(job.exit_signal))
     elif job.exit_code is not None:
-        title = f"Exit code {job.exit_code}"
+        english = sentence("Exit code {code}", code=job.exit_code)
+    elif job.state == JobState.LOST:
+        english = sentence("Lost")
     else:
-        title = "Lost" if job.state == JobState.LOST else "The job did not run"
+        english = sentence("The job did not run")
     said = job.reason.strip()
+    # The stored reason is English: "ended with exit code 1", "ended by SIGKILL".
     code = f"code {job.exit_code}"
-    same = title.lower() in said.lower() or (
+    same = english.lower() in said.lower() or (
         job.exit_code is not None and said.endswith(code)
     )
-    return {"title": title, "reason": "" if same else said}
+    return {"title": translated(english), "reason": "" if same else shown(said)}
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        return sentence("signal {number}", number=number)
 
 
 def _plan_card(stored: StoredPlan | None) -> tuple[pictures.Card | None, str]:
@@ -236,7 +247,9 @@ def _plan_card(stored: StoredPlan | None) -> tuple[pictures.Card | None, str]:
 def _legend(card: pictures.Card | None) -> list[tuple[str, str]]:
     """Return the legend of a stored Plan: its "now" is past."""
     words = pictures.legend(card.bars) if card else []
-    return [(key, "in use then" if key == "used" else text) for key, text in words]
+    return [
+        (key, gettext("in use then") if key == "used" else text) for key, text in words
+    ]
 
 
 @require_safe
@@ -251,7 +264,7 @@ def job_state(request: HttpRequest, pk: int) -> JsonResponse:
     if job.state in FAILED:
         lines = logs.last_lines(job, LAST_LINES, part=_failed_part(job))
         answer["last_lines"] = lines
-    return JsonResponse(answer)
+    return JsonResponse(shown_values(answer, TOLD))
 
 
 @require_safe

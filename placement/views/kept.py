@@ -13,6 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from placement import services
@@ -32,6 +33,7 @@ from reservations.models import Membership
 from reservations.snapshots.payers import payers
 
 MOST_KEPT = 100
+MOST_PLACES = 4
 FIRST_HOURS = 4.0
 
 
@@ -45,7 +47,9 @@ def _seen(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
         return row, Plan.from_json(row.plan), ModelSpec.from_json(row.spec)
     except (PlanInvalid, BadInput) as error:
         raise Http404(
-            "This plan was saved in an old format that the portal no longer reads."
+            gettext(
+                "This plan was saved in an old format that the portal no longer reads."
+            )
         ) from error
 
 
@@ -56,6 +60,15 @@ def kept_list(request: HttpRequest) -> HttpResponse:
     return render(request, "placement/plan_list.html", {"plans": _listed(rows)})
 
 
+def _places(shards: list[dict[str, object]]) -> str:
+    """Return which Gpus a stored Plan is for, at most MOST_PLACES by name."""
+    names = ", ".join(str(one.get("gpu_label", "")) for one in shards[:MOST_PLACES])
+    if len(shards) <= MOST_PLACES:
+        return names
+    more = len(shards) - MOST_PLACES
+    return gettext("%(names)s and %(more)s more") % {"names": names, "more": more}
+
+
 def _listed(rows: object) -> list[dict[str, object]]:
     found = []
     for row in rows:  # type: ignore[attr-defined]
@@ -63,8 +76,7 @@ def _listed(rows: object) -> list[dict[str, object]]:
         found.append(
             {
                 "row": row,
-                "where": ", ".join(str(s.get("gpu_label", "")) for s in shards[:4])
-                + (f" and {len(shards) - 4} more" if len(shards) > 4 else ""),
+                "where": _places(shards),
                 "step_seconds": row.plan.get("step_seconds"),
             }
         )
@@ -256,7 +268,7 @@ def kept_compare(request: HttpRequest) -> HttpResponse:
             specs = [ModelSpec.from_json(row.spec) for row in sides]
         except (PlanInvalid, BadInput) as error:
             raise Http404(
-                "Saved in an old format that the portal no longer reads."
+                gettext("Saved in an old format that the portal no longer reads.")
             ) from error
         units = [pictures.units_of_spec(spec) for spec in specs]
         context["compare"] = comparing.compare(

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from placement import services
@@ -30,7 +31,7 @@ from reservations.models import User
 from reservations.snapshots.payers import payers
 from telemetry.models import Gpu, Node, Pool
 
-PLAN_GONE = "This plan does not exist, or is not yours. Make a new plan."
+PLAN_GONE = gettext_lazy("This plan does not exist, or is not yours. Make a new plan.")
 SMALL_PARAMETERS = 20_000_000
 """A simulated node computes on its processor: larger models are not copied there."""
 
@@ -114,15 +115,19 @@ def _own_code(user: User, rows: Sequence[OwnReservation]) -> OwnCode:
         return OwnCode()
     if not Node.objects.exclude(isolation=Node.Isolation.NONE).exists():
         return OwnCode(
-            never="Switched off on all nodes, because jobs are not isolated there. "
-            "Ask the lab admin to switch on job isolation."
+            never=gettext(
+                "Switched off on all nodes, because jobs are not isolated there. "
+                "Ask the lab admin to switch on job isolation."
+            )
         )
     if not user.unix_user:
         return OwnCode(
-            never="You need a Unix user for this. Ask the lab admin to enter yours."
+            never=gettext(
+                "You need a Unix user for this. Ask the lab admin to enter yours."
+            )
         )
     if not any(row.isolated for row in rows):
-        return OwnCode(hint="Runs only on nodes with job isolation.")
+        return OwnCode(hint=gettext("Runs only on nodes with job isolation."))
     return OwnCode()
 
 
@@ -358,7 +363,7 @@ def _not_held(
     ]
     if not gone:
         return ""
-    return (
-        f"The plan is for {', '.join(gone)}, which this reservation does not hold. "
-        "Choose the one that was booked for it, or continue without the plan."
-    )
+    return gettext(
+        "The plan is for %(gone)s, which this reservation does not hold. Choose the "
+        "one that was booked for it, or continue without the plan."
+    ) % {"gone": ", ".join(gone)}

@@ -21,6 +21,7 @@ from placement.domain.plan import TITLES
 from placement.models import PlacementPolicy, PlanOutcome
 from placement.services import learning
 from reservations.views.access import operator_required
+from telemetry.domain.sentences import sentence
 from telemetry.domain.sheet import tame
 
 PAGE_ROWS = 50
@@ -73,7 +74,7 @@ def _kind(error: SiteError, corrections: object) -> dict[str, object]:
     step = corrections.by_class.get(error.gpu_class)  # type: ignore[attr-defined]
     return {
         "error": error,
-        "title": TITLES.get(error.strategy, "all strategies"),
+        "title": TITLES.get(error.strategy, sentence("all strategies")),
         "whole": error.strategy == ANY,
         "memory": memory,
         "step": step if error.strategy == ANY else None,

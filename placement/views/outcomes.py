@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext
+
 from placement.domain.words import error_words, gib, seconds
 from placement.models import Job, PlanOutcome
 from placement.services import outcomes
 from placement.views.bars import WIDTH
+from placement.views.pictures import IMAGES
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,15 @@ def _figures(outcome: PlanOutcome, units: str) -> tuple[Figure, ...]:
     speed, real = outcome.predicted_units_per_second, outcome.units_per_second
     return (
         Figure(
-            "One step",
+            gettext("One step"),
             seconds(said) if said else "–",
             seconds(did) if did else "–",
             error_words(100 * (did / said - 1)) if did and said else "",
         ),
         Figure(
-            f"{units.capitalize()} a second",
+            gettext("Images a second")
+            if units == IMAGES
+            else gettext("Tokens a second"),
             f"{speed:,.0f}" if speed else "–",
             f"{real:,.0f}" if real else "–",
             error_words(100 * (real / speed - 1)) if real and speed else "",
@@ -93,15 +98,18 @@ def _figures(outcome: PlanOutcome, units: str) -> tuple[Figure, ...]:
 def _source(outcome: PlanOutcome) -> str:
     """Return where the pace comes from."""
     if not outcome.step_seconds:
-        return (
+        return gettext(
             "No step time yet. It is read from lines such as step=120 "
             "step_seconds=0.41, or from the time between steps."
         )
     how = {
-        "log": "as the job printed them",
-        "clock": "timed by their lines in the log",
+        "log": gettext("as the job printed them"),
+        "clock": gettext("timed by their lines in the log"),
     }[outcome.step_source]
-    return f"Median of {outcome.steps_seen:,} steps after the warm-up, {how}."
+    return gettext("Median of %(steps_seen)s steps after the warm-up, %(how)s.") % {
+        "steps_seen": f"{outcome.steps_seen:,}",
+        "how": how,
+    }
 
 
 def _gpu(row: dict[str, Any]) -> GpuBar:
@@ -111,9 +119,19 @@ def _gpu(row: dict[str, Any]) -> GpuBar:
     def x(size: float) -> float:
         return round(WIDTH * size / full, 1)
 
-    interval = f"{gib(row['low_bytes'])} to {gib(row['high_bytes'])}"
-    said = f"predicted {interval}, likely {gib(row['likely_bytes'])}"
-    held = f"held {gib(actual)}" if actual else "not read yet"
+    interval = gettext("%(low)s to %(high)s") % {
+        "low": gib(row["low_bytes"]),
+        "high": gib(row["high_bytes"]),
+    }
+    said = gettext("predicted %(interval)s, likely %(likely)s") % {
+        "interval": interval,
+        "likely": gib(row["likely_bytes"]),
+    }
+    held = (
+        gettext("held %(actual)s") % {"actual": gib(actual)}
+        if actual
+        else gettext("not read yet")
+    )
     error = 100 * (actual / row["likely_bytes"] - 1) if actual else 0.0
     return GpuBar(
         label=row["label"],
@@ -133,4 +151,6 @@ def _tensors(row: dict[str, Any]) -> str:
     if not peak or not said:
         return ""
     error = error_words(100 * (peak / said - 1))
-    return f"Its tensors: {gib(peak)} at the peak, predicted {gib(said)} ({error})."
+    return gettext(
+        "Its tensors: %(peak)s at the peak, predicted %(said)s (%(error)s)."
+    ) % {"peak": gib(peak), "said": gib(said), "error": error}

@@ -3,19 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from django.utils.translation import gettext, ngettext
+
 from placement.domain.estimate import Estimate
 from placement.domain.execution import why_not
 from placement.domain.plan import Plan, PlanSet
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import WORDS as WISH_WORDS
 from placement.domain.wishes import is_recommendable
-from placement.domain.words import gib, plural, seconds
+from placement.domain.words import gib, listed, seconds
 from placement.services.learning import Record, Records
 from placement.views import bars
 from placement.views.bars import Bar
 from placement.views.schedule import Schedule, schedule_of
+from telemetry.domain.sentences import Sentence
+from telemetry.recognition import shown
+from telemetry.translation import translated
 
 MOST_CARDS = 6
+IMAGES, TOKENS = "images", "tokens"
 SAME_PACE = 1.05
 """Steps closer to each other than that are called equal."""
 MENTION_GAIN = 1.15
@@ -64,7 +70,12 @@ def cards(plans: Sequence[Plan], own: Mapping[str, int], units: str) -> list[Car
 def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
     """Return one Plan as a page shows it."""
     tightest = min(plan.shards, key=lambda shard: shard.headroom_bytes)
-    on = f" on {tightest.gpu_label}" if len(plan.shards) > 1 else ""
+    left = _room(tightest.headroom_bytes)
+    if len(plan.shards) > 1:
+        left = gettext("%(size)s on %(gpu)s") % {
+            "size": left,
+            "gpu": tightest.gpu_label,
+        }
     return Card(
         plan=plan,
         key=plan_key(plan),
@@ -72,8 +83,8 @@ def card(plan: Plan, own: Mapping[str, int], units: str) -> Card:
         time=bars.time_bar(plan),
         where=_where(plan),
         step=_step(plan),
-        speed=f"{plan.units_per_second:,.0f} {units}/s" if plan.step_seconds else "–",
-        headroom=f"{_room(tightest.headroom_bytes)}{on}",
+        speed=speed(plan, units),
+        headroom=left,
         own_reservation=own_reservation(plan, own),
         why_no_recipe=why_not({"strategy": plan.strategy, "launch": plan.launch}),
         schedule=schedule_of(plan),
@@ -86,9 +97,19 @@ def with_records(shown: Sequence[Card]) -> list[Card]:
     return [replace(one, record=records.of(one.plan)) for one in shown]
 
 
+def speed(plan: Plan, units: str) -> str:
+    """Return how much a Plan computes in a second; a dash where that is unknown."""
+    if not plan.step_seconds:
+        return "–"
+    pace = f"{plan.units_per_second:,.0f}"
+    if units == IMAGES:
+        return gettext("%(pace)s images/s") % {"pace": pace}
+    return gettext("%(pace)s tokens/s") % {"pace": pace}
+
+
 def units_of(image_tokens: int) -> str:
     """Return what ``units_per_second`` counts: images of a vision model, or tokens."""
-    return "images" if image_tokens else "tokens"
+    return IMAGES if image_tokens else TOKENS
 
 
 def units_of_spec(spec: ModelSpec) -> str:
@@ -133,33 +154,36 @@ def _against(plan: Plan, found: PlanSet) -> str:
     """Return why a Plan that fits stands where it stands."""
     first = found.plans[0]
     wish = WISH_WORDS[found.wish]
-    tight = "Tight: only the minimum fits. " if plan.fit == "tight" else ""
+    tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
     if plan is first:
-        return f"{tight}First choice: {wish}."
+        first_choice = gettext("First choice: %(wish)s.") % {"wish": translated(wish)}
+        return " ".join([*tight, first_choice])
     said = []
     if plan.step_seconds and first.step_seconds:
         ratio = plan.step_seconds / first.step_seconds
         if ratio > SAME_PACE:
-            said.append(f"{ratio:.1f} times slower")
+            said.append(gettext("%(ratio)s times slower") % {"ratio": f"{ratio:.1f}"})
         elif ratio < 1 / SAME_PACE:
-            said.append(f"{1 / ratio:.1f} times faster")
+            said.append(
+                gettext("%(ratio)s times faster") % {"ratio": f"{1 / ratio:.1f}"}
+            )
     more = len(plan.shards) - len(first.shards)
     if more:
-        said.append(f"{plural(abs(more), 'GPU')} {'more' if more > 0 else 'fewer'}")
+        said.append(gpus_more(more))
     if plan.workload.offload != "none" and first.workload.offload == "none":
-        said.append("offloads")
+        said.append(gettext("offloads"))
     if plan.workload.checkpointing == "full" != first.workload.checkpointing:
-        said.append("recomputes activations")
+        said.append(gettext("recomputes activations"))
     if plan.spans_nodes and not first.spans_nodes:
-        said.append("over several nodes")
+        said.append(gettext("over several nodes"))
     if plan.disturbance > first.disturbance:
-        said.append("beside processes of others")
+        said.append(gettext("beside processes of others"))
     beside = (
-        f"Compared with the first: {', '.join(said)}."
+        gettext("Compared with the first: %(said)s.") % {"said": ", ".join(said)}
         if said
-        else "As good as the first."
+        else gettext("As good as the first.")
     )
-    return tight + beside
+    return " ".join([*tight, beside])
 
 
 def estimate_rows(one: Estimate) -> list[dict[str, object]]:
@@ -168,7 +192,7 @@ def estimate_rows(one: Estimate) -> list[dict[str, object]]:
     return [
         {
             "key": key,
-            "words": bars.WORDS.get(key, key.replace("_", " ")),
+            "words": str(bars.WORDS.get(key, key.replace("_", " "))),
             "bytes": size,
             "pct": 100 * size / total,
         }
@@ -189,27 +213,49 @@ def verdict(found: PlanSet, *, start: str = "", now: PlanSet | None = None) -> s
     if not found.plans:
         return _why_none(found)
     best = found.plans[0]
-    turn = "step" if best.workload.trains else "call"
-    time = f", about {_step(best)} a {turn}" if best.step_seconds else ""
+    about = ""
+    if best.step_seconds:
+        about = (
+            gettext("about %(time)s a step")
+            if best.workload.trains
+            else gettext("about %(time)s a call")
+        ) % {"time": _step(best)}
+    where = ", ".join(filter(None, [_where(best), about]))
     said = [] if now is None else [_why_later(now)]
     if best.fit == "tight":
         said.append(
-            f"May run out of memory on {_where(best)}{time}: only the minimum is free."
+            gettext("May run out of memory on %(where)s: only the minimum is free.")
+            % {"where": where}
         )
     elif not is_recommendable(best, found.workload):
         said.append(
-            f"Does not fit in GPU memory. Runs on {_where(best)}{time}, with a part "
-            f"of its state outside the GPU, which is slow."
+            gettext(
+                "Does not fit in GPU memory. Runs on %(where)s, with a part of its "
+                "state outside the GPU, which is slow."
+            )
+            % {"where": where}
         )
     else:
-        begins = f" from {start}" if start else ""
-        said.append(f"Fits on {_where(best)}{begins}{time}.")
+        if start:
+            where = gettext("%(where)s from %(start)s") % {
+                "where": _where(best),
+                "start": start,
+            }
+            where = ", ".join(filter(None, [where, about]))
+        said.append(gettext("Fits on %(where)s.") % {"where": where})
     changes = short_remedies(best)
     said += [f"{text[0].upper()}{text[1:]}." for text in changes]
     faster = min(found.plans, key=lambda plan: plan.step_seconds)
     gain = best.step_seconds / faster.step_seconds if faster.step_seconds else 1
     if gain >= MENTION_GAIN:
-        said.append(f"{gain:.1f} times faster on {_where(faster)}: {faster.title}.")
+        said.append(
+            gettext("%(gain)s times faster on %(where)s: %(title)s.")
+            % {
+                "gain": f"{gain:.1f}",
+                "where": _where(faster),
+                "title": shown(faster.title),
+            }
+        )
     return " ".join(said)
 
 
@@ -217,29 +263,54 @@ def _why_later(now: PlanSet) -> str:
     """Return why the answer is not for now."""
     if not now.plans:
         short = any(lost.missing_bytes for lost in now.refusals)
-        return "Does not fit on what is free now." if short else "No GPU is free now."
+        return (
+            gettext("Does not fit on what is free now.")
+            if short
+            else gettext("No GPU is free now.")
+        )
     if now.plans[0].fit == "tight":
-        return "Does not safely fit on what is free now."
-    return "Does not fit in the GPU memory that is free now."
+        return gettext("Does not safely fit on what is free now.")
+    return gettext("Does not fit in the GPU memory that is free now.")
 
 
 def short_remedies(plan: Plan) -> list[str]:
     """Return what was changed, without what each change buys."""
-    return [text.partition(" (need")[0] for text in plan.remedies]
+    return [
+        shown(text.values["words"] if isinstance(text, Sentence) else _short_of(text))
+        for text in plan.remedies
+    ]
+
+
+def _short_of(text: str) -> str:
+    """Return a stored remedy without the figures in brackets at its end."""
+    return text.partition(" (need")[0]
+
+
+def gpus_more(more: int) -> str:
+    """Return how many GPUs another Plan has more, or fewer where it is negative."""
+    if more > 0:
+        return ngettext("%(n)s GPU more", "%(n)s GPUs more", more) % {"n": more}
+    return ngettext("%(n)s GPU fewer", "%(n)s GPUs fewer", -more) % {"n": -more}
 
 
 def _why_none(found: PlanSet) -> str:
     short = [lost for lost in found.refusals if lost.missing_bytes]
     if not short:
-        return "No GPU is free then. The reasons are listed below."
+        return gettext("No GPU is free then. The reasons are listed below.")
     nearest = min(short, key=lambda lost: lost.missing_bytes)
-    said = (
-        f"It does not fit. Nearest: {nearest.title}, where {nearest.gpu_label} lacks "
-        f"{gib(nearest.missing_bytes)}."
+    said = gettext(
+        "It does not fit. Nearest: %(title)s, where %(gpu)s lacks %(missing)s."
+    ) % {
+        "title": shown(nearest.title),
+        "gpu": nearest.gpu_label,
+        "missing": gib(nearest.missing_bytes),
+    }
+    if not nearest.cheapest_change:
+        return said
+    change = shown(nearest.cheapest_change)
+    return " ".join(
+        [said, gettext("It would fit with %(change)s.") % {"change": change}]
     )
-    if nearest.cheapest_change:
-        said += f" It would fit with {nearest.cheapest_change}."
-    return said
 
 
 def _step(plan: Plan) -> str:
@@ -250,22 +321,34 @@ def _step(plan: Plan) -> str:
 def _room(headroom_bytes: int) -> str:
     """Return what a Plan leaves free, or how much too little there is."""
     if headroom_bytes < 0:
-        return f"{gib(-headroom_bytes)} too little"
+        return gettext("%(size)s too little") % {"size": gib(-headroom_bytes)}
     return gib(headroom_bytes)
 
 
 def _short(plan: Plan) -> str:
     first = plan.shards[0].gpu_label
-    return first if len(plan.shards) == 1 else f"{len(plan.shards)} of {plan.node}"
+    return (
+        first
+        if len(plan.shards) == 1
+        else gettext("%(count)s of %(node)s")
+        % {"count": len(plan.shards), "node": plan.node}
+    )
+
+
+def _gpus(count: int) -> str:
+    return ngettext("%(n)s GPU", "%(n)s GPUs", count) % {"n": count}
 
 
 def _where(plan: Plan) -> str:
     first = plan.shards[0]
     if len(plan.shards) == 1:
-        return f"one {first.gpu_name} ({first.gpu_label})"
+        return gettext("one %(model)s (%(gpu)s)") % {
+            "model": first.gpu_name,
+            "gpu": first.gpu_label,
+        }
     names = {shard.gpu_name for shard in plan.shards}
     what = f"{len(plan.shards)} {first.gpu_name}"
     if len(names) > 1:
-        what = plural(len(plan.shards), "GPU")
-    nodes = " and ".join(plan.nodes or (plan.node,))
+        what = _gpus(len(plan.shards))
+    nodes = shown(listed(plan.nodes or (plan.node,)))
     return f"{what} ({nodes})"

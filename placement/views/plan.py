@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from placement import services
@@ -124,12 +125,18 @@ def quick_pictures(asked: Asked, one: Estimate) -> dict[str, object]:
 def _class_words(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
     """Return whether an empty card of a class would hold it, in a word and a figure."""
     if one.likely_bytes <= total_bytes:
-        return {"name": name, "word": "fits", "state": "free", "icon": "check"}
+        return {"name": name, "word": gettext("fits"), "state": "free", "icon": "check"}
     if one.low_bytes <= total_bytes:
-        return {"name": name, "word": "tight", "state": "warn", "icon": "alert"}
+        return {
+            "name": name,
+            "word": gettext("tight"),
+            "state": "warn",
+            "icon": "alert",
+        }
     return {
         "name": name,
-        "word": f"{bars.gib(one.likely_bytes - total_bytes)} too small",
+        "word": gettext("%(size)s too small")
+        % {"size": bars.gib(one.likely_bytes - total_bytes)},
         "state": "plain",
         "icon": "close",
     }
@@ -274,6 +281,10 @@ def _pictures(answer: Answer) -> dict[str, object]:
         "offers": offers,
         "window": offered,
         "later": answer.later,
+        "later_gpus": ", ".join(
+            shard.gpu_label
+            for shard in (answer.later.found.plans[0].shards if answer.later else ())
+        ),
         "ladder": _ladder(answer),
         "legend": pictures.legend([*shown, *offers, bars.estimate_bar(one)]),
         "hatched": any(bar.off for bar in offers),
@@ -340,8 +351,10 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
     if chosen is None:
         form.add_error(
             None,
-            "The GPUs have changed and that plan no longer fits. "
-            "These are the plans that fit now.",
+            gettext(
+                "The GPUs have changed and that plan no longer fits. These are the "
+                "plans that fit now."
+            ),
         )
         return _show(request, form, answer, status=409)
     stored = services.keep_plan(

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_safe
 
 from placement import logs
@@ -22,7 +23,7 @@ from placement.views.access import reader
 from reservations.models import User
 
 MOST_RUNS = 20
-BEST = {"low": "lowest", "high": "highest"}
+BEST = {"low": gettext_lazy("lowest"), "high": gettext_lazy("highest")}
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def job_compare(request: HttpRequest) -> HttpResponse:
     sort = request.GET.get("sort", "job")
     asked = [("job", str(job.pk)) for job in jobs]
     asked += [("metric", metric), ("best", best)]
-    titles = {"job": "Job", **{f"p{i}": name for i, name in enumerate(names)}}
-    titles |= {"final": "Final", "best": "Best"}
+    titles = {"job": gettext("Job"), **{f"p{i}": name for i, name in enumerate(names)}}
+    titles |= {"final": gettext("Final"), "best": gettext("Best")}
     return render(
         request,
         "placement/job_compare.html",

@@ -10,6 +10,8 @@ compute; sending is not drawn.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from django.utils.translation import gettext
+
 from placement.domain.plan import Plan, Shard
 
 MOST_CELLS = 480
@@ -66,14 +68,16 @@ def schedule_of(plan: Plan) -> Schedule | None:
     width = max(cell.x + cell.width for row in rows for cell in row)
     busy = sum(cell.width for row in rows for cell in row)
     bubble = 100 * (1 - busy / (width * len(ranks)))
-    words = [f"{len(ranks)} stages"]
-    words += [f"{pieces} pieces of the model each"] if pieces > 1 else []
-    words += [
-        f"{drawn} microbatches"
-        if drawn == microbatches
-        else f"the first {drawn} of {microbatches} microbatches",
-        f"{bubble:.0f} % waiting" + ("" if drawn == microbatches else " as drawn"),
-    ]
+    words = [gettext("%(count)s stages") % {"count": len(ranks)}]
+    if pieces > 1:
+        words.append(gettext("%(count)s pieces of the model each") % {"count": pieces})
+    told = {"drawn": drawn, "all": microbatches, "percent": f"{bubble:.0f}"}
+    if drawn == microbatches:
+        words.append(gettext("%(drawn)s microbatches") % told)
+        words.append(gettext("%(percent)s %% waiting") % told)
+    else:
+        words.append(gettext("the first %(drawn)s of %(all)s microbatches") % told)
+        words.append(gettext("%(percent)s %% waiting as drawn") % told)
     return Schedule(
         rows=tuple(
             (shard.gpu_label, _scaled(row, UNITS / width))

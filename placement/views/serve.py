@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from placement import serve_examples as examples
@@ -114,16 +115,20 @@ def serve_new(request: HttpRequest) -> HttpResponse:
 def _places(user: User) -> list[tuple[str, str]]:
     """Where a model may go: own reservations, a new booking, open endpoints."""
     now = timezone.now()
-    found = [(BOOK, "book the best GPU, from now")]
+    found = [(BOOK, gettext("book the best GPU, from now"))]
     found += [
-        (f"{RESERVATION}:{row.pk}", f"the best GPU of {row.label}")
+        (
+            f"{RESERVATION}:{row.pk}",
+            gettext("the best GPU of %(reservation)s") % {"reservation": row.label},
+        )
         for row in own_reservations(user, now)
     ]
     there = Endpoint.objects.open_to(user).select_related("job__owner", "job__node")
     found += [
         (
             f"{ENDPOINT}:{row.job_id}",
-            f"on the same GPU as {row.job.name}, job {row.job_id}",
+            gettext("on the same GPU as %(name)s, job %(number)s")
+            % {"name": row.job.name, "number": row.job_id},
         )
         for row in there.order_by("-job_id")[:PAGE_ROWS]
     ]
@@ -168,7 +173,12 @@ def _files(user: User) -> list[tuple[str, str]]:
     kept = [(str(row.pk), row.name) for row in model_store.own_files(user)]
     left = model_store.own_results(user)
     return kept + [
-        (f"{RESULT}{row.pk}", f"{row.path}, result of job {row.job_id}") for row in left
+        (
+            f"{RESULT}{row.pk}",
+            gettext("%(path)s, result of job %(number)s")
+            % {"path": row.path, "number": row.job_id},
+        )
+        for row in left
     ]
 
 

@@ -9,13 +9,19 @@ by layers, a backward twice as long as a forward.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.utils.translation import gettext_lazy
+
 from placement.domain.estimate import Estimate
 from placement.domain.words import gib
 from placement.domain.workload import Workload
 
 WIDTH, HEIGHT = 1000, 240
 SHARE = {"forward": 1.0, "backward": 2.0, "optimizer": 0.6}
-WORDS = {"forward": "Forward", "backward": "Backward", "optimizer": "Optimizer step"}
+WORDS = {
+    "forward": gettext_lazy("Forward"),
+    "backward": gettext_lazy("Backward"),
+    "optimizer": gettext_lazy("Optimizer step"),
+}
 TICKS = 4
 BANDS = ("parameters", "optimizer", "gradients", "activations")
 
@@ -65,7 +71,7 @@ def timeline(one: Estimate, workload: Workload) -> Timeline | None:
         size = one.phase_bytes[name]
         spans.append(
             PhaseSpan(
-                name, WORDS[name], round(x, 1), round(x + width, 1), _y(size, top),
+                name, str(WORDS[name]), round(x, 1), round(x + width, 1), _y(size, top),
                 gib(size), name == one.peak_phase,
             )
         )  # fmt: skip

@@ -35,6 +35,7 @@ from placement.domain.timing import (
 from placement.domain.topology import Link, fast_groups, neighbourhoods, slowest_link
 from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
 """Free bytes are rounded down to this, so that equally idle Gpus are one class."""
@@ -353,7 +354,7 @@ class Search:
             **asdict(time),
             # Tensors without a matrix product (a bare embedding) take no known time.
             units_per_second=self.units(setting.workload) / total if total else 0.0,
-            why=(*why, f"Limited by {bound}."),
+            why=(*why, sentence("Limited by {bound}.", bound=bound)),
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
                 *learned_notes(learned, shards),

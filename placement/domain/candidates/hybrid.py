@@ -36,8 +36,8 @@ from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, accumulations, in_runs, stages
 from placement.domain.sharding import Sharding
 from placement.domain.topology import fast_groups
-from placement.domain.words import plural
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import counted, sentence
 
 EXHAUSTIVE = 6
 """Up to so many members all groupings are tried (15 for pairs of 6)."""
@@ -69,13 +69,17 @@ class Degrees:
 def hybrid(hunt: Search) -> list[Plan] | Refusal | Unfit:
     """The degrees with the shortest step."""
     if hunt.most_gpus < 3:
-        return refusal("hybrid", "It needs at least four GPUs.")
+        return refusal("hybrid", sentence("It needs at least four GPUs."))
     if len(hunt.spec.layers) < 2:
-        return refusal("hybrid", "A model of one layer cannot be cut into stages.")
+        return refusal(
+            "hybrid", sentence("A model of one layer cannot be cut into stages.")
+        )
     offers = few_classes(hunt.offers)
     shapes = list(_degrees(hunt, offers))
     if not shapes:
-        return refusal("hybrid", "There are too few GPUs to combine two strategies.")
+        return refusal(
+            "hybrid", sentence("There are too few GPUs to combine two strategies.")
+        )
     cuts: list[Cut] = []
     for stage in stages(hunt.asked, hunt.freedom()):
         if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
@@ -262,19 +266,33 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
     why = []
     if first.tensor_degree > 1:
         why.append(
-            f"Every layer is cut over {first.tensor_degree} GPUs joined by fast links."
+            sentence(
+                "Every layer is cut over {tensor_degree} GPUs joined by fast links.",
+                tensor_degree=first.tensor_degree,
+            )
         )
     if len(cut.blocks) > 1:
         why.append(
-            f"The model is cut into {plural(len(cut.blocks), 'stage')}: "
-            f"{stages_told(cut)}."
+            sentence(
+                "The model is cut into {stages}: {cut}.",
+                stages=counted("{n} stage", "{n} stages", len(cut.blocks)),
+                cut=stages_told(cut),
+            )
         )
     if first.data_degree > 1:
-        shared = " and share the optimizer state (ZeRO-1)" if first.stage else ""
+        copies = first.data_degree
         why.append(
-            f"{first.data_degree} copies of it take a part of the batch each{shared}."
+            sentence(
+                "{copies} copies of it take a part of the batch each and share the "
+                "optimizer state (ZeRO-1).",
+                copies=copies,
+            )
+            if first.stage
+            else sentence(
+                "{copies} copies of it take a part of the batch each.", copies=copies
+            )
         )
-    why.append("No other degrees of these GPUs gave a shorter step.")
+    why.append(sentence("No other degrees of these GPUs gave a shorter step."))
     starts = [sharding.first_layer for sharding in cut.shardings]
     return hunt.plan(
         "hybrid",
@@ -286,7 +304,7 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
             "microbatch": -(-workload.batch // (first.data_degree * runs)),
             "bounds": [*starts, len(hunt.spec.layers)],
         },
-        title=f"Hybrid: {told}",
+        title=sentence("Hybrid: {told}", told=told),
     )
 
 

@@ -20,7 +20,7 @@ from placement.domain.candidates.stages import (
     least_seconds,
     staged_time,
 )
-from placement.domain.candidates.telling import refusal, too_small
+from placement.domain.candidates.telling import ranges_told, refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import fastest
 from placement.domain.plan import TITLES, Plan, Refusal
@@ -28,7 +28,8 @@ from placement.domain.remedies import Fit, Setting, stages
 from placement.domain.sharding import Sharding
 from placement.domain.split import ChainProblem, split_fixed_order
 from placement.domain.timing import efficiency_ratio, layer_flops
-from placement.domain.words import gib, gib_at_least, plural, seconds
+from placement.domain.words import gib, gib_at_least, seconds
+from telemetry.domain.sentences import counted, joined, sentence
 
 PIECES = (2, 4)
 """Pieces of the model per Gpu that are tried."""
@@ -36,7 +37,7 @@ EVERY_COUNT = 4
 """Among so many Gpus every number of them is tried, where speed is wished for."""
 EVERY_ORDER = 3
 """Up to so many unlike Gpus every order is tried."""
-NOT_EVEN = "The batch cannot be cut into a multiple of the number of stages."
+NOT_EVEN = sentence("The batch cannot be cut into a multiple of the number of stages.")
 
 
 def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
@@ -59,11 +60,19 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
         if worst is None or missing > worst[0]:
             worst = (missing, shard.gpu_label, shard.gpu_uuid)
     missing, label, uuid = worst or (0, "", "")
-    reason = (
-        f"1F1B takes the same time and keeps fewer microbatches; GPipe keeps all "
-        f"{pieces}"
+    reason = sentence(
+        "1F1B takes the same time and keeps fewer microbatches; GPipe keeps all "
+        "{pieces}.",
+        pieces=pieces,
     )
-    reason += f" and lacks {gib(missing)} on {label}." if missing > 0 else "."
+    if missing > 0:
+        reason = sentence(
+            "1F1B takes the same time and keeps fewer microbatches; GPipe keeps all "
+            "{pieces} and lacks {missing} on {label}.",
+            pieces=pieces,
+            missing=gib(missing),
+            label=label,
+        )
     return Refusal(
         strategy="gpipe",
         title=TITLES["gpipe"],
@@ -72,7 +81,7 @@ def gpipe_note(hunt: Search, plan: Plan) -> Refusal:
         gpu_label=label if missing > 0 else "",
         gpu_uuid=uuid if missing > 0 else "",
         missing_bytes=max(0, missing),
-        cheapest_change="the 1F1B schedule",
+        cheapest_change=sentence("the 1F1B schedule"),
     )
 
 
@@ -91,10 +100,13 @@ def interleaved(
         return unfit
     if not hunt.asked.trains:
         return refusal(
-            strategy, "Inference has no backward pass to fill the pipeline with."
+            strategy,
+            sentence("Inference has no backward pass to fill the pipeline with."),
         )
     if len(hunt.spec.layers) < 4:
-        return refusal(strategy, "It needs at least two layers for each of two GPUs.")
+        return refusal(
+            strategy, sentence("It needs at least two layers for each of two GPUs.")
+        )
     if isinstance(rival, Plan):
         return _against(hunt, rival)
     if rival is not None:
@@ -102,7 +114,9 @@ def interleaved(
             rival,
             strategy=strategy,
             title=TITLES[strategy],
-            reason=f"It keeps more microbatches than 1F1B. {rival.reason}",
+            reason=sentence(
+                "It keeps more microbatches than 1F1B. {reason}", reason=rival.reason
+            ),
         )
     nearest: Fit | None = None
     for stage in stages(hunt.asked, hunt.freedom()):
@@ -120,7 +134,11 @@ def interleaved(
     gpu, missing = nearest.gpu, nearest.missing_bytes
     change = ""
     if gpu is not None:
-        change = f"{gib_at_least(gpu.free_bytes + missing)} free on {gpu.label}"
+        change = sentence(
+            "{free} free on {gpu}",
+            free=gib_at_least(gpu.free_bytes + missing),
+            gpu=gpu.label,
+        )
     return too_small(strategy, gpu, missing, change)
 
 
@@ -146,19 +164,26 @@ def _against(hunt: Search, rival: Plan) -> list[Plan] | Refusal:
             return refusal("interleaved", NOT_EVEN)
         return refusal(
             "interleaved",
-            "With the remedies that 1F1B needs it keeps too many microbatches: "
-            f"{gib(nearest.missing_bytes)} are missing.",
+            sentence(
+                "With the remedies that 1F1B needs it keeps too many microbatches: "
+                "{missing} are missing.",
+                missing=gib(nearest.missing_bytes),
+            ),
             code="too_small",
             gpu=nearest.gpu,
             missing_bytes=nearest.missing_bytes,
-            cheapest_change="the 1F1B schedule",
+            cheapest_change=sentence("the 1F1B schedule"),
         )
     if best.time.total_seconds > worth_ratio(hunt) * rival.step_seconds:
         return refusal(
             "interleaved",
-            f"It would take {seconds(best.time.total_seconds)} a step with "
-            f"{best.shardings[0].virtual_stages} pieces a GPU, 1F1B "
-            f"{seconds(rival.step_seconds)}, and keeps more microbatches.",
+            sentence(
+                "It would take {total} a step with {virtual_stages} pieces a GPU, "
+                "1F1B {step}, and keeps more microbatches.",
+                total=seconds(best.time.total_seconds),
+                virtual_stages=best.shardings[0].virtual_stages,
+                step=seconds(rival.step_seconds),
+            ),
             code="not_better",
         )
     return [_plan(hunt, best)]
@@ -301,15 +326,30 @@ def _plan(hunt: Search, cut: Cut) -> Plan:
     first = cut.shardings[0]
     virtual, count = first.virtual_stages, len(cut.blocks)
     starts = [one.chunks[piece][0] for piece in range(virtual) for one in cut.shardings]
-    pieces = "; ".join(
-        f"{block.offers[0].label} layers "
-        + " and ".join(f"{a} to {b - 1}" for a, b in one.chunks)
-        for block, one in zip(cut.blocks, cut.shardings, strict=True)
+    pieces = joined(
+        (
+            sentence(
+                "{gpu} layers {ranges}",
+                gpu=block.offers[0].label,
+                ranges=ranges_told(one.chunks),
+            )
+            for block, one in zip(cut.blocks, cut.shardings, strict=True)
+        ),
+        "; ",
     )
     why = [
-        f"Each of {count} GPUs has {virtual} pieces of the model: {pieces}.",
-        f"The batch runs through in {plural(cut.pieces, 'piece')}; the pipeline fills "
-        f"{virtual} times as fast as with one piece a GPU.",
+        sentence(
+            "Each of {count} GPUs has {virtual} pieces of the model: {pieces}.",
+            count=count,
+            virtual=virtual,
+            pieces=pieces,
+        ),
+        sentence(
+            "The batch runs through in {pieces}; the pipeline fills {virtual} times "
+            "as fast as with one piece a GPU.",
+            pieces=counted("{n} piece", "{n} pieces", cut.pieces),
+            virtual=virtual,
+        ),
     ]
     return hunt.plan(
         "interleaved",

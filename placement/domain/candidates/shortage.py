@@ -20,6 +20,7 @@ from placement.domain.sharding import Sharding
 from placement.domain.split import ChainProblem, Split, classes_of, split_chain
 from placement.domain.words import gib_at_least
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import sentence
 
 MOST_OVERLOAD = 1e9
 CLOSE_RATIO = 0.005
@@ -128,5 +129,9 @@ def cheapest_change(
     asks = smaller_asks(hunt.asked, hunt.fixed_length)
     change = first_or_none(asks, lambda workload: fits(hunt, workload))
     if not change and gpu is not None:
-        change = f"{gib_at_least(gpu.free_bytes + missing_bytes)} free on {gpu.label}"
+        change = sentence(
+            "{free} free on {gpu}",
+            free=gib_at_least(gpu.free_bytes + missing_bytes),
+            gpu=gpu.label,
+        )
     return change

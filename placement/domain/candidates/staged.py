@@ -20,13 +20,14 @@ from placement.domain.candidates.stages import (
     in_pieces,
     least_seconds,
 )
-from placement.domain.candidates.telling import Unfit, refusal, too_small
+from placement.domain.candidates.telling import Unfit, ranges_told, refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, stages
 from placement.domain.sharding import Schedule, Sharding, Strategy
-from placement.domain.words import plural
+from placement.domain.words import listed
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import counted, joined, sentence
 
 MOST_CLASSES = 8
 """More kinds of unequal Gpus than this are not searched: the roomiest are."""
@@ -51,9 +52,11 @@ def pipeline(
 def not_staged(hunt: Search, strategy: str) -> Refusal | None:
     """Why no pipeline makes sense here."""
     if hunt.most_gpus < 2:
-        return refusal(strategy, "It needs at least two GPUs of one node.")
+        return refusal(strategy, sentence("It needs at least two GPUs of one node."))
     if len(hunt.spec.layers) < 2:
-        return refusal(strategy, "A model of one layer cannot be cut into stages.")
+        return refusal(
+            strategy, sentence("A model of one layer cannot be cut into stages.")
+        )
     return None
 
 
@@ -178,36 +181,58 @@ def _plan(hunt: Search, strategy: Strategy, cut: Cut) -> Plan:
 
 def stages_told(cut: Cut) -> str:
     """ "lab-a:0 layers 0 to 5, lab-a:1 layers 6 to 13"."""
-    return ", ".join(
-        f"{' and '.join(offer.label for offer in block.offers)} layers "
-        f"{sharding.first_layer} to {(sharding.last_layer or 0) - 1}"
-        for block, sharding in zip(cut.blocks, cut.shardings, strict=True)
+    return joined(
+        (
+            sentence(
+                "{gpu} layers {ranges}",
+                gpu=listed(offer.label for offer in block.offers),
+                ranges=ranges_told([(sharding.first_layer, sharding.last_layer or 0)]),
+            )
+            for block, sharding in zip(cut.blocks, cut.shardings, strict=True)
+        ),
+        ", ",
     )
 
 
 def _why(cut: Cut, strategy: str) -> list[str]:
     why = [
-        f"The model is cut into {plural(len(cut.blocks), 'stage')}: "
-        f"{stages_told(cut)}.",
-        f"The batch runs through in {plural(cut.pieces, 'piece')}, so that all stages "
-        "work at once; between stages only activations are sent.",
+        sentence(
+            "The model is cut into {stages}: {cut}.",
+            stages=counted("{n} stage", "{n} stages", len(cut.blocks)),
+            cut=stages_told(cut),
+        ),
+        sentence(
+            "The batch runs through in {pieces}, so that all stages work at once; "
+            "between stages only activations are sent.",
+            pieces=counted("{n} piece", "{n} pieces", cut.pieces),
+        ),
     ]
     if strategy == "gpipe":
         why.append(
-            "Every stage keeps all pieces in memory until the backward pass begins."
+            sentence(
+                "Every stage keeps all pieces in memory until the backward pass begins."
+            )
         )
     else:
         why.append(
-            "The first stage keeps the most pieces in memory, the last keeps one: GPUs "
-            "are ordered accordingly."
+            sentence(
+                "The first stage keeps the most pieces in memory, the last keeps "
+                "one: GPUs are ordered accordingly."
+            )
         )
     slowest = max(range(len(cut.busy)), key=lambda stage: cut.busy[stage])
     if len(set(cut.busy)) > 1:
-        why.append(f"Stage {slowest + 1} is the busiest and sets the pace.")
+        why.append(
+            sentence(
+                "Stage {slowest} is the busiest and sets the pace.", slowest=slowest + 1
+            )
+        )
     if cut.exact:
-        why.append("No other cut and order of these GPUs gives a shorter step.")
+        why.append(
+            sentence("No other cut and order of these GPUs gives a shorter step.")
+        )
     else:
-        why.append("No other cut and order makes the slowest stage faster.")
+        why.append(sentence("No other cut and order makes the slowest stage faster."))
     return why
 
 

@@ -12,18 +12,24 @@ from placement.domain.plan import TITLES, Refusal, Shard
 from placement.domain.remedies import Setting
 from placement.domain.sharding import Sharding
 from placement.domain.topology import joined_by_fast_links
-from placement.domain.words import gib, plural
+from placement.domain.words import gib, listed
+from telemetry.domain.sentences import counted, sentence
 
 WORDS = {
     "parameters": "weights",
-    "optimizer": "optimizer state",
-    "kv_cache": "the KV cache",
-    "transients": "temporary buffers",
-    "buckets": "communication buckets",
-    "between_stages": "buffers between stages",
-    "context": "the CUDA context",
+    "optimizer": sentence("optimizer state"),
+    "kv_cache": sentence("the KV cache"),
+    "transients": sentence("temporary buffers"),
+    "buckets": sentence("communication buckets"),
+    "between_stages": sentence("buffers between stages"),
+    "context": sentence("the CUDA context"),
 }
 """Components in a sentence; the others are called what they are."""
+
+
+def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
+    """Return layers [first, last) as "0 to 5 and 12 to 17"."""
+    return listed(sentence("{first} to {last}", first=a, last=b - 1) for a, b in ranges)
 
 
 def bound_by(shards: Sequence[Shard]) -> str:
@@ -36,10 +42,15 @@ def bound_by(shards: Sequence[Shard]) -> str:
     )
     words = WORDS.get(component, component.replace("_", " "))
     staged = any(shard.stage for shard in shards)
-    part = f" of stage {fullest.stage + 1}" if staged else ""
-    return (
-        f"{words}{part} ({fullest.gpu_label}): {gib(fullest.components[component])} of "
-        f"{gib(fullest.likely_bytes)} needed, {gib(fullest.free_bytes)} free"
+    if staged:
+        words = sentence("{part} of stage {stage}", part=words, stage=fullest.stage + 1)
+    return sentence(
+        "{part} ({gpu_label}): {components} of {likely} needed, {free} free",
+        part=words,
+        gpu_label=fullest.gpu_label,
+        components=gib(fullest.components[component]),
+        likely=gib(fullest.likely_bytes),
+        free=gib(fullest.free_bytes),
     )
 
 
@@ -54,8 +65,10 @@ def notes_of(
     notes = [note for one in made for note in one.notes]
     if not comfortable:
         notes.append(
-            "Tight: it fits only if the allocator wastes nothing. Out of memory is "
-            "possible."
+            sentence(
+                "Tight: it fits only if the allocator wastes nothing. Out of memory "
+                "is possible."
+            )
         )
     notes += [
         f"{offer.label}: {trouble}." for offer in offers for trouble in offer.health
@@ -63,11 +76,16 @@ def notes_of(
     nodes = list(dict.fromkeys(offer.node for offer in offers))
     if len(nodes) > 1:
         notes.append(
-            f"It spans {', '.join(nodes)}: a job starts a launcher on each of them, "
-            "which meet at the first."
+            sentence(
+                "It spans {nodes}: a job starts a launcher on each of them, which "
+                "meet at the first.",
+                nodes=", ".join(nodes),
+            )
         )
     if setting.weights != "full" and setting.workload.trains:
-        notes.append("Only the trainable parameters are stepped in full precision.")
+        notes.append(
+            sentence("Only the trainable parameters are stepped in full precision.")
+        )
     return tuple(dict.fromkeys(notes))
 
 
@@ -76,15 +94,24 @@ def learned_notes(step: StepCorrection, shards: Sequence[Shard]) -> tuple[str, .
     notes = []
     if step.ratio != 1:
         notes.append(
-            f"Step time as measured here: {step.ratio:.2f} times what arithmetic says "
-            f"({plural(step.runs, 'run')})."
+            sentence(
+                "Step time as measured here: {ratio} times what arithmetic says "
+                "({runs}).",
+                ratio=f"{step.ratio:.2f}",
+                runs=counted("{n} run", "{n} runs", step.runs),
+            )
         )
     moved = [shard for shard in shards if shard.prior_likely_bytes]
     if moved:
         most = max(moved, key=lambda one: one.likely_bytes)
         notes.append(
-            f"Memory as measured here: likely {gib(most.likely_bytes)} instead of "
-            f"{gib(most.prior_likely_bytes)} on {most.gpu_label}."
+            sentence(
+                "Memory as measured here: likely {likely} instead of {prior_likely} "
+                "on {gpu_label}.",
+                likely=gib(most.likely_bytes),
+                prior_likely=gib(most.prior_likely_bytes),
+                gpu_label=most.gpu_label,
+            )
         )
     return tuple(notes)
 
@@ -170,13 +197,16 @@ def too_small(
 ) -> Refusal:
     """The Refusal of a strategy whose smallest Gpu lacks memory."""
     if gpu is None:
-        reason = "This node has too few GPUs for it."
+        reason = sentence("This node has too few GPUs for it.")
     else:
         need = gpu.free_bytes + missing_bytes
-        reason = (
-            f"{gpu.label} has {gib(gpu.free_bytes)} free, but {gib(need)} are "
-            f"needed even with every way to save memory: {gib(missing_bytes)} are "
-            f"missing."
+        reason = sentence(
+            "{gpu} has {free} free, but {need} are needed even with every way to "
+            "save memory: {missing} are missing.",
+            gpu=gpu.label,
+            free=gib(gpu.free_bytes),
+            need=gib(need),
+            missing=gib(missing_bytes),
         )
     return refusal(
         strategy,

@@ -16,8 +16,9 @@ from placement.domain.remedies import Fit, Setting, as_mild, search
 from placement.domain.sharding import Sharding
 from placement.domain.spec import ModelSpec
 from placement.domain.timing import StepTime, tensor_parallel_time
+from telemetry.domain.sentences import sentence
 
-NO_FAST_LINKS = (
+NO_FAST_LINKS = sentence(
     "It sends activations within every layer, which needs fast links (NVLink) "
     "between the GPUs; these have none."
 )
@@ -26,12 +27,15 @@ NO_FAST_LINKS = (
 def tensor(hunt: Search) -> list[Plan] | Refusal:
     """Every layer cut over t Gpus with fast links, t dividing heads and kv heads."""
     if hunt.most_gpus < 2:
-        return refusal("tensor", "It needs at least two GPUs of one node.")
+        return refusal("tensor", sentence("It needs at least two GPUs of one node."))
     shape = hunt.spec.shape
     if shape is None:
         return refusal(
             "tensor",
-            "The portal does not know how these layers compute, so it cannot cut them.",
+            sentence(
+                "The portal does not know how these layers compute, so it cannot "
+                "cut them."
+            ),
         )
     groups = hunt.fast()
     widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
@@ -41,8 +45,13 @@ def tensor(hunt: Search) -> list[Plan] | Refusal:
     if not degrees:
         return refusal(
             "tensor",
-            f"{shape.heads} heads and {shape.kv_heads} key/value heads cannot be "
-            f"shared evenly by 2 to {widest} GPUs.",
+            sentence(
+                "{heads} heads and {kv_heads} key/value heads cannot be shared "
+                "evenly by 2 to {widest} GPUs.",
+                heads=shape.heads,
+                kv_heads=shape.kv_heads,
+                widest=widest,
+            ),
         )
     nearest: Fit | None = None
     made: list[Plan] = []
@@ -119,9 +128,14 @@ def _tensor_plan(
     )
     sharding = sharding_of(setting)
     why = [
-        f"Every layer is cut over {degree} GPUs joined by fast links; each holds "
-        f"1/{degree} of the large matrices.",
-        "Activations are summed between the GPUs several times in every layer.",
+        sentence(
+            "Every layer is cut over {degree} GPUs joined by fast links; each holds "
+            "1/{degree} of the large matrices.",
+            degree=degree,
+        ),
+        sentence(
+            "Activations are summed between the GPUs several times in every layer."
+        ),
     ]
     launch = {"microbatch": setting.workload.microbatch()}
     busy = time.compute_seconds

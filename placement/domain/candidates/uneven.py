@@ -22,6 +22,7 @@ from placement.domain.remedies import Fit, Freedom, Setting, search
 from placement.domain.sharding import Sharding
 from placement.domain.split import zero_coalesce
 from placement.domain.timing import data_parallel_time
+from telemetry.domain.sentences import sentence
 
 MOST_PIECES_PER_GPU = 16
 
@@ -56,7 +57,9 @@ def zero1_uneven(hunt: Search) -> list[Plan] | Refusal:
         )
         if equal and (setting is None or equal.severity <= setting.severity):
             return refusal(
-                strategy, "Equal shares fit just as well (ZeRO-1).", code="not_better"
+                strategy,
+                sentence("Equal shares fit just as well (ZeRO-1)."),
+                code="not_better",
             )
         if setting is not None:
             return [_plan(hunt, chosen, setting)]
@@ -131,10 +134,12 @@ def _plan(hunt: Search, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
         for offer, share in zip(chosen, shares, strict=True)
     )
     why = [
-        "Each GPU holds weights and gradients; the optimizer state is split by free "
-        "memory.",
-        f"Shares: {parts}.",
-        "Equal shares would not fit.",
+        sentence(
+            "Each GPU holds weights and gradients; the optimizer state is split by "
+            "free memory."
+        ),
+        sentence("Shares: {parts}.", parts=parts),
+        sentence("Equal shares would not fit."),
     ]
     launch: dict[str, object] = {
         "microbatch": setting.workload.microbatch(count),

@@ -31,19 +31,28 @@ from placement.domain.remedies import (
 )
 from placement.domain.sharding import Sharding, Strategy
 from placement.domain.timing import StepTime, data_parallel_time
-from placement.domain.words import gib, gib_at_least, plural, seconds
+from placement.domain.words import gib, gib_at_least, seconds
 from placement.domain.workload import Workload
+from telemetry.domain.sentences import counted, sentence
 
 EVERY = 8
 """Up to so many replicas every number is tried."""
 NEEDS_TRAINING = ("zero1", "zero1_uneven", "zero2", "fsdp")
 WHY = {
-    "ddp": "Each GPU holds the whole model and takes a part of the batch; only "
-    "gradients are averaged between them.",
-    "zero1": "Each GPU holds weights and gradients, and 1/N of the optimizer state.",
-    "zero2": "Each GPU holds the weights, and 1/N of gradients and optimizer state.",
-    "fsdp": "Each GPU keeps 1/N of everything and fetches a layer's weights when it "
-    "runs, so even a model larger than a GPU fits.",
+    "ddp": sentence(
+        "Each GPU holds the whole model and takes a part of the batch; only "
+        "gradients are averaged between them."
+    ),
+    "zero1": sentence(
+        "Each GPU holds weights and gradients, and 1/N of the optimizer state."
+    ),
+    "zero2": sentence(
+        "Each GPU holds the weights, and 1/N of gradients and optimizer state."
+    ),
+    "fsdp": sentence(
+        "Each GPU keeps 1/N of everything and fetches a layer's weights when it "
+        "runs, so even a model larger than a GPU fits."
+    ),
 }
 
 
@@ -75,19 +84,34 @@ def single(hunt: Search) -> list[Plan] | Unfit:
     sharding = Sharding(offload_optimizer=setting.offload)
     time = _time(hunt, setting, (offer,), sharding)
     why = [
-        f"It fits on one GPU, so nothing has to be sent between GPUs: {offer.label} "
-        f"has {gib(offer.free_bytes)} free and about {gib(need)} are needed.",
+        sentence(
+            "It fits on one GPU, so nothing has to be sent between GPUs: {offer} "
+            "has {free} free and about {need} are needed.",
+            offer=offer.label,
+            free=gib(offer.free_bytes),
+            need=gib(need),
+        ),
     ]
     if hunt.wish in (None, "soonest", "fewest", "least_disturbance"):
-        busy = f" ({offer.util_pct:.0f} % busy)." if offer.util_pct is not None else "."
-        why.append(f"{offer.label} is the least busy GPU with enough memory{busy}")
+        why.append(
+            sentence("{gpu} is the least busy GPU with enough memory.", gpu=offer.label)
+            if offer.util_pct is None
+            else sentence(
+                "{gpu} is the least busy GPU with enough memory ({util} % busy).",
+                gpu=offer.label,
+                util=f"{offer.util_pct:.0f}",
+            )
+        )
     if offer.compute_processes:
-        why.append(f"Other processes use {offer.label} now.")
+        why.append(sentence("Other processes use {offer} now.", offer=offer.label))
     partly = [o for o in hunt.offers if o.memory_total_bytes >= need > o.free_bytes]
     if partly:
         names = ", ".join(one.label for one in partly)
         why.append(
-            f"{names} would be large enough if empty, but only free memory counts."
+            sentence(
+                "{names} would be large enough if empty, but only free memory counts.",
+                names=names,
+            )
         )
     launch = {"microbatch": setting.workload.microbatch()}
     seat = Seat(offer, sharding, busy_seconds=time.compute_seconds)
@@ -181,15 +205,19 @@ def _pace(offer: GpuOffer) -> float:
 def not_applicable(hunt: Search, strategy: str) -> Refusal | None:
     """Why a strategy makes no sense here, before any memory is counted."""
     if hunt.most_gpus < 2:
-        return refusal(strategy, "It needs at least two GPUs of one node.")
+        return refusal(strategy, sentence("It needs at least two GPUs of one node."))
     if strategy in NEEDS_TRAINING and not hunt.asked.trains:
-        return refusal(strategy, "Inference has no gradients or optimizer to share.")
+        return refusal(
+            strategy, sentence("Inference has no gradients or optimizer to share.")
+        )
     if hunt.asked.batch < 2:
         return refusal(
-            strategy, "A batch of 1 cannot be shared out; it needs 2 or more."
+            strategy, sentence("A batch of 1 cannot be shared out; it needs 2 or more.")
         )
     if strategy == "zero1" and hunt.asked.optimizer == "sgd":
-        return refusal(strategy, "Plain SGD keeps no optimizer state to share out.")
+        return refusal(
+            strategy, sentence("Plain SGD keeps no optimizer state to share out.")
+        )
     return None
 
 
@@ -304,17 +332,28 @@ def _data_plan(
     need = hunt.need_bytes(one.setting, one.sharding)
     why = [
         WHY[strategy],
-        f"All {count} ranks need about {gib(need)}; the smallest, {smallest.label}, "
-        f"has {gib(smallest.free_bytes)} free.",
-        f"They are joined by {hunt.link(one.chosen).words}.",
+        sentence(
+            "All {count} ranks need about {need}; the smallest, {smallest}, has "
+            "{free} free.",
+            count=count,
+            need=gib(need),
+            smallest=smallest.label,
+            free=gib(smallest.free_bytes),
+        ),
+        sentence("They are joined by {chosen}.", chosen=hunt.link(one.chosen).words),
     ]
     if len({offer.peak_flops * offer.share_ratio for offer in one.chosen}) > 1:
-        why.append("The slowest of these GPUs sets the pace of all.")
+        why.append(sentence("The slowest of these GPUs sets the pace of all."))
     fewest = min(others, key=lambda other: len(other.chosen))
     if one is not fewest:
         why.append(
-            f"{plural(count, 'GPU')} take {seconds(one.time.total_seconds)} a step, "
-            f"{len(fewest.chosen)} would take {seconds(fewest.time.total_seconds)}."
+            sentence(
+                "{gpus} take {total} a step, {chosen} would take {total2}.",
+                gpus=counted("{n} GPU", "{n} GPUs", count),
+                total=seconds(one.time.total_seconds),
+                chosen=len(fewest.chosen),
+                total2=seconds(fewest.time.total_seconds),
+            )
         )
     launch: dict[str, object] = {
         "microbatch": one.setting.workload.microbatch(count),
@@ -323,7 +362,7 @@ def _data_plan(
     if strategy == "zero2":
         costs = hunt.costs(one.setting, one.sharding)
         launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
-        why.append("This plan needs DeepSpeed in your environment.")
+        why.append(sentence("This plan needs DeepSpeed in your environment."))
     busy = one.time.compute_seconds
     seats = [
         Seat(offer, one.sharding, replica=replica, busy_seconds=busy)
@@ -367,4 +406,4 @@ def room(fit: Fit) -> str:
     if fit.gpu is None:
         return ""
     need = fit.gpu.free_bytes + fit.missing_bytes
-    return f"{gib_at_least(need)} free on {fit.gpu.label}"
+    return sentence("{need} free on {gpu}", need=gib_at_least(need), gpu=fit.gpu.label)

@@ -12,6 +12,7 @@ from placement.domain.launchfiles import accelerate, deepspeed, devicemap, torch
 from placement.domain.launchfiles.errors import Made, NoSuchLaunch
 from placement.domain.plan import Plan
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 __all__ = ["LaunchFile", "LaunchFiles", "NoSuchLaunch", "launch_files"]
 
@@ -48,28 +49,32 @@ class _Maker:
     command: str = ""
 
 
-ABOUT_PLAN = (
+ABOUT_PLAN = sentence(
     "The Plan itself: ranks, shards and schedule, as the portal's recipes read it."
 )
 MAKERS = (
     _Maker(
         "deepspeed.json",
         deepspeed.config,
-        "DeepSpeed's configuration: batch sizes, precision, offload, and ZeRO with "
-        "buckets sized from the model.",
+        sentence(
+            "DeepSpeed's configuration: batch sizes, precision, offload, and ZeRO "
+            "with buckets sized from the model."
+        ),
         "deepspeed --num_gpus {nproc} train.py --deepspeed_config deepspeed.json",
     ),
     _Maker(
         "accelerate.json",
         lambda plan, _spec: accelerate.config(plan),
-        "accelerate's configuration; it reads JSON like YAML.",
+        sentence("accelerate's configuration; it reads JSON like YAML."),
         "accelerate launch --config_file accelerate.json train.py",
     ),
     _Maker(
         "device_map.json",
         devicemap.device_map,
-        "Which module lies on which GPU: transformers' device_map, counted from 0 "
-        "among the GPUs of this Plan.",
+        sentence(
+            "Which module lies on which GPU: transformers' device_map, counted from "
+            "0 among the GPUs of this Plan."
+        ),
     ),
 )
 
@@ -81,7 +86,10 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
         LaunchFile(
             "launch.sh",
             torchrun.script(plan),
-            "Starts one process per GPU of this Plan with torchrun, with your script.",
+            sentence(
+                "Starts one process per GPU of this Plan with torchrun, with your "
+                "script."
+            ),
             "sh launch.sh train.py",
         ),
     ]

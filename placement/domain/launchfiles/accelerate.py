@@ -9,6 +9,7 @@ from typing import Any
 from placement.domain.launchfiles.errors import Made, NoSuchLaunch
 from placement.domain.launchfiles.torchrun import PORT, gpus_by_node
 from placement.domain.plan import Plan
+from telemetry.domain.sentences import sentence
 
 MIXED = {
     "fp32": "no",
@@ -35,8 +36,11 @@ def config(plan: Plan) -> Made:
     by_deepspeed = strategy in BY_DEEPSPEED or launch["offload"] == "nvme"
     if strategy not in COPIES and not by_deepspeed:
         raise NoSuchLaunch(
-            f"accelerate has no configuration for “{plan.title}”: use torchrun and the "
-            "Plan."
+            sentence(
+                "accelerate has no configuration for “{plan}”: use torchrun and the "
+                "Plan.",
+                plan=plan.title,
+            )
         )
     cpu = plan.workload.accelerator == "cpu"
     kind = "DEEPSPEED" if by_deepspeed else COPIES[strategy]
@@ -61,7 +65,9 @@ def config(plan: Plan) -> Made:
     notes = []
     if len(nodes) > 1:
         values |= {"main_process_ip": nodes[0][0], "main_process_port": PORT}
-        notes.append("On the other nodes set machine_rank to 1, 2, ... in their copy.")
+        notes.append(
+            sentence("On the other nodes set machine_rank to 1, 2, ... in their copy.")
+        )
     if kind == "FSDP":
         values["fsdp_config"] = _fsdp(plan)
     if kind == "DEEPSPEED":
@@ -76,8 +82,11 @@ def config(plan: Plan) -> Made:
         del values["mixed_precision"]
     if launch["precision"] in ("bf16", "fp16"):
         notes.append(
-            f"The weights themselves are {launch['precision']}: load the model so "
-            "(torch_dtype); accelerate's mixed precision is off."
+            sentence(
+                "The weights themselves are {precision}: load the model so "
+                "(torch_dtype); accelerate's mixed precision is off.",
+                precision=launch["precision"],
+            )
         )
     return Made(values, tuple(notes))
 

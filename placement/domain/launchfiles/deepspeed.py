@@ -16,6 +16,7 @@ from placement.domain.execution import Execution
 from placement.domain.launchfiles.errors import Made, NoSuchLaunch
 from placement.domain.plan import Plan
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 STAGED = ("pipeline", "gpipe")
@@ -56,34 +57,52 @@ def config(plan: Plan, spec: ModelSpec) -> Made:
     launch = plan.launch
     strategy = launch["strategy"]
     if launch["task"] != "train":
-        raise NoSuchLaunch("DeepSpeed's training configuration is not for inference.")
+        raise NoSuchLaunch(
+            sentence("DeepSpeed's training configuration is not for inference.")
+        )
     if strategy not in STAGES and strategy not in STAGED:
         raise NoSuchLaunch(
-            f"DeepSpeed cannot run “{plan.title}”: it shares out evenly and cuts "
-            "models by ZeRO or stages only."
+            sentence(
+                "DeepSpeed cannot run “{plan}”: it shares out evenly and cuts "
+                "models by ZeRO or stages only.",
+                plan=plan.title,
+            )
         )
     bucket = launch.get("reduce_bucket_size") or largest_layer(spec)
     values = _values(launch, bucket)
     notes = []
     if values["train_batch_size"] != launch["batch"]:
         notes.append(
-            f"DeepSpeed needs equal microbatches: the batch is "
-            f"{values['train_batch_size']} instead of {launch['batch']}."
+            sentence(
+                "DeepSpeed needs equal microbatches: the batch is "
+                "{train_batch_size} instead of {batch}.",
+                train_batch_size=values["train_batch_size"],
+                batch=launch["batch"],
+            )
         )
     if launch["optimizer"] in OPTIMIZERS:
-        notes.append("Set your own learning rate in deepspeed.json.")
+        notes.append(sentence("Set your own learning rate in deepspeed.json."))
     else:
         notes.append(
-            f"Give deepspeed.initialize your own {launch['optimizer']} optimizer."
+            sentence(
+                "Give deepspeed.initialize your own {optimizer} optimizer.",
+                optimizer=launch["optimizer"],
+            )
         )
     if strategy in STAGED:
         notes.append(
-            f"In your script: PipelineModule(layers, num_stages="
-            f"{launch['pipeline_degree']}); its stages begin at the layers "
-            f"{launch['bounds'][:-1]} of this Plan."
+            sentence(
+                "In your script: PipelineModule(layers, "
+                "num_stages={pipeline_degree}); its stages begin at the layers "
+                "{bounds} of this Plan.",
+                pipeline_degree=launch["pipeline_degree"],
+                bounds=launch["bounds"][:-1],
+            )
         )
     elif launch["engine"] != "deepspeed":
-        notes.append("This Plan was worked out for torch; buckets differ a little.")
+        notes.append(
+            sentence("This Plan was worked out for torch; buckets differ a little.")
+        )
     return Made(values, tuple(notes))
 
 

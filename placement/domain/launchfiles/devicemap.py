@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from placement.domain.launchfiles.errors import Made, NoSuchLaunch
 from placement.domain.plan import Plan
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 STAGED = ("single", "pipeline", "gpipe")
 
@@ -88,13 +89,19 @@ def device_map(plan: Plan, spec: ModelSpec) -> Made:
     launch = plan.launch
     if launch["strategy"] not in STAGED:
         raise NoSuchLaunch(
-            "A device map is for one process that holds each layer once; "
-            f"“{plan.title}” does not."
+            sentence(
+                "A device map is for one process that holds each layer once; "
+                "“{plan}” does not.",
+                plan=plan.title,
+            )
         )
     names = NAMES.get(spec.family)
     if names is None or spec.head != "causal_lm":
         raise NoSuchLaunch(
-            f"Module names of {spec.family} with this head are not known here."
+            sentence(
+                "Module names of {family} with this head are not known here.",
+                family=spec.family,
+            )
         )
     values: dict[str, int] = {}
     for place, layer in enumerate(spec.layers):
@@ -112,7 +119,7 @@ def device_map(plan: Plan, spec: ModelSpec) -> Made:
             assert number is not None
             modules = (f"{names.blocks}.{number[0]}",)
         values |= dict.fromkeys(modules, gpu)
-    note = (
+    note = sentence(
         "A device map runs stage after stage without overlap: for inference and tests."
     )
     return Made(dict(values), (note,) if len(plan.shards) > 1 else ())

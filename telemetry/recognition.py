@@ -1,0 +1,142 @@
+"""Texts that the database keeps in English, recognised as sentences again.
+
+The reason of an ended job, the notes of a saved plan and the like are stored as the
+English text alone, because programs read them. A page shows them to a reader of another
+language. This module finds the template that such a text was made of among the
+translated templates, and with it the values.
+"""
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
+
+from django.utils.translation import get_language
+from django.utils.translation.trans_real import catalog
+
+from telemetry.domain.sentences import Sentence
+from telemetry.translation import translated
+
+FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+CLEAR_LETTERS = 8
+"""A template with fewer letters outside of its fields, such as "{first} to {last}",
+could match texts of others. Its values must be single words, or texts that are
+recognised themselves."""
+JOINTS = (re.compile(r"(?<=\.)( )(?=[A-Z“])"), re.compile("(; )"), re.compile("(, )"))
+"""What separates texts that ``joined`` put together."""
+MOST_CHARACTERS = 2000
+"""Longer texts are logs or files, and no sentence."""
+MOST_DEPTH = 4
+"""How deep sentences may be nested in the values of others."""
+
+Known = tuple[str, re.Pattern[str], str, bool]
+"""(template, what its texts look like, its longest part without a field, whether it
+has CLEAR_LETTERS)."""
+
+
+def shown(text: str) -> str:
+    """Return a live or a stored text in the active language, as a plain string.
+
+    Args:
+        text: a Sentence, or the English text of one. A text of no known template is
+            returned as it is, for example one that a user wrote.
+    """
+    language = get_language()
+    if isinstance(text, Sentence):
+        return translated(text)
+    if not isinstance(text, str) or language is None or language.startswith("en"):
+        return text
+    return _shown(language, str(text), 0)
+
+
+def shown_values(data: Any, names: Collection[str]) -> Any:
+    """Return JSON-ready data with the texts of some fields in the active language.
+
+    Args:
+        data: dictionaries and lists are walked through and copied.
+        names: the fields whose texts people read. Those of other fields stay, since
+            programs compare them.
+    """
+    if isinstance(data, dict):
+        return {
+            key: shown(value)
+            if key in names and isinstance(value, str)
+            else shown_values(value, names)
+            for key, value in data.items()
+        }
+    if isinstance(data, list | tuple):
+        return [shown_values(value, names) for value in data]
+    return data
+
+
+@lru_cache(maxsize=4096)
+def _shown(language: str, text: str, depth: int) -> str:
+    """Return a stored text in a language, which must be the active one."""
+    if not text.strip() or len(text) > MOST_CHARACTERS or depth > MOST_DEPTH:
+        return text
+    known = catalog()
+    found = known.gettext(text)
+    if found != text:
+        return found
+    for template, pattern, part, clear in _templates(language):
+        match = pattern.fullmatch(text) if part in text else None
+        if match is None:
+            continue
+        values = match.groupdict()
+        told = {name: _shown(language, one, depth + 1) for name, one in values.items()}
+        if clear or all(
+            told[name] != one or " " not in one for name, one in values.items()
+        ):
+            return known.gettext(template).format_map(told)
+    lower = text[:1].lower() + text[1:]
+    if lower != text:
+        inner = _shown(language, lower, depth)
+        if inner != lower:
+            return inner[:1].upper() + inner[1:]
+    return _part_by_part(language, text, depth)
+
+
+def _part_by_part(language: str, text: str, depth: int) -> str:
+    """Return a text of several sentences, each of them in a language."""
+    for gap in JOINTS:
+        parts = gap.split(text)
+        if len(parts) > 1:
+            told = [
+                part if at % 2 else _shown(language, part, depth + 1)
+                for at, part in enumerate(parts)
+            ]
+            if told != parts:
+                return "".join(told)
+    return text
+
+
+@lru_cache(maxsize=8)
+def _templates(language: str) -> tuple[Known, ...]:
+    """Return the templates with fields, those with the most fixed letters first."""
+    found: list[tuple[int, Known]] = []
+    for key, _found in catalog()._catalog.items():
+        template = key[0] if isinstance(key, tuple) else key
+        fixed = FIELD.sub("", template)
+        names = FIELD.findall(template)
+        letters = sum(letter.isalpha() for letter in fixed)
+        if names and "{" not in fixed and letters > 1:
+            parts = FIELD.split(template)
+            pattern = "".join(
+                re.escape(part) if at % 2 == 0 else _group(part, parts[:at])
+                for at, part in enumerate(parts)
+            )
+            longest = max(parts[::2], key=len)
+            known = (
+                template,
+                re.compile(pattern, re.DOTALL),
+                longest,
+                letters >= CLEAR_LETTERS,
+            )
+            found.append((letters, known))
+    found.sort(key=lambda one: -one[0])
+    return tuple(known for _, known in found)
+
+
+def _group(name: str, before: list[str]) -> str:
+    """Return the pattern of a field; one that is named again must have its value."""
+    return f"(?P={name})" if name in before[1::2] else f"(?P<{name}>.+?)"
