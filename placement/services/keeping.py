@@ -16,7 +16,7 @@ from placement.domain.plan import Plan
 from placement.domain.spec import ModelSpec
 from placement.models import StoredPlan
 from placement.services.offering import offered
-from placement.services.planning import earliest_start
+from placement.services.planning import earliest_start, forget_old_plans
 from reservations import services as reservations
 from reservations.models import Membership, Reservation, User
 from telemetry.domain.sentences import sentence
@@ -60,7 +60,7 @@ def own_copy(*, user: User, plan: StoredPlan, now: datetime) -> StoredPlan:
     if plan.owner_id == user.pk:
         return plan
     with transaction.atomic(durable=True):
-        return StoredPlan.objects.create(
+        kept = StoredPlan.objects.create(
             owner=user,
             title=plan.title,
             spec=plan.spec,
@@ -69,6 +69,8 @@ def own_copy(*, user: User, plan: StoredPlan, now: datetime) -> StoredPlan:
             address=plan.address,
             created_at=now,
         )
+        forget_old_plans(user)
+    return kept
 
 
 @dataclass(frozen=True)

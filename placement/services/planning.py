@@ -7,8 +7,11 @@ Which Gpus there are stands in ``offering.py``; how Plans are made, in
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from placement.domain.earliest import (
     Candidate,
@@ -25,7 +28,7 @@ from placement.domain.remedies import Limits
 from placement.domain.spec import ModelSpec
 from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
-from placement.models import StoredPlan
+from placement.models import Backfill, StoredPlan, WaitingLaunch
 from placement.services.learning import learned
 from placement.services.offering import (
     BOOKED,
@@ -43,6 +46,8 @@ from telemetry.models import Gpu
 
 MOST_STARTS = 12
 """Starts that are planned for, one after another, until one has a Plan."""
+KEPT_PLANS = 200
+"""Plans of one User that no job and no move names."""
 
 __all__ = [
     "BOOKED",
@@ -233,11 +238,13 @@ def keep_plan(
 ) -> StoredPlan:
     """Store a chosen Plan, so that a booking and a Job can name it.
 
+    The oldest of this User beyond `KEPT_PLANS` go, unless something names them.
+
     Args:
         address: the query that opens the planning page with its question again.
     """
     with transaction.atomic(durable=True):
-        return StoredPlan.objects.create(
+        kept = StoredPlan.objects.create(
             owner=user,
             title=f"{spec.name}: {plan.title}"[:160],
             spec=spec.to_json(),
@@ -246,3 +253,25 @@ def keep_plan(
             address=address,
             created_at=now,
         )
+        forget_old_plans(user)
+    return kept
+
+
+def forget_old_plans(user: User) -> None:
+    """Delete a User's oldest Plans beyond `KEPT_PLANS` that nothing names.
+
+    Jobs and moves name Plans by a key, and jobs that wait in what will be launched.
+    """
+    wanted = [
+        *WaitingLaunch.objects.filter(waiting__user=user).values_list("launch"),
+        *Backfill.objects.live().filter(owner=user).values_list("launch"),
+    ]
+    ids = {launch.get("plan_id") for (launch,) in wanted} - {None}
+    named = [
+        Exists(one.related_model.objects.filter(**{one.field.name: OuterRef("pk")}))
+        for one in StoredPlan._meta.related_objects
+    ]
+    free = StoredPlan.objects.filter(owner=user).exclude(pk__in=ids)
+    free = free.exclude(reduce(or_, named))
+    old = free.order_by("-created_at", "-pk").values_list("pk", flat=True)
+    StoredPlan.objects.filter(pk__in=[*old[KEPT_PLANS:]]).delete()

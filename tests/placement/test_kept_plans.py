@@ -9,8 +9,8 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from placement.models import StoredPlan
-from placement.services import set_link
+from placement.models import Job, StoredPlan
+from placement.services import planning, set_link
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
 from tests.factories import make_reservation
@@ -60,6 +60,28 @@ def test_the_owner_an_operator_and_a_head_see_it_others_do_not(
     assert page_of(bob, kept).status_code == 200
     carol.memberships.update(is_head=True)
     assert page_of(carol, kept).status_code == 404
+
+
+def test_the_oldest_plans_of_one_person_go_and_what_a_job_names_stays(
+    kept, alice, bob, gpus, monkeypatch
+):
+    """A script that keeps plans does not fill the database."""
+    monkeypatch.setattr(planning, "KEPT_PLANS", 3)
+    other = plan_on(bob, "ddp")
+    run = plan_on(alice, "ddp")
+    row = make_reservation(alice, gpus[:1], state=State.ACTIVE)
+    Job.objects.create(
+        reservation=row, owner=alice, node=gpus[0].node, name="try", kind="recipe",
+        recipe="burn-in", plan=run,
+    )  # fmt: skip
+    html = signed_in(alice).get("/plan/").content.decode()
+    for _ in range(4):
+        fields = typed(keep=choice_of(html), batch="8")
+        assert signed_in(alice).post("/plan/choose/", fields).status_code == 302
+    left = set(StoredPlan.objects.filter(owner=alice).values_list("pk", flat=True))
+    assert run.pk in left and kept.pk not in left
+    assert len(left) == 4
+    assert StoredPlan.objects.filter(pk=other.pk).exists()
 
 
 def test_nobody_looks_without_a_login_even_with_the_link(kept, client):
