@@ -98,7 +98,7 @@ def test_missing_rights_are_a_finding_of_the_node_until_it_has_them(gpu, redis_c
     for state, reason in ((TroubleState.NO_RIGHTS, why), (TroubleState.OK, "")):
         trouble = NodeTrouble("node-a", state, reason, time.time())
         redis_client.xadd("raw.node-a", {"m": trouble.to_message()})
-        for _ in range(8):
+        for _ in range(20):
             second.send(gpu)
         found = Alert.objects.get(rule=RIGHTS)
         assert (found.place, found.detail) == ("node-a", {"reason": why})

@@ -78,7 +78,7 @@ def test_a_node_that_is_refused_has_one_alert():
     now = timezone.now()
     node = make_node("atlas")
     make_gpu(node)
-    Node.objects.update(last_seen_at=now - timedelta(minutes=10))
+    Node.objects.update(last_seen_at=now - timedelta(minutes=11))
     assert services.mark_silent_nodes(now=now) == (1, 0)
     services.judge_refused(
         refused={"atlas": Refusal("atlas", Why.PASSWORD, 3.0)}, now=now
