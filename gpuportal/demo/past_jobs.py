@@ -24,7 +24,7 @@ LAST_LINES = {
         "    loss.backward()",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.38 GiB.",
     ],
-    JobState.STOPPED: ["step=3140 loss=1.9920 tokens_per_s=48102", "asked to stop"],
+    JobState.STOPPED: ["step=3140 loss=1.9920 tokens_per_s=48102", "stop requested"],
 }
 
 

@@ -49,7 +49,7 @@ def identity_of(order: Order, *, allow_scripts: bool) -> Identity | None:
         # Its models are anybody's files: root reads none of them.
         raise OrderRefused(
             "isolation", f"{order.user or 'the owner'} has no Unix user on this node, "
-            "so nothing of theirs is served here",
+            "so no model of theirs is served here",
         )  # fmt: skip
     recipe = RECIPES.get(order.recipe or "")
     own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)

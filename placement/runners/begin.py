@@ -97,7 +97,7 @@ class Begin:
         except OSError as error:
             say(f"gpuportal: {argv[0]} cannot start: {error}\n")
         except BaseException:
-            say("gpuportal: the Job cannot start\n" + traceback.format_exc())
+            say("gpuportal: the job cannot start\n" + traceback.format_exc())
         os._exit(CANNOT_START)
 
     def _close_off(self, folder: Path) -> None:
@@ -126,7 +126,7 @@ class Begin:
     def _take_over(self, source: Path) -> bool:
         """Copy a checkpoint, whole or not at all; False: there is one that cannot be.
 
-        Where there is none the Job begins anew, and its log says so; to begin anew
+        Without one the Job starts from the beginning, and its log says so. Starting
         beside one that is there would lose it. Links stay links: this runs as the
         Job's own user, and reads what that may read.
         """
@@ -134,7 +134,10 @@ class Begin:
         try:
             if not source.exists():
                 why = "it left none on this node"
-                say(f"gpuportal: no checkpoint of job {job}: {why}; begins anew\n")
+                say(
+                    f"gpuportal: no checkpoint of job {job}: {why}; the job starts "
+                    "from the beginning\n"
+                )
                 return True
             shutil.copytree(source, draft, symlinks=True)
             draft.rename(self.work / CHECKPOINT)
@@ -143,9 +146,12 @@ class Begin:
             why = error.strerror or str(error)
             if isinstance(error, shutil.Error):
                 why = str(error.args[0][0][2])
-            say(f"gpuportal: the checkpoint of job {job} stays there: {why[:200]}\n")
+            say(
+                f"gpuportal: the checkpoint of job {job} could not be copied here: "
+                f"{why[:200]}\n"
+            )
             return False
-        say(f"gpuportal: goes on from the checkpoint of job {job}\n")
+        say(f"gpuportal: resumes from the checkpoint of job {job}\n")
         return True
 
 

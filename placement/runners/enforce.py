@@ -181,7 +181,7 @@ class Enforcer:
             if now < due_at:
                 return None
             if phase == "killing":
-                why = f"it still stands {KILL_SECONDS:.0f} s after SIGKILL"
+                why = f"it still runs {KILL_SECONDS:.0f} s after SIGKILL"
                 return ProcessFact(order.nonce, Outcome.FAILED, now, why)
             self._check_gpu(order)
             # The look took its time: once more, with the process held.

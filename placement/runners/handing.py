@@ -72,7 +72,7 @@ def _why_not(path: str, mode: int) -> str:
     if stat.S_ISDIR(mode):
         return f"lies deeper than {MOST_DEPTH} folders"
     if not stat.S_ISREG(mode):
-        return "is no regular file"
+        return "is not a regular file"
     if len(path) > MOST_PATH:
         return f"its name is longer than {MOST_PATH} characters"
     return "" if path.isprintable() else "its name cannot be printed"
@@ -94,7 +94,7 @@ def open_inside(folder: str, path: str) -> int:
         raise NotThere(f"{path}: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise NotThere(f"{path} is no regular file")
+        raise NotThere(f"{path} is not a regular file")
     return handle
 
 

@@ -216,7 +216,7 @@ def become_job(
     except OSError as error:
         say(f"gpuportal: {argv[0]} cannot start: {error}\n")
     except BaseException:
-        say("gpuportal: the Job cannot start\n" + traceback.format_exc())
+        say("gpuportal: the job cannot start\n" + traceback.format_exc())
     os._exit(CANNOT_START)
 
 

@@ -88,6 +88,6 @@ def check(order: Order, jobs: Path) -> None:
     left = before(order, jobs)
     if shim_lives(left):
         raise OrderRefused(
-            "busy", f"job {order.resume_job}, which it goes on from, has not ended"
+            "busy", f"job {order.resume_job}, which it resumes from, has not ended"
         )
     check_room(size_of(checkpoint_of(left)), jobs, order.resume_job)

@@ -141,7 +141,7 @@ class OrderDesk:
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
-            raise OrderRefused("replayed", "this order was here before")
+            raise OrderRefused("replayed", "this order was received before")
         folder = self.runner.folder(order.job, order.attempt, order.key)
         if order.kind is OrderKind.CARRY:
             self._carry(folder, order, now)
@@ -178,7 +178,7 @@ class OrderDesk:
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
         if not self.nonces.use(order.nonce, expires_at=order.expires_at, now=now):
-            raise OrderRefused("replayed", "this order was here before")
+            raise OrderRefused("replayed", "this order was received before")
         self.enforcer.accept(order, payload)
 
     def _refuse_process(self, payload: str, refusal: OrderRefused, now: float) -> None:

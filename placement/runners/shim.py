@@ -102,7 +102,7 @@ class Shim:
             self._write_end("refused", reason=room.why(error))
             return
         if self.order.checkpoints:
-            words = f"goes on from the checkpoint of job {self.order.resume_job}"
+            words = f"resumes from the checkpoint of job {self.order.resume_job}"
             room.say(log, f"gpuportal: {words}\n")
         try:
             self._run_job(argv, identity, log)

@@ -70,7 +70,9 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
         raise OrderRefused("isolation", f"no unit for the job: {error}") from error
     program = shutil.which(words[0])
     if program is None:
-        raise OrderRefused("isolation", "no unit for the job: systemd-run is not here")
+        raise OrderRefused(
+            "isolation", "no unit for the job: systemd-run is not installed"
+        )
     return [program, *words[1:]]
 
 

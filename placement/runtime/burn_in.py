@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         step += 1
         asked.wait(min(interval, max(0.0, seconds - passed)))
     if asked.is_set():
-        print("asked to stop; ending", flush=True)
+        print("stop requested; ending", flush=True)
         return 0
     print("burn-in done", flush=True)
     return int(settings["exit_code"])

@@ -112,7 +112,7 @@ def resume(trainer: Trainer) -> int:
         torch.set_rng_state(state[f"random.{trainer.ranks.rank}"])
     if trainer.ranks.rank == 0:
         before = f"{about['ranks']} process(es), {about['strategy']}"
-        print(f"going on after step {about['step']}, saved by {before}", flush=True)
+        print(f"resuming after step {about['step']}, saved by {before}", flush=True)
     return int(about["step"]) + 1
 
 

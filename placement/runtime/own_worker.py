@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
             )
         train(trainer, asked)
     except CheckpointUnusable as error:
-        print(f"checkpoint/ cannot be gone on from: {error}", flush=True)
+        print(f"cannot resume from checkpoint/: {error}", flush=True)
         return CANNOT_RUN
     except (NotRunnable, BadInput, OSError) as error:
         print(f"this cannot be run: {error}", flush=True)

@@ -88,7 +88,7 @@ def train(trainer: Trainer, asked: Asked) -> None:
     first, last = resume(trainer), settings["steps"] - 1
     if first > last:
         if trainer.ranks.rank == 0:
-            print(f"all {settings['steps']} steps were taken before", flush=True)
+            print(f"all {settings['steps']} steps are already done", flush=True)
         return
     every = settings["checkpoint_seconds"] or math.inf
     saved_at = printed_at = started_at = time.monotonic()
@@ -121,7 +121,7 @@ def train(trainer: Trainer, asked: Asked) -> None:
             printed_at, printed_step = time.monotonic(), step
         if due[1]:
             if stop and trainer.ranks.rank == 0:
-                print("asked to stop", flush=True)
+                print("stop requested", flush=True)
             save(trainer, step)
             saved_at = time.monotonic()
         if stop:
@@ -208,7 +208,7 @@ def main(argv: list[str]) -> int:
         print(f"the plan cannot be run: {error}", flush=True)
         return CANNOT_RUN
     except CheckpointUnusable as error:
-        print(f"checkpoint/ cannot be gone on from: {error}", flush=True)
+        print(f"cannot resume from checkpoint/: {error}", flush=True)
         return CANNOT_RUN
     finally:
         distributed.destroy_process_group()

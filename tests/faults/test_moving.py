@@ -178,7 +178,10 @@ def test_what_goes_on_waits_for_room_and_never_begins_anew_beside_a_checkpoint(
     second = nodes.start(here, script_order(web, job=8, resume_job=7, resume_attempt=1))
     assert ended(second)["exit_code"] == 126
     words = second.log.read_text()
-    assert "the checkpoint of job 7 stays there" in words and "No space left" in words
+    assert (
+        "the checkpoint of job 7 could not be copied here" in words
+        and "No space left" in words
+    )
     assert {path.name for path in second.work.iterdir()} == {"results", "script"}
     rest.unlink()
     # Who goes on from that one goes on from what it could not take over.

@@ -118,7 +118,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(tmp_path
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest
     assert "mine:Net: 243 parameters, fsdp with deepspeed, 2 process(es)" in seen
-    assert "asked to stop" in rest and "saved to checkpoint/" in rest
+    assert "stop requested" in rest and "saved to checkpoint/" in rest
     assert "Traceback" not in seen + rest
     row = numbers_of(seen.splitlines()[-1]) or {}
     assert row["items_per_s"] > 0 and row["step_seconds"] > 0

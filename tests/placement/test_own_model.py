@@ -87,7 +87,7 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(tmp_path)
     assert half == pytest.approx(whole / 2, rel=0.1)
     # One process goes on from what two shared out, with the next items of the data.
     status, text = trained(tmp_path, None, 1, 16, steps=8)
-    assert status == 0 and "going on after step 5, saved by 2 process(es)" in text, text
+    assert status == 0 and "resuming after step 5, saved by 2 process(es)" in text, text
     more = rows_of(text)
     assert more[0]["step"] == 6
     assert more[0]["loss"] < alone[0]["loss"]

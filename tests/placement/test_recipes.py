@@ -91,7 +91,7 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest
-    assert "asked to stop" in rest and "checkpoint of step" in rest
+    assert "stop requested" in rest and "checkpoint of step" in rest
     assert "Traceback" not in rest
     step = json.loads((tmp_path / "checkpoint" / "about.json").read_text())["step"]
     # One process, which has each layer's weights at hand only while it runs it.
@@ -104,13 +104,13 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0, text
     assert list((tmp_path / "offloaded" / "0").iterdir()), "the moments are files"
-    assert f"going on after step {step}, saved by 2 process(es), ddp" in text
+    assert f"resuming after step {step}, saved by 2 process(es), ddp" in text
     curve = losses(text)
     # Without the optimizer's state and the weights it would begin near ln 64 again.
     assert max(curve) < losses(seen + rest)[0], text
     process = start(tmp_path, "tiny-transformer", steps=5, layers=3, **small)
     text, _ = process.communicate(timeout=60)
-    assert "checkpoint/ cannot be gone on from: " in text and "blocks.2" in text, text
+    assert "cannot resume from checkpoint/: " in text and "blocks.2" in text, text
 
 
 def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(tmp_path):

@@ -53,7 +53,7 @@ def test_only_regular_files_are_listed_and_no_link_is_followed(tmp_path, capsys)
     assert told["files"][1]["sha256"] == hashlib.sha256(BIG).hexdigest()
     why = {row["path"]: row["why"] for row in told["left_out"]}
     assert why["link"] == why["out"] == "is a link"
-    assert why["pipe"] == "is no regular file"
+    assert why["pipe"] == "is not a regular file"
     assert why["two\nlines"] == "its name cannot be printed"
     for path in ("link", "out/secret", "../secret", "pipe", "plots", "/etc/passwd", ""):
         with pytest.raises(handing.NotThere):

@@ -131,7 +131,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     # Both nodes fetch what both had.
     second = launched(alice, both, "goes on", resume_from=first.pk, **staged)
     lab.until(lambda: "saved to" in lab.log(second), "a checkpoint")
-    assert f"going on after step {max(seen)}, saved by 3 proc" in lab.log(second)
+    assert f"resuming after step {max(seen)}, saved by 3 proc" in lab.log(second)
     os.kill(lab.ranks_of(second)[2], signal.SIGKILL)
     lab.until_state(second, "failed")
     assert second.reason == "red: rank 2 ended by SIGKILL"
@@ -148,9 +148,9 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     )  # fmt: skip
     lab.until_state(third, "done")
     text = lab.log(third)
-    assert f"goes on from the checkpoint of job {second.pk}" in text
+    assert f"resumes from the checkpoint of job {second.pk}" in text
     saved = re.findall(r"checkpoint of step (\d+) saved", lab.log(second))
-    assert f"going on after step {saved[-1]}, saved by 3 process(es)" in text
+    assert f"resuming after step {saved[-1]}, saved by 3 process(es)" in text
     out, _ = alone.communicate(timeout=150)
     expected = losses_in(out)
     assert len(expected) == STEPS and max(lab.losses(third)) == STEPS - 1

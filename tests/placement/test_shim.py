@@ -409,9 +409,11 @@ def test_a_job_goes_on_from_the_checkpoint_of_another(node, serve):
     second = run(node, serve(script), job=2, resume_job=7, resume_attempt=1)
     ended(second)
     lines = second.log.read_text().splitlines()
-    assert lines == ["gpuportal: goes on from the checkpoint of job 7", "at 17 of 7"]
+    assert lines == ["gpuportal: resumes from the checkpoint of job 7", "at 17 of 7"]
     third = run(node, serve("ls\n"), job=3, resume_job=9, resume_attempt=1)
     ended(third)
     told, *listed = third.log.read_text().splitlines()
-    assert told.endswith("job 9: it left none on this node; begins anew")
+    assert told.endswith(
+        "job 9: it left none on this node; the job starts from the beginning"
+    )
     assert "checkpoint" not in listed

@@ -140,7 +140,7 @@ def test_models_are_served_by_a_process_of_their_owners_unix_user(
     web.pages = {"/node/v1/jobs/7/models": listed, "/node/v1/jobs/7/models/3": data}
     settings = {"threads": 1, "room_bytes": 2**30}
     order = nodes.make_order(recipe="serve-onnx", settings=settings)
-    with pytest.raises(OrderRefused, match="nothing of theirs is served here"):
+    with pytest.raises(OrderRefused, match="no model of theirs is served here"):
         accounts.identity_of(order, allow_scripts=False)
     monkeypatch.setattr(test_shim_user, "SHIM", OPEN + test_shim_user.SHIM)
     folder = run(node, web, env=enforced if level == "enforced" else {},

@@ -115,7 +115,9 @@ def sharding_of(options: Mapping[str, Any]) -> Sharding:
         raise BadInput({"ranks": "more than one needs a --strategy"})
     degree = DEGREES.get(strategy, "data_degree")
     if strategy in ("pipeline", "gpipe", "hybrid"):
-        detail = f"{strategy} has unlike ranks: `manage.py plan` estimates each of them"
+        detail = (
+            f"the ranks of {strategy} differ: `manage.py plan` estimates each of them"
+        )
         raise BadInput({"strategy": detail})
     degrees: dict[str, Any] = {degree: ranks}
     # torch's own default: gradients are copied into buckets, not views of them.

@@ -41,7 +41,7 @@ class OneLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with 2."""
-        self.exit(2, f"{self.prog}: {message} (--help says what there is)\n")
+        self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
 class Command(BaseCommand):
@@ -76,7 +76,9 @@ class Command(BaseCommand):
         stop.add_argument("--as", dest="user", required=True, help="an operator")
         stop.add_argument("--reason", default="")
         stop.add_argument(
-            "--gaps", action="store_true", help="JOB is the number of a job in gaps"
+            "--gaps",
+            action="store_true",
+            help="JOB is the number of a job that runs in gaps",
         )
         waits = words.add_parser(
             "gaps", help="list the jobs in gaps and those that wait for one"
@@ -134,7 +136,7 @@ class Command(BaseCommand):
             self._ask_for_gaps(launch, options)
             return
         if options["reservation"] is None:
-            raise Wrong("name --reservation, or ask for --backfill")
+            raise Wrong("give --reservation or --backfill")
         if not options["sweep"]:
             self.stdout.write(str(services.launch(**launch).pk))
             return
@@ -145,7 +147,9 @@ class Command(BaseCommand):
 
     def _ask_for_gaps(self, launch: dict[str, Any], options: dict[str, Any]) -> None:
         if options["reservation"] is not None or options["sweep"] or options["node"]:
-            raise Wrong("--backfill goes without --reservation, --node and --sweep")
+            raise Wrong(
+                "--backfill cannot be combined with --reservation, --node or --sweep"
+            )
         user = launch["user"]
         payer = None
         if options["account"]:

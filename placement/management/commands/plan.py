@@ -79,7 +79,9 @@ class Command(BaseCommand):
         )
         parser.add_argument("--at", metavar="TIME", help="live: 2030-05-01T09:00")
         parser.add_argument("--hours", type=float, help="live: how long; default 4")
-        parser.add_argument("--user", help="live: whose reservations are their own")
+        parser.add_argument(
+            "--user", help="live: the user whose reservations count as free"
+        )
         parser.add_argument("--wish", choices=WISHES, help="what to rank by")
         parser.add_argument("--max-gpus", type=int, metavar="N")
         parser.add_argument(
@@ -87,7 +89,7 @@ class Command(BaseCommand):
             action="append",
             choices=TITLES,
             metavar="WORD",
-            help=f"only this one, may be given again: {', '.join(TITLES)}",
+            help=f"only this strategy; can be repeated: {', '.join(TITLES)}",
         )
         parser.add_argument(
             "--lora", type=int, default=0, metavar="RANK", help="train adapters only"
@@ -95,7 +97,9 @@ class Command(BaseCommand):
         parser.add_argument("--lora-targets", nargs="+", default=(), metavar="NAME")
         parser.add_argument("--weights", choices=("full", "int8", "nf4"))
         parser.add_argument(
-            "--files", metavar="DIR", help="write what starts the first plan there"
+            "--files",
+            metavar="DIR",
+            help="write the launch files of the first plan to this folder",
         )
         parser.add_argument("--json", action="store_true", help="answer in JSON")
         for name in REMEDIES:
@@ -111,7 +115,9 @@ class Command(BaseCommand):
         except (PlacementError, OSError) as error:
             self._refuse(str(error))
         except (OperationalError, NoBroker) as error:
-            self._refuse(f"gpus: the portal's stores cannot be asked: {error}")
+            self._refuse(
+                f"gpus: the portal's database or Redis cannot be reached: {error}"
+            )
         if options["json"]:
             self.stdout.write(json.dumps(answer.to_json()))
         else:
@@ -296,5 +302,5 @@ def _user(name: str | None) -> User | None:
         return None
     found = User.objects.filter(username=name).first()
     if found is None:
-        raise BadInput({"user": f"nobody is called '{name[:80]}'"})
+        raise BadInput({"user": f"there is no user '{name[:80]}'"})
     return found

@@ -94,7 +94,7 @@ def _read(source: str) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput({source[:200]: f"is no JSON: {error}"}) from error
+        raise BadInput({source[:200]: f"is not JSON: {error}"}) from error
 
 
 def _words(found: Mapping[str, Any]) -> str:
