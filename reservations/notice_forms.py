@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from reservations.domain.delivering import CHANNELS
 from reservations.domain.webhooks import LONGEST
@@ -25,7 +25,9 @@ MUTES = (
 class NoticeFilterForm(PlainForm):
     """Which Notices, and which page of them."""
 
-    kind = forms.ChoiceField(required=False, choices=Notice.Kind.choices)
+    kind = forms.ChoiceField(
+        label=gettext_lazy("Kind"), required=False, choices=Notice.Kind.choices
+    )
     unread = forms.BooleanField(required=False)
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
@@ -34,10 +36,14 @@ class NoticeChoiceForm(PlainForm):
     """A box per kind and channel (fields named as channels), and quiet hours."""
 
     quiet_from = forms.TimeField(
-        required=False, widget=forms.TimeInput(attrs={"type": "time", "class": "input"})
+        label=gettext_lazy("Quiet from"),
+        required=False,
+        widget=forms.TimeInput(attrs={"type": "time", "class": "input"}),
     )
     quiet_until = forms.TimeField(
-        required=False, widget=forms.TimeInput(attrs={"type": "time", "class": "input"})
+        label=gettext_lazy("Quiet until"),
+        required=False,
+        widget=forms.TimeInput(attrs={"type": "time", "class": "input"}),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +79,7 @@ class NoticeChoiceForm(PlainForm):
 class MuteForm(PlainForm):
     """For how long nothing but the page tells."""
 
-    hours = forms.ChoiceField(choices=MUTES)
+    hours = forms.ChoiceField(label=gettext_lazy("Hours"), choices=MUTES)
 
     def until(self, now: datetime) -> datetime | None:
         """Return the instant; None: not muted."""
@@ -85,12 +91,14 @@ class WebhookForm(PlainForm):
     """Where to call, judged by ``domain/webhooks.py``, and what is there."""
 
     format = forms.ChoiceField(
+        label=gettext_lazy("Format"),
         choices=NoticeSettings.Format.choices,
         initial=NoticeSettings.Format.PORTAL,
         required=False,
         widget=forms.Select(attrs={"class": "select"}),
     )
     url = forms.CharField(
+        label=gettext_lazy("Url"),
         max_length=LONGEST,
         strip=True,
         widget=forms.TextInput(

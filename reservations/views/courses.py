@@ -48,11 +48,13 @@ class CourseForm(PlainForm):
         validators=[validate_slug],
         label=gettext_lazy("Name, as in cs-101-2026"),
     )
-    title = forms.CharField(max_length=120, required=False)
+    title = forms.CharField(label=gettext_lazy("Title"), max_length=120, required=False)
     parent = forms.CharField(
         max_length=63, required=False, label=gettext_lazy("Below the account")
     )
-    shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=10)
+    shares = forms.IntegerField(
+        label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=10
+    )
     quota_gpu_seconds = HoursField(
         label=gettext_lazy("Quota of the course, credits in any 7 days")
     )
@@ -63,7 +65,9 @@ class CourseForm(PlainForm):
         max_length=150, required=False, label=gettext_lazy("Led by (login)")
     )
     ends_at = LastDayField(label=gettext_lazy("Last day"))
-    file = forms.FileField(required=False, allow_empty_file=True)
+    file = forms.FileField(
+        label=gettext_lazy("File"), required=False, allow_empty_file=True
+    )
     text = forms.CharField(required=False, strip=False)
     digest = forms.CharField(required=False, max_length=64)
 

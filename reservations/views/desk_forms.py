@@ -76,6 +76,7 @@ class ClosureForm(PlainForm):
     """What is closed, when and why."""
 
     kind = forms.ChoiceField(
+        label=gettext_lazy("Kind"),
         choices=Closure.Kind.choices,
         widget=forms.Select(attrs={"class": "select"}),
         help_text=gettext_lazy(
@@ -84,6 +85,7 @@ class ClosureForm(PlainForm):
         ),
     )
     reason = forms.CharField(
+        label=gettext_lazy("Reason"),
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
         help_text=gettext_lazy("Shown to affected users."),
@@ -160,14 +162,17 @@ class ActForm(PlainForm):
     )
     pool = _select(Pool.objects.all(), sentence("Pool"), sentence("choose a pool"))
     gpus = KeysField(queryset=Gpu.objects.filter(retired=False), required=True)
-    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
-    move_booked = forms.BooleanField(required=False)
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), required=False, max_length=REASON_LENGTH
+    )
+    move_booked = forms.BooleanField(label=gettext_lazy("Move booked"), required=False)
 
 
 class PoolForm(PlainForm):
     """What a Pool costs, at which hours more, and who may book it."""
 
     weight = forms.IntegerField(
+        label=gettext_lazy("Weight"),
         min_value=1,
         max_value=10_000,
         help_text=gettext_lazy(
@@ -177,6 +182,7 @@ class PoolForm(PlainForm):
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
     peak_hours = forms.CharField(
+        label=gettext_lazy("Peak hours"),
         required=False,
         max_length=LONGEST_TEXT,
         help_text=gettext_lazy(
@@ -186,6 +192,7 @@ class PoolForm(PlainForm):
         widget=forms.TextInput(attrs={"class": "input"}),
     )
     peak_factor = forms.IntegerField(
+        label=gettext_lazy("Peak factor"),
         required=False,
         min_value=1,
         max_value=MOST_FACTOR,
@@ -203,16 +210,20 @@ class PoolForm(PlainForm):
         widget=forms.CheckboxSelectMultiple,
     )
     reason = forms.CharField(
-        max_length=REASON_LENGTH, widget=forms.TextInput(attrs={"class": "input"})
+        label=gettext_lazy("Reason"),
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput(attrs={"class": "input"}),
     )
 
 
 class NewPoolForm(PlainForm):
     """A Pool of its own name."""
 
-    name = forms.CharField(max_length=80)
-    weight = forms.IntegerField(min_value=1, max_value=10_000)
-    reason = forms.CharField(max_length=REASON_LENGTH)
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=80)
+    weight = forms.IntegerField(
+        label=gettext_lazy("Weight"), min_value=1, max_value=10_000
+    )
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=REASON_LENGTH)
 
 
 class PoolQuotaForm(PlainForm):
@@ -231,7 +242,7 @@ class PoolQuotaForm(PlainForm):
     quota_gpu_seconds = HoursField(
         label=gettext_lazy("Credits in any 7 days. Empty: no limit")
     )
-    reason = forms.CharField(max_length=REASON_LENGTH)
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=REASON_LENGTH)
 
     def clean(self) -> dict[str, Any]:
         """Find the member.
@@ -271,6 +282,7 @@ class ReplaceForm(PlainForm):
         widget=forms.Select(attrs={"class": "select"}),
     )
     reason = forms.CharField(
+        label=gettext_lazy("Reason"),
         required=False,
         max_length=REASON_LENGTH,
         widget=forms.TextInput(attrs={"class": "input"}),
@@ -281,8 +293,10 @@ class ReplaceForm(PlainForm):
 class DrainForm(PlainForm):
     """Let a Node take no new bookings, or take them again."""
 
-    draining = forms.BooleanField(required=False)
-    reason = forms.CharField(max_length=REASON_LENGTH, required=False)
+    draining = forms.BooleanField(label=gettext_lazy("Draining"), required=False)
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), max_length=REASON_LENGTH, required=False
+    )
 
     def clean(self) -> dict[str, Any]:
         """Ask for the reason of a drain; its end needs none.

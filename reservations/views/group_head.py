@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -53,6 +53,7 @@ class LinkForm(PlainForm):
     """How long a link to join works, and for how many people."""
 
     days = forms.TypedChoiceField(
+        label=gettext_lazy("Days"),
         choices=[
             (days, counted("{n} day", "{n} days", days))
             for days in group_members.LINK_DAYS

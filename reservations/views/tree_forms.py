@@ -59,9 +59,13 @@ class LastDayField(forms.CharField):
 class AccountForm(PlainForm):
     """A new Account below the one that is shown."""
 
-    name = forms.CharField(max_length=63, validators=[validate_slug])
-    title = forms.CharField(max_length=120, required=False)
-    shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
+    name = forms.CharField(
+        label=gettext_lazy("Name"), max_length=63, validators=[validate_slug]
+    )
+    title = forms.CharField(label=gettext_lazy("Title"), max_length=120, required=False)
+    shares = forms.IntegerField(
+        label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
+    )
     quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
 
 
@@ -79,7 +83,9 @@ class MemberForm(PlainForm):
     mail = forms.EmailField(
         required=False, label=gettext_lazy("Mail, where the login is new")
     )
-    shares = forms.IntegerField(min_value=0, max_value=MOST_SHARES, initial=1)
+    shares = forms.IntegerField(
+        label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
+    )
     quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
     is_head = forms.BooleanField(
         required=False, label=gettext_lazy("Head of this account")
@@ -99,5 +105,5 @@ class MemberForm(PlainForm):
 class ReasonForm(PlainForm):
     """Why; kept in the history and the audit log."""
 
-    reason = forms.CharField(max_length=100)
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=100)
     digest = forms.CharField(max_length=64)

@@ -13,7 +13,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.domain.editing import Edit, Edited, TreeStale
@@ -76,10 +76,14 @@ def _lines(errors: Sequence[RowError]) -> list[str]:
 class ImportForm(PlainForm):
     """A file, or the text of one that was looked at before."""
 
-    file = forms.FileField(required=False, allow_empty_file=True)
+    file = forms.FileField(
+        label=gettext_lazy("File"), required=False, allow_empty_file=True
+    )
     text = forms.CharField(required=False, strip=False)
     digest = forms.CharField(required=False, max_length=64)
-    reason = forms.CharField(required=False, max_length=100)
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), required=False, max_length=100
+    )
 
 
 def read_file(form: forms.Form) -> str:

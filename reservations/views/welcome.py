@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -26,8 +26,10 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 class PasswordForm(PlainForm):
     """A new password, twice."""
 
-    password = forms.CharField(max_length=200, strip=False)
-    again = forms.CharField(max_length=200, strip=False)
+    password = forms.CharField(
+        label=gettext_lazy("Password"), max_length=200, strip=False
+    )
+    again = forms.CharField(label=gettext_lazy("Again"), max_length=200, strip=False)
 
     def clean_again(self) -> str:
         """Compare the two.
