@@ -13,6 +13,7 @@ from placement.domain.look import Restart
 from placement.domain.plan import Plan
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.services.offering import clock_words
+from reservations.domain.words import time_text
 from reservations.models import Reservation
 from telemetry.domain.sentences import sentence
 from telemetry.domain.units import format_duration
@@ -270,11 +271,12 @@ def reservation_words(reservation: Reservation) -> str:
     )
     gpus = ", ".join(f"{count} × {name}" for name, count in sorted(nodes.items()))
     same_day = start.date() == end.date()
-    until = f"{end:%H:%M}" if same_day else f"{end:%a} {end.day} {end:%b %H:%M}"
+    zone = timezone.get_current_timezone()
+    until = f"{end:%H:%M}" if same_day else time_text(end, zone)
     purpose = f" · {reservation.purpose}" if reservation.purpose else ""
     when = sentence(
         "{start} to {until}",
-        start=f"{start:%a} {start.day} {start:%b %H:%M}",
+        start=time_text(start, zone),
         until=until,
     )
     return sentence(

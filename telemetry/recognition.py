@@ -22,7 +22,12 @@ CLEAR_LETTERS = 8
 """A template with fewer letters outside of its fields, such as "{first} to {last}",
 could match texts of others. Its values must be single words, or texts that are
 recognised themselves."""
-JOINTS = (re.compile(r"(?<=\.)( )(?=[A-Z“])"), re.compile("(; )"), re.compile("(, )"))
+JOINTS = (
+    re.compile(r"(?<=\.)( )(?=[A-Z“])"),
+    re.compile("(; )"),
+    re.compile("(, )"),
+    re.compile("(: )"),
+)
 """What separates texts that ``joined`` put together."""
 MOST_CHARACTERS = 2000
 """Longer texts are logs or files, and no sentence."""

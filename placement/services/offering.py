@@ -21,6 +21,7 @@ from placement.domain.offer import GpuOffer, peak_flops_of
 from placement.models import PlacementPolicy
 from reservations.domain.calendar import window_from
 from reservations.domain.window import Window, grid_ceil
+from reservations.domain.words import time_text
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.snapshots.closed import shut_to
 from reservations.snapshots.sharing import usable_by
@@ -324,7 +325,7 @@ def _clock(at: datetime, near: datetime) -> str:
     there, here = at.astimezone(zone), near.astimezone(zone)
     if there.date() == here.date():
         return f"{there:%H:%M}"
-    return f"{there:%a} {there.day} {there:%b %H:%M}"
+    return time_text(at, zone)
 
 
 def link_groups(nodes: set[Node]) -> dict[str, str]:
