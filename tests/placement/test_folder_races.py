@@ -292,7 +292,7 @@ def test_a_unit_of_systemd_follows_no_link_either(race):
             ("s", race.target, private / name),
         ]
     with race.against(moves):
-        # Each try starts Python anew.
+        # Each try starts another Python.
         assert race.tries(start, max(20, TRIES // 10)) > 0
 
 
