@@ -180,6 +180,9 @@ class Plan:
                 raise PlanInvalid([f"only versions 1 to {VERSION} of a Plan are read"])
             plain = _known(cls, data if data["version"] > 1 else upgraded(data))
             plain["workload"] = Workload.from_json(plain["workload"])
+            known = TITLES.get(plain["strategy"])
+            if known == plain["title"]:
+                plain["title"] = known
             plain["shards"] = tuple(_shard(shard) for shard in plain["shards"])
             for name in ("remedies", "why", "notes", "nodes"):
                 plain[name] = tuple(map(str, plain[name]))

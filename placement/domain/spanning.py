@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.domain.lifecycle import JobState
+from telemetry.domain.sentences import sentence
 
 LOST_PEERS = "it lost the connection to ranks of other nodes"
 """A node's reason where that is how its own ranks ended: not what was first."""
@@ -55,11 +56,11 @@ def ending(exit_code: int) -> str:
     ('ended by SIGKILL', 'ended with exit code 3')
     """
     if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
+        return sentence("ended with exit code {code}", code=exit_code)
     try:
-        return f"ended by {signal.Signals(-exit_code).name}"
+        return sentence("ended by {signal}", signal=signal.Signals(-exit_code).name)
     except ValueError:
-        return f"ended by signal {-exit_code}"
+        return sentence("ended by signal {signal}", signal=-exit_code)
 
 
 def lost_peers(log: str) -> bool:
@@ -88,8 +89,12 @@ class PartInfo:
     def rank_words(self) -> str:
         """Which ranks run there, in words."""
         if self.ranks == 1:
-            return f"rank {self.first_rank}"
-        return f"ranks {self.first_rank} to {self.first_rank + self.ranks - 1}"
+            return sentence("rank {rank}", rank=self.first_rank)
+        return sentence(
+            "ranks {first} to {last}",
+            first=self.first_rank,
+            last=self.first_rank + self.ranks - 1,
+        )
 
     @property
     def said(self) -> str:
@@ -148,7 +153,7 @@ def reason_of(part: PartInfo) -> str:
     """Return why the whole ends, with node and rank."""
     if said := part.said:
         return f"{part.node}: {said}"
-    why = part.reason or "it failed there"
+    why = part.reason or sentence("it failed there")
     if part.node in why:
         return f"{part.rank_words}: {why}"
     return f"{part.node} ({part.rank_words}): {why}"

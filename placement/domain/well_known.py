@@ -13,6 +13,7 @@ from typing import Any
 from placement.domain.errors import SpecInvalid
 from placement.domain.families import parse_config
 from placement.domain.spec import ModelSpec
+from telemetry.domain.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def _decoder(
 def _gpt_and_encoders() -> None:
     _add(
         "tiny-gpt",
-        "Tiny GPT, 10 M parameters: trains on a CPU",
+        sentence("Tiny GPT, 10 M parameters: trains on a CPU"),
         "gpt2",
         n_embd=320,
         n_head=5,

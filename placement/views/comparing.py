@@ -140,8 +140,8 @@ def _words(a: Plan, b: Plan) -> tuple[Row, ...]:
         return drawn.words if drawn else ""
 
     return (
-        both("Model", lambda p: p.model),
-        both("Where", _where),
+        both(gettext("Model"), lambda p: p.model),
+        both(gettext("Where"), _where),
         both(gettext("Batch and length"), _batch),
         both(
             gettext("Precision, optimizer"),
@@ -153,7 +153,7 @@ def _words(a: Plan, b: Plan) -> tuple[Row, ...]:
         ),
         both(gettext("What was changed"), lambda p: "; ".join(short_remedies(p))),
         both(gettext("Bound by"), lambda p: shown(p.bound_by)),
-        both("Pipeline", pipe),
+        both(gettext("Pipeline"), pipe),
         both(gettext("Beware"), lambda p: " ".join(map(shown, p.notes))),
     )
 

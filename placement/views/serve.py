@@ -36,6 +36,7 @@ from reservations.domain.errors import BookingError
 from reservations.models import User
 from reservations.rates import check_rate
 from reservations.snapshots.payers import payers
+from telemetry.recognition import shown
 
 PAGE_ROWS = 30
 
@@ -119,7 +120,8 @@ def _places(user: User) -> list[tuple[str, str]]:
     found += [
         (
             f"{RESERVATION}:{row.pk}",
-            gettext("the best GPU of %(reservation)s") % {"reservation": row.label},
+            gettext("the best GPU of %(reservation)s")
+            % {"reservation": shown(row.label)},
         )
         for row in own_reservations(user, now)
     ]
