@@ -60,7 +60,9 @@ export class Toolbar {
   draw(shown) {
     this.shown = shown;
     this.title.textContent = titleOf(shown);
-    this.date.value = shown.date;
+    // What is being typed stays, whatever the calendar loads meanwhile.
+    if (document.activeElement !== this.date || this.drawnDate !== shown.date) this.date.value = shown.date;
+    this.drawnDate = shown.date;
     this.node.querySelector(`[name=view][value="${shown.view}"]`).checked = true;
     this.classes.value = shown.gpuClass;
     this.sizes.value = shown.minGib ? String(shown.minGib) : "";
