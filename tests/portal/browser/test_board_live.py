@@ -404,3 +404,32 @@ def test_a_card_says_why_its_gpu_takes_no_bookings(
     expect(card).to_contain_text("no new bookings: loud fan")
     page.goto(live_asgi + "/?view=table")
     expect(page.get_by_text("no new bookings: loud fan")).to_be_visible()
+
+
+def test_nothing_moves_without_end_on_cards_off_the_screen(
+    page, live_asgi, sign_in, lab
+):
+    sign_in(make_user("alice"), "dark")
+    page.set_viewport_size({"width": 360, "height": 640})
+    page.goto(live_asgi + "/")
+    expect(page.locator(".gpu-util").first).to_be_visible()
+    # Reading styles, as axe-core does, computes those of hidden cards, too.
+    read = """() => {
+      for (const node of document.querySelectorAll(".gpu, .gpu *")) {
+        const style = getComputedStyle(node);
+        void (style.borderColor + style.backgroundColor + style.width);
+      }
+    }"""
+    last = lab.gpus[-1].pk
+    for state in (GpuState.IDLE, GpuState.BUSY, GpuState.LOST):
+        lab.set(len(lab.gpus) - 1, state=state, memory_used_mib=9000)
+        look = re.compile(f"is-{state.value}")
+        expect(page.locator(f"#gpu-{last}")).to_have_class(look)
+        page.evaluate(read)
+        page.wait_for_timeout(700)
+        left = page.evaluate(
+            """() => document.getAnimations()
+              .filter((one) => one.effect.getComputedTiming().endTime < Infinity)
+              .map((one) => one.effect.target.className)"""
+        )
+        assert left == []
