@@ -35,6 +35,12 @@ def secret_of(user_pk: int, nonce: str) -> str:
     return f"whsec_{made.hexdigest()}"
 
 
+def group_secret_of(account_pk: int, nonce: str) -> str:
+    """Return the signing secret of a group's webhook, likewise."""
+    made = salted_hmac(SECRET_SALT, f"group:{account_pk}:{nonce}", algorithm="sha256")
+    return f"whsec_{made.hexdigest()}"
+
+
 def check(url: str) -> None:
     """Refuse an address that could never be called.
 

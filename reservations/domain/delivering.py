@@ -13,6 +13,23 @@ QUIET_PLAIN = frozenset({"ending_soon", "low_use", "job_started", "job_done"})
 """Kinds that go by mail only to who asked for it: frequent, or soon stale."""
 PAGE_ONLY = frozenset({"booking_started"})
 """Kinds that stay on the page, unless their reader chooses a channel."""
+GROUP_KINDS = frozenset(
+    {
+        "displaced",
+        "placed",
+        "moved",
+        "released",
+        "idle_warning",
+        "refunded",
+        "token_given",
+        "maintenance",
+        "series_conflict",
+        "low_use",
+        "job_failed",
+    }
+)
+"""Kinds that also go to the chat of the group that pays for the booking: what its
+members can act on. Messages between people stay with them."""
 STALE_SECONDS: dict[str, int] = {
     "booking_started": 3600,
     "ending_soon": 600,

@@ -12,7 +12,7 @@ from reservations.models.change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.favourite import Favourite
 from reservations.models.ledger import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
-from reservations.models.notice import Delivery, Notice, NoticeSettings
+from reservations.models.notice import Delivery, GroupChat, Notice, NoticeSettings
 from reservations.models.policy import SitePolicy
 from reservations.models.pools import Closure, PoolQuota, PoolRule
 from reservations.models.reports import (
@@ -43,6 +43,7 @@ __all__ = [
     "Delivery",
     "EarlyReturn",
     "Favourite",
+    "GroupChat",
     "GroupLink",
     "Invitation",
     "KeptUsage",

@@ -3,7 +3,7 @@
 from django.db import models
 from django.utils import timezone
 
-from reservations.models.accounts import User
+from reservations.models.accounts import Account, User
 from reservations.models.calendar import Reservation
 from telemetry.domain.sentences import sentence
 
@@ -149,12 +149,38 @@ class NoticeSettings(models.Model):
         return f"notices to {self.user}"
 
 
+class GroupChat(models.Model):
+    """Where the notices of a group's bookings go, beside their holders'."""
+
+    account = models.OneToOneField(
+        Account, on_delete=models.CASCADE, related_name="chat"
+    )
+    webhook_url = models.CharField(max_length=400)
+    webhook_format = models.CharField(
+        max_length=12, help_text="A value of NoticeSettings.Format."
+    )
+    webhook_nonce = models.CharField(
+        max_length=32, help_text="The signing secret is derived from it."
+    )
+    webhook_failures = models.PositiveSmallIntegerField(default=0)
+    webhook_disabled_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"chat of {self.account}"
+
+    @property
+    def format_words(self) -> str:
+        """Return what its receiver is called."""
+        return str(NoticeSettings.Format(self.webhook_format).label)
+
+
 class Delivery(models.Model):
     """One Notice on its way by one channel; what waits is retried until it ends."""
 
     class Channel(models.TextChoices):
         MAIL = "mail"
         WEBHOOK = "webhook"
+        GROUP = "group"
 
     class State(models.TextChoices):
         PENDING = "pending"

@@ -5,11 +5,12 @@ from datetime import datetime
 from django.utils import timezone
 
 from reservations import mailing
-from reservations.domain.delivering import channels_of, quiet_until
+from reservations.domain.delivering import GROUP_KINDS, channels_of, quiet_until
 from reservations.domain.time_zones import zone_of
-from reservations.models import Delivery, Notice, NoticeSettings, User
+from reservations.models import Delivery, GroupChat, Notice, NoticeSettings, User
 
 MAIL, WEBHOOK = Delivery.Channel.MAIL, Delivery.Channel.WEBHOOK
+GROUP = Delivery.Channel.GROUP
 
 
 def settings_of(user: User) -> NoticeSettings:
@@ -45,8 +46,27 @@ def after_quiet(how: NoticeSettings, at: datetime) -> datetime:
     return at if end is None else end
 
 
+def chat_of(notice: Notice) -> GroupChat | None:
+    """Return the chat of the group that a Notice concerns, where it is on.
+
+    The group pays for the booking, or it sends itself a test message.
+    """
+    if notice.kind == Notice.Kind.TRIAL:
+        account_pk = notice.detail.get("group")
+    elif notice.kind in GROUP_KINDS and notice.reservation is not None:
+        account_pk = notice.reservation.membership.account_id
+    else:
+        return None
+    chats = GroupChat.objects.select_related("account")
+    return chats.filter(account_id=account_pk, webhook_disabled_at=None).first()
+
+
 def queue(notice: Notice, *, now: datetime) -> None:
     """Write what is to go out of a fresh Notice; inside its transaction."""
+    if chat_of(notice) is not None:
+        Delivery.objects.create(notice=notice, channel=GROUP, next_at=now)
+    if notice.kind == Notice.Kind.TRIAL and "group" in notice.detail:
+        return
     how = settings_of(notice.user)
     if muted(how, now):
         return

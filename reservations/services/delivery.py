@@ -20,11 +20,20 @@ from django.db import transaction
 from django.db.models import F
 
 from reservations.domain.delivering import MOST_TRIES, next_try, stale
-from reservations.models import Delivery, Notice, NoticeSettings, User
+from reservations.models import (
+    Delivery,
+    GroupChat,
+    Membership,
+    Notice,
+    NoticeSettings,
+    User,
+)
 from reservations.services import letters
 from reservations.services.channels import (
+    GROUP,
     WEBHOOK,
     after_quiet,
+    chat_of,
     muted,
     open_channels,
     settings_of,
@@ -129,12 +138,15 @@ def _claim(user_pk: int, channel: str, batch: str, now: datetime) -> Batch | Non
     if not taken:
         return None
     rows = Delivery.objects.filter(pk__in=pks, batch=number, state=State.SENDING)
+    rows = rows.select_related("notice__reservation__membership")
     found = tuple(rows.select_related("notice__user").order_by("notice__told_at", "pk"))
     return Batch(found[0].notice.user, channel, number, found) if found else None
 
 
 def _send(batch: Batch, now: datetime) -> tuple[str, int]:
     """Send a claimed batch, unless it became quiet, unwanted or stale meanwhile."""
+    if batch.channel == GROUP:
+        return _send_to_group(batch, now)
     how = settings_of(batch.user)
     at = after_quiet(how, now)
     if at > now:
@@ -154,6 +166,45 @@ def _send(batch: Batch, now: datetime) -> tuple[str, int]:
     if batch.channel == WEBHOOK and how.webhook_failures:
         NoticeSettings.objects.filter(user=batch.user).update(webhook_failures=0)
     return "sent", len(rows)
+
+
+def _send_to_group(batch: Batch, now: datetime) -> tuple[str, int]:
+    """Send what concerns the first row's group; the rest of the batch waits."""
+    chat = chat_of(batch.rows[0].notice)
+    here = [
+        row for row in batch.rows if chat is not None and chat_of(row.notice) == chat
+    ]
+    # What concerns another group, or none any more, is a batch of its own.
+    others = [row.pk for row in batch.rows if row not in here] if here else []
+    Delivery.objects.filter(pk__in=others, state=State.SENDING).update(
+        state=State.PENDING, batch="", tries=F("tries") - 1, next_at=now
+    )
+    if chat is None:
+        pks = [row.pk for row in batch.rows]
+        _finish(pks, State.DROPPED, now, error="the group has no chat any more")
+        return "dropped", len(pks)
+    kept = [
+        row
+        for row in here
+        if not stale(row.notice.kind, told_at=row.notice.told_at, now=now)
+    ]
+    gone = [row.pk for row in here if row not in kept]
+    _finish(gone, State.DROPPED, now, error="unwanted or stale by then")
+    if not kept:
+        return "dropped", len(gone)
+    notices = [row.notice for row in kept]
+    try:
+        letters.send_to_group(chat, batch.user, notices, batch.number, now=now)
+    except letters.NotTaken as error:
+        again = None if error.final else next_try(now, tries=kept[0].tries)
+        log.info("to the chat of group %s: %s", chat.account_id, error.why)
+        _try_again([row.pk for row in kept], again, now, why=error.why)
+        _count_chat_failure(chat, final=error.final, why=error.why, now=now)
+        return ("failed" if again is None else "retried"), len(kept)
+    _finish([row.pk for row in kept], State.SENT, now)
+    if chat.webhook_failures:
+        GroupChat.objects.filter(pk=chat.pk).update(webhook_failures=0)
+    return "sent", len(kept)
 
 
 def _still_wanted(
@@ -180,17 +231,48 @@ def _failed(
     pks = [row.pk for row in rows]
     again = None if error.final else next_try(now, tries=rows[0].tries)
     log.info("%s to user %s: %s", batch.channel, batch.user.pk, error.why)
-    if again is None:
-        _finish(pks, State.FAILED, now, error=error.why)
-    else:
-        Delivery.objects.filter(pk__in=pks, state=State.SENDING).update(
-            state=State.PENDING,
-            next_at=after_quiet(how, again),
-            error=error.why[:300],
-        )
+    at = None if again is None else after_quiet(how, again)
+    _try_again(pks, at, now, why=error.why)
     if batch.channel == WEBHOOK:
         _count_failure(batch.user, final=error.final, why=error.why, now=now)
     return ("failed" if again is None else "retried"), len(rows)
+
+
+def _try_again(pks: list[int], at: datetime | None, now: datetime, *, why: str) -> None:
+    """Put a claimed batch off until then; None: it has failed."""
+    if at is None:
+        _finish(pks, State.FAILED, now, error=why)
+        return
+    Delivery.objects.filter(pk__in=pks, state=State.SENDING).update(
+        state=State.PENDING, next_at=at, error=why[:300]
+    )
+
+
+@transaction.atomic(durable=True)
+def _count_chat_failure(
+    chat: GroupChat, *, final: bool, why: str, now: datetime
+) -> None:
+    """Count a failure of a group's chat; where it is hopeless, tell its heads."""
+    own = GroupChat.objects.filter(pk=chat.pk, webhook_disabled_at=None)
+    own.update(webhook_failures=F("webhook_failures") + 1)
+    hopeless = own if final else own.filter(webhook_failures__gte=WEBHOOK_MOST_FAILURES)
+    if not hopeless.update(webhook_disabled_at=now):
+        return
+    heads = Membership.objects.filter(
+        account_id=chat.account_id, is_head=True, active=True
+    )
+    for head in heads.select_related("user").order_by("pk"):
+        tell(
+            user=head.user,
+            kind=Notice.Kind.WEBHOOK_OFF,
+            detail={
+                "failures": WEBHOOK_MOST_FAILURES,
+                "why": why,
+                "gone": final,
+                "url": f"/group/?account={chat.account_id}",
+            },
+            now=now,
+        )
 
 
 @transaction.atomic(durable=True)

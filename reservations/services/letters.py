@@ -2,21 +2,27 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from django.conf import settings
 from django.core import signing
 from django.urls import reverse
+from django.utils import translation
 from django.utils.translation import gettext
 
 from reservations import mailing, webhook
 from reservations.domain import chat
 from reservations.domain.webhooks import signature
 from reservations.languages import with_language_of
-from reservations.models import Notice, NoticeSettings, User
+from reservations.models import GroupChat, Notice, NoticeSettings, User
 from reservations.services.channels import MAIL
 from reservations.snapshots.calendar import iso
-from reservations.snapshots.notices import NoticeInfo, notices_to_send
+from reservations.snapshots.notices import (
+    NoticeInfo,
+    notices_in_words,
+    notices_to_send,
+)
 from telemetry.translation import translated
 
 UNSUBSCRIBE_SALT = "gpuportal.notices.off"
@@ -51,7 +57,33 @@ def send(
         if channel == MAIL:
             _mail(user, told, number)
         else:
-            _post(user, how, told, number, now)
+            secret = webhook.secret_of(user.pk, how.webhook_nonce)
+            _post(how, secret, told, number, now)
+
+
+def send_to_group(
+    where: GroupChat,
+    holder: User,
+    notices: Sequence[Notice],
+    number: str,
+    *,
+    now: datetime,
+) -> None:
+    """Hand Notices of one holder over to the chat of their group.
+
+    They address the holder ("Your GPUs …"), so each names whom it is for: the group
+    knows its members. They are in the language of the site, not in the holder's own.
+
+    Raises:
+        NotTaken: nobody took it.
+    """
+    with translation.override(settings.LANGUAGE_CODE):
+        told = [
+            replace(one, text=f"{holder}: {translated(one.text)}")
+            for one in notices_in_words(notices, holder)
+        ]
+        secret = webhook.group_secret_of(where.account_id, where.webhook_nonce)
+        _post(where, secret, told, number, now)
 
 
 def absolute(path: str) -> str:
@@ -99,8 +131,8 @@ def _mail(user: User, told: Sequence[NoticeInfo], number: str) -> None:
 
 
 def _post(
-    user: User,
-    how: NoticeSettings,
+    how: NoticeSettings | GroupChat,
+    secret: str,
     told: Sequence[NoticeInfo],
     number: str,
     now: datetime,
@@ -126,7 +158,6 @@ def _post(
     }
     data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = int(now.timestamp())
-    secret = webhook.secret_of(user.pk, how.webhook_nonce)
     _call(
         how.webhook_url,
         data,
@@ -139,7 +170,9 @@ def _post(
     )
 
 
-def _chat(how: NoticeSettings, told: Sequence[NoticeInfo], number: str) -> None:
+def _chat(
+    how: NoticeSettings | GroupChat, told: Sequence[NoticeInfo], number: str
+) -> None:
     """Post the Notices to a chat service, in the payload that it takes."""
     links = [absolute(one.url) if settings.PORTAL_URL else "" for one in told]
     lines = [chat.Line(one.text, url) for one, url in zip(told, links, strict=True)]

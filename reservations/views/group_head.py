@@ -5,9 +5,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -17,12 +19,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from reservations.domain.editing import Edit
-from reservations.domain.errors import BookingError
+from reservations.domain.errors import BookingError, NotAllowed
 from reservations.domain.lowuse import LOW_PCT, HeldUse
 from reservations.domain.outlook import Moved, compare
+from reservations.domain.webhooks import WebhookRefused
 from reservations.forms import read, whole_number
-from reservations.models import Account, User
-from reservations.services import accounts, group_members, heading
+from reservations.models import Account, Delivery, GroupChat, User
+from reservations.notice_forms import WebhookForm
+from reservations.services import accounts, group_chat, group_members, heading
+from reservations.services.channels import GROUP
 from reservations.snapshots import site_policy
 from reservations.snapshots.calendar import headed_accounts
 from reservations.snapshots.lowuse import by_member, held_uses
@@ -35,8 +40,10 @@ from telemetry.plain_forms import PlainForm
 
 MEMBERS_PER_PAGE = 50
 LOW_ROWS = 20
+CHAT_ROWS = 5
 NO_USE = HeldUse()
 MEMBER_ACTS = ("add", "remove", "link", "revoke")
+CHAT_ACTS = ("chat-set", "chat-on", "chat-drop", "chat-try")
 
 
 class GroupForm(PlainForm):
@@ -105,6 +112,8 @@ def show(request: HttpRequest) -> HttpResponseBase:
         return _page(request, user, now, more)
     if request.POST.get("act") in MEMBER_ACTS:
         return _members(request, user, account, now, more)
+    if request.POST.get("act") in CHAT_ACTS:
+        return _chat(request, user, account, now, more)
     if account.pk not in headed_accounts(user):
         # The operator looks here, and edits under /manage/.
         raise PermissionDenied
@@ -152,6 +161,55 @@ def _members(
             _, text = group_members.make_link(**form.cleaned_data, **same)
             url = request.build_absolute_uri(reverse("join-group", args=[text]))
             return _page(request, user, now, more, fresh_link=url)
+    except BookingError as error:
+        text = error.text(timezone.get_current_timezone())
+        return _page(request, user, now, more, refused=text, status=409)
+    return redirect(request.get_full_path())
+
+
+def _chat(
+    request: HttpRequest,
+    user: User,
+    account: Account,
+    now: datetime,
+    more: dict[str, Any],
+) -> HttpResponseBase:
+    """Set, try, switch on again or remove the chat of the group."""
+    act = request.POST["act"]
+    same: dict[str, Any] = {"user": user, "account_id": account.pk, "now": now}
+    form = WebhookForm(request.POST if act == "chat-set" else None)
+    try:
+        if act == "chat-drop":
+            group_chat.drop_chat(**same)
+            messages.success(request, gettext("Removed."))
+        elif act == "chat-on":
+            group_chat.enable_chat(**same)
+            messages.success(request, gettext("Switched on again."))
+        elif act == "chat-try":
+            if group_chat.try_chat(**same):
+                messages.success(
+                    request, gettext("The test message is on its way to the chat.")
+                )
+            else:
+                messages.info(
+                    request, gettext("A test message was sent less than a minute ago.")
+                )
+        elif not form.is_valid():
+            return _page(request, user, now, more, chat_form=form, status=422)
+        else:
+            secret = group_chat.set_chat(
+                url=form.cleaned_data["url"],
+                format_name=form.cleaned_data["format"],
+                **same,
+            )
+            if secret:
+                return _page(request, user, now, more, chat_secret=secret)
+            messages.success(request, gettext("Saved. Send a test message to try it."))
+    except WebhookRefused as refused:
+        form.add_error("url", refused.why)
+        return _page(request, user, now, more, chat_form=form, status=422)
+    except NotAllowed as error:
+        raise PermissionDenied from error
     except BookingError as error:
         text = error.text(timezone.get_current_timezone())
         return _page(request, user, now, more, refused=text, status=409)
@@ -230,6 +288,29 @@ def _moved(edits: list[Edit], now: datetime) -> dict[int, Moved]:
     return {row.pk: row for row in rows if row.table == "member"}
 
 
+def _chat_context(
+    user: User, account: Account, form: WebhookForm | None, secret: str
+) -> dict[str, object]:
+    """Return what the section of the group's chat shows; its readers only."""
+    if not group_chat.may_set_chat(user, account):
+        return {}
+    chat = GroupChat.objects.filter(account=account).first()
+    typed = {"url": chat.webhook_url, "format": chat.webhook_format} if chat else {}
+    sent = Delivery.objects.filter(channel=GROUP)
+    sent = sent.filter(
+        Q(notice__reservation__membership__account=account)
+        | Q(notice__detail__group=account.pk)
+    )
+    return {
+        "may_set_chat": True,
+        "chat": chat,
+        "chat_form": form or WebhookForm(initial=typed),
+        "chat_secret": secret,
+        "chat_sent": sent.select_related("notice__user").order_by("-pk")[:CHAT_ROWS],
+        "networks": settings.WEBHOOK_ALLOWED_NETWORKS,
+    }
+
+
 def _page(
     request: HttpRequest,
     user: User,
@@ -242,6 +323,8 @@ def _page(
     refused: str = "",
     link_form: LinkForm | None = None,
     fresh_link: str = "",
+    chat_form: WebhookForm | None = None,
+    chat_secret: str = "",
     status: int = 200,
 ) -> HttpResponse:
     account: Account = more["account"]
@@ -284,6 +367,7 @@ def _page(
         "links": [link for link in account.links.all() if link.works(now)],
         "link_form": link_form or LinkForm(),
         "fresh_link": fresh_link,
+        **_chat_context(user, account, chat_form, chat_secret),
         "quota": account.quota_gpu_seconds
         if account.quota_gpu_seconds is not None
         else group_members.sum_of_members(account),
