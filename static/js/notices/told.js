@@ -3,8 +3,10 @@ import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { gettext } from "../words.js";
 
-/** notice: {id, kind, text, url, icon}; it stays until it is put away. */
+/** notice: {id, kind, text, url, icon}; it stays until it is put away. A job's own page says it. */
 export function tellNotice({ id, text, url, icon: name }) {
+  // A job's page shows it already, and a toast would cover its charts.
+  if (url.startsWith("/jobs/") && url === location.pathname) return;
   const toasts = document.getElementById("toasts");
   if (toasts.querySelector(`[data-notice="${id}"]`)) return;
   const node = el("div", { class: "toast", "data-notice": id }, icon(name ?? "bell"),

@@ -5,9 +5,11 @@ import os
 import re
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from placement.models import Job
+from reservations.services.notices import tell
 from tests.pages import fits
 from tests.placement.browser.conftest import elsewhere
 from tests.placement.browser.test_job import open_job
@@ -128,3 +130,25 @@ def test_the_forms_use_the_width_that_there_is(
         assert edge > 1200, "the right of the page is not empty"
     axe()
     fits(page)
+
+
+def test_the_page_of_a_job_is_not_covered_by_the_news_of_its_end(
+    page: Page, live_asgi, sign_in, alice, running, axe
+):
+    def news(job_pk: int) -> None:
+        tell(
+            user=alice,
+            kind="job_done",
+            detail={"text": "The job is done.", "job": job_pk},
+            now=timezone.now(),
+        )
+
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_job(page, live_asgi, running, sign_in, alice)
+    expect(page.locator("#bell .badge")).to_have_count(0)
+    elsewhere(lambda: news(running.pk))
+    expect(page.locator("#bell .badge")).to_have_text("1")
+    expect(page.locator(".toast")).to_have_count(0)
+    elsewhere(lambda: news(running.pk + 1))
+    expect(page.locator(".toast")).to_have_count(1)
+    axe()
