@@ -1,11 +1,13 @@
 """The frame of every page in a hand: menus that fold, one line of messages, filters."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from telemetry.domain.state import GpuState
 from telemetry.models import Node
 from tests.factories import make_user
 from tests.pages import fits
@@ -132,6 +134,16 @@ def test_the_first_gpu_is_in_sight_and_the_filters_open(
     sign_in(make_user("alice"), theme)
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/")
+    states = ("busy", "idle", "intruder", "squatter", "lost")
+    for number, state in enumerate(states):
+        lab.set(number, state=GpuState(state))
+    words = page.locator(".count.state-squatter")
+    expect(words).to_be_visible()
+    expect(words).to_have_accessible_name(re.compile("without a booking"))
+    # However many states there are, the counters take one line.
+    box = page.locator("#counts").bounding_box()
+    assert box
+    assert box["height"] < 75
     first = page.locator(".gpu:not(.gpu-ghost)").first
     expect(first).to_be_in_viewport(ratio=0.9)
     picture(page, f"board-{theme}")
