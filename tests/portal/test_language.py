@@ -2,6 +2,7 @@
 
 import pytest
 from django.conf import settings
+from django.template import Context, Template
 from django.test import Client
 from django.utils import formats, translation
 
@@ -147,3 +148,14 @@ async def test_a_socket_speaks_the_language_of_its_reader(
     await SocketLanguage(consumer)(scope, None, None)
     assert heard == [expected]
     assert translation.get_language() == settings.LANGUAGE_CODE
+
+
+def test_a_sentence_of_a_template_is_kept_by_language_and_escaped_as_written():
+    page = Template(
+        "{% load i18n %}{% translate 'Save' %} {% translate '3 % < 4' %}"
+        "{% translate 'Save' as word %} {{ word }} {% translate name %}"
+    )
+    for code, word in [("en", "Save"), ("de", "Speichern"), ("en", "Save")] * 2:
+        with translation.override(code):
+            shown = page.render(Context({"name": "<b>"}))
+        assert shown == f"{word} 3 % < 4 {word} &lt;b&gt;"
