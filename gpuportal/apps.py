@@ -10,5 +10,7 @@ class PortalConfig(AppConfig):
     verbose_name = "GPU Portal"
 
     def ready(self) -> None:
-        """Register the checks of the site's settings."""
-        from gpuportal import checks  # noqa: F401
+        """Register the checks of the settings, and a quick ``{% translate %}``."""
+        from gpuportal import checks, i18n_tags  # noqa: F401
+
+        i18n_tags.install()

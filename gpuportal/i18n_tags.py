@@ -2,20 +2,15 @@
 
 A page has dozens of bare sentences, and catalogues do not change while a process runs.
 So each place in a template keeps its text by language. Django looks each one up
-for every page, which takes ten times as long. ``settings.TEMPLATES`` puts this module
-in the place of Django's.
+for every page, which takes ten times as long. ``install`` replaces Django's tag.
 """
 
-from django.template import Library, Node
+from django.template import Node
 from django.template.base import Parser, Token
 from django.template.context import Context
 from django.templatetags import i18n
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language
-
-register = Library()
-register.tags = {**i18n.register.tags}
-register.filters = {**i18n.register.filters}
 
 
 class WordsNode(Node):
@@ -36,8 +31,6 @@ class WordsNode(Node):
         return found
 
 
-@register.tag("translate")
-@register.tag("trans")
 def translate(parser: Parser, token: Token) -> Node:
     """Compile as Django does; a bare literal is kept by language."""
     node = i18n.do_translate(parser, token)
@@ -46,3 +39,8 @@ def translate(parser: Parser, token: Token) -> Node:
     if bare and not (node.asvar or node.message_context or node.noop):
         return WordsNode(node)
     return node
+
+
+def install() -> None:
+    """Replace ``translate`` and its old name in Django's library."""
+    i18n.register.tags |= {"translate": translate, "trans": translate}

@@ -29,6 +29,10 @@ PLACEHOLDER = re.compile(
     r"%\(\w+\)[#0 +-]?[0-9.]*[a-zA-Z]|(?<!\{)\{[\w.]*(?:![a-z])?(?::[^{}]*)?\}(?!\})"
 )
 TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+PYTHON_TEXT = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+TEMPLATE_CALL = re.compile(
+    rf"n?p?gettext\({PYTHON_TEXT}(?:\s*,\s*{PYTHON_TEXT})*(?:\s*,\s*count)?\s*\)"
+)
 SCRIPT_TEXT = r'"((?:[^"\\]|\\.)*)"'
 SCRIPT_CALL = re.compile(
     rf"(?<![\w.])(n?p?gettext)\(\s*{SCRIPT_TEXT}(?:\s*,\s*{SCRIPT_TEXT})?"
@@ -94,8 +98,8 @@ def marked_in_python() -> set[tuple[str | None, str]]:
     for path in sorted((BASE / "templates").rglob("*.html")):
         # Of a template the tool keeps the marked texts and blanks all else.
         code = templatize(path.read_text(), origin=str(path))
-        for call in re.findall(r"n?p?gettext\(u?.*?\) ", code, re.DOTALL):
-            found |= set(_calls(call.strip()))
+        for call in TEMPLATE_CALL.findall(code):
+            found |= set(_calls(call))
     return found
 
 
