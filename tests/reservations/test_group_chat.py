@@ -10,11 +10,13 @@ from django.urls import reverse
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.webhooks import WebhookRefused
 from reservations.models import (
+    Account,
     AuditEntry,
     Delivery,
     GroupChat,
     Membership,
     Notice,
+    Reservation,
     User,
 )
 from reservations.services import delivery, group_chat
@@ -45,6 +47,10 @@ def account_of(user: User):
     return user.memberships.get().account
 
 
+def lab_account() -> Account:
+    return Account.objects.get(name="vision")
+
+
 def set_chat(head: User, hook, name: str = "slack") -> str:
     return group_chat.set_chat(
         user=head,
@@ -56,9 +62,12 @@ def set_chat(head: User, hook, name: str = "slack") -> str:
 
 
 def released(user: User, lab, kind: str = "released", number: int = 0, **fields):
-    row = make_reservation(
-        user, lab.gpus[number : number + 1], NOW + timedelta(hours=number), **fields
-    )
+    """Tell a holder of a booking of theirs: one GPU, the same booking each time."""
+    fields.setdefault("membership", user.memberships.get(account=lab_account()))
+    start = NOW + timedelta(hours=number)
+    row = Reservation.objects.filter(
+        user=user, start=start, membership=fields["membership"]
+    ).first() or make_reservation(user, lab.gpus[number : number + 1], start, **fields)
     return tell(
         user=user, kind=kind, reservation=row, detail={"reason": "idle"}, now=NOW
     )
@@ -98,6 +107,7 @@ def test_one_member_of_two_groups_is_told_to_each(head, bob, lab, hook):
     )
     released(bob, lab)
     released(bob, lab, number=1, membership=other)
+    assert Delivery.objects.filter(channel="group").count() == 2
     for minute in range(3):
         delivery.due(now=NOW + minute * MINUTE)
     assert len(hook.heard) == 2
