@@ -9,7 +9,7 @@ translated templates, and with it the values.
 import re
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.translation import get_language
 from django.utils.translation.trans_real import catalog
@@ -22,21 +22,27 @@ CLEAR_LETTERS = 8
 """A template with fewer letters outside of its fields, such as "{first} to {last}",
 could match texts of others. Its values must be single words, or texts that are
 recognised themselves."""
-JOINTS = (
-    re.compile(r"(?<=\.)( )(?=[A-Z“])"),
-    re.compile("(; )"),
-    re.compile("(, )"),
-    re.compile("(: )"),
-)
+SENTENCES = re.compile(r"(?<=\.) (?=[A-Z“])")
+JOINTS = tuple(map(re.compile, (r"(?<=\.)( )(?=[A-Z“])", "(; )", "(, )", "(: )")))
 """What separates texts that ``joined`` put together."""
-MOST_CHARACTERS = 2000
+MOST_CHARACTERS = 700
 """Longer texts are logs or files, and no sentence."""
 MOST_DEPTH = 4
 """How deep sentences may be nested in the values of others."""
 
-Known = tuple[str, re.Pattern[str], str, bool]
-"""(template, what its texts look like, its longest part without a field, whether it
-has CLEAR_LETTERS)."""
+
+class Known(NamedTuple):
+    """A template with fields, and how its translation is asked for."""
+
+    template: str
+    part: str
+    """Its longest part without a field."""
+    clear: bool
+    """Whether it has CLEAR_LETTERS."""
+    one: str
+    """The template for one thing, where it has a plural."""
+    number: int
+    """For how many things the template is."""
 
 
 def shown(text: str) -> str:
@@ -83,16 +89,28 @@ def _shown(language: str, text: str, depth: int) -> str:
     found = known.gettext(text)
     if found != text:
         return found
-    for template, pattern, part, clear in _templates(language):
-        match = pattern.fullmatch(text) if part in text else None
+    each = SENTENCES.split(text)
+    if len(each) > 1:
+        said = [_shown(language, one, depth + 1) for one in each]
+        if all(new != old for new, old in zip(said, each, strict=True)):
+            return " ".join(said)
+    for one in _templates(language):
+        match = _pattern(one.template).fullmatch(text) if one.part in text else None
         if match is None:
             continue
         values = match.groupdict()
-        told = {name: _shown(language, one, depth + 1) for name, one in values.items()}
-        if clear or all(
-            told[name] != one or " " not in one for name, one in values.items()
+        told = {
+            name: _shown(language, said, depth + 1) for name, said in values.items()
+        }
+        if one.clear or all(
+            told[name] != said or " " not in said for name, said in values.items()
         ):
-            return known.gettext(template).format_map(told)
+            form = (
+                known.ngettext(one.one, one.template, one.number)
+                if one.one
+                else known.gettext(one.template)
+            )
+            return form.format_map(told)
     lower = text[:1].lower() + text[1:]
     if lower != text:
         inner = _shown(language, lower, depth)
@@ -117,29 +135,38 @@ def _part_by_part(language: str, text: str, depth: int) -> str:
 
 @lru_cache(maxsize=8)
 def _templates(language: str) -> tuple[Known, ...]:
-    """Return the templates with fields, those with the most fixed letters first."""
-    found: list[tuple[int, Known]] = []
-    for key, _found in catalog()._catalog.items():
-        template = key[0] if isinstance(key, tuple) else key
-        fixed = FIELD.sub("", template)
-        names = FIELD.findall(template)
+    """Return the templates with fields, those that begin with a fixed part first.
+
+    Among those the ones with the most fixed letters come first.
+    """
+    keys = [key for key, _found in catalog()._catalog.items()]
+    plurals = {key[0] for key in keys if isinstance(key, tuple)}
+    ways = dict.fromkeys((key for key in keys if isinstance(key, str)), ("", 1))
+    ways |= {one: (one, 1) for one in plurals}
+    # The catalogue keeps the English of one thing alone. Most plurals add an "s".
+    ways |= {f"{one}s": (one, 2) for one in plurals if one[-1:].isalpha()}
+    found = []
+    for template, (one, number) in ways.items():
+        fixed, parts = FIELD.sub("", template), FIELD.split(template)
         letters = sum(letter.isalpha() for letter in fixed)
-        if names and "{" not in fixed and letters > 1:
-            parts = FIELD.split(template)
-            pattern = "".join(
-                re.escape(part) if at % 2 == 0 else _group(part, parts[:at])
-                for at, part in enumerate(parts)
-            )
-            longest = max(parts[::2], key=len)
-            known = (
-                template,
-                re.compile(pattern, re.DOTALL),
-                longest,
-                letters >= CLEAR_LETTERS,
-            )
-            found.append((letters, known))
-    found.sort(key=lambda one: -one[0])
-    return tuple(known for _, known in found)
+        if len(parts) > 1 and "{" not in fixed and letters > 1:
+            clear = letters >= CLEAR_LETTERS
+            known = Known(template, max(parts[::2], key=len), clear, one, number)
+            found.append(((not parts[0], -letters, template), known))
+    return tuple(known for _, known in sorted(found, key=lambda pair: pair[0]))
+
+
+@lru_cache(maxsize=2048)
+def _pattern(template: str) -> re.Pattern[str]:
+    """Return what the texts of a template look like."""
+    parts = FIELD.split(template)
+    return re.compile(
+        "".join(
+            re.escape(part) if at % 2 == 0 else _group(part, parts[:at])
+            for at, part in enumerate(parts)
+        ),
+        re.DOTALL,
+    )
 
 
 def _group(name: str, before: list[str]) -> str:

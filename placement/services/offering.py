@@ -33,8 +33,7 @@ from telemetry.snapshots import LiveGpu, read_live
 
 MOST_HOURS = 24 * 14
 MIB = 2**20
-BOOKED = sentence("booked by")
-OWN_PART = sentence("only partly in your reservation")
+BOOKED = "booked by"
 """How a reason begins where a booking is the reason."""
 FRESH_SECONDS = 10.0
 """Frames come once a second; an older one says nothing of now."""
@@ -299,19 +298,27 @@ def _booked_words(
     if first is None:
         return ""
     until = _clock(first.end, window.start)
-    span = (
-        sentence("until {until}", until=until)
-        if first.start <= window.start
-        else sentence(
-            "from {start} to {until}",
-            start=_clock(first.start, window.start),
-            until=until,
+    start = None
+    if first.start > window.start:
+        start = _clock(first.start, window.start)
+    told: dict[str, object] = {
+        "until": until,
+        "start": start,
+        "number": first.reservation_id,
+    }
+    if not others and start is None:
+        return sentence(
+            "only partly in your reservation {number}, until {until}", **told
         )
-    )
     if not others:
-        return f"{OWN_PART} {first.reservation_id}, {span}"
+        return sentence(
+            "only partly in your reservation {number}, from {start} to {until}", **told
+        )
     booked = first.reservation
-    return f"{BOOKED} {booked.user if names else booked.membership.account} {span}"
+    told["who"] = booked.user if names else booked.membership.account
+    if start is None:
+        return sentence("booked by {who} until {until}", **told)
+    return sentence("booked by {who} from {start} to {until}", **told)
 
 
 def clock_words(at: datetime) -> str:
