@@ -6,7 +6,7 @@ use it, and ``middleware.py`` for whatever a view let through.
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -209,16 +209,22 @@ LONG_NUMBER = re.compile(r"[0-9]{10,}")
 
 NULL_WORDS = ("NUL (0x00)", "\\u0000", "null character", "null byte")
 """How PostgreSQL, its driver, Python and Django name a null character."""
-INSTANT_WORDS = ("time zone displacement", "timestamp out of range", "year is out of")
+SURROGATE_WORDS = "surrogates not allowed"
+"""How Python names half of a character, which JSON can spell and no database keeps."""
+INSTANT_WORDS = (
+    *("time zone displacement", "timestamp out of range", "year is out of"),
+    *("date value out of range", "date/time field value out of range"),
+)
+YEAR = re.compile(r"year -?\d+ is out of range")
 
 
 def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] | None:
     """Return problem details for a value that the database cannot hold.
 
-    That is a number of the address beyond its range (SQLite's driver raises
-    OverflowError, PostgreSQL DataError; Django's admin filters hand numbers through as
-    they are typed), a null character, or an instant beyond its range. None: the error
-    has another cause.
+    That is a number of the address or of a form beyond its range (SQLite's driver
+    raises OverflowError, PostgreSQL DataError; Django's admin hands numbers of filters
+    and of tampered choices through as they are typed), a null character, half of a
+    character, or an instant beyond its range. None: the error has another cause.
     """
     if not isinstance(error, OverflowError | DataError | ValueError):
         return None
@@ -230,7 +236,14 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
             title=gettext("A text has a null character"),
             detail=gettext("Null characters are not allowed. Take it out of the text."),
         )
-    if any(words in text for words in INSTANT_WORDS):
+    if SURROGATE_WORDS in text:
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            code="bad-text",
+            title="A text has half of a character",
+            detail="A text ends within a character. Type it again.",
+        )
+    if any(words in text for words in INSTANT_WORDS) or YEAR.search(text):
         return problem(
             HTTPStatus.BAD_REQUEST,
             code="bad-instant",
@@ -242,13 +255,26 @@ def value_problem(request: HttpRequest, error: Exception) -> dict[str, object] |
     if not isinstance(error, OverflowError | DataError):
         return None
     if not LONG_NUMBER.search(request.get_full_path()):
-        return None
+        if not any(map(LONG_NUMBER.search, _texts(request))):
+            return None
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            code="bad-number",
+            title="A number in the form is too large",
+            detail="Nothing here has such a number. Go back and correct it.",
+        )
     return problem(
         HTTPStatus.BAD_REQUEST,
         code="bad-number",
         title=gettext("A number in the address is too large"),
         detail=gettext("Nothing here has such a number. Take it out of the address."),
     )
+
+
+def _texts(request: HttpRequest) -> Iterator[str]:
+    """Yield the values of a form."""
+    for _name, values in request.POST.lists():
+        yield from values
 
 
 def wants_problem(request: HttpRequest) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import UserChangeForm
 from django.db import models
@@ -222,6 +223,20 @@ class AccountAdmin(TreeAdmin):
         return _hours_or_dash(account.quota_gpu_seconds)
 
 
+class CheckedAutocomplete(AutocompleteSelect):
+    """A choice that is searched for, also where what was sent is no row's number.
+
+    Django asks the database for the name of every value, when it shows a form again.
+    """
+
+    def optgroups(self, name: str, value: list[str], attrs: Any = None) -> Any:
+        """Return the chosen rows, without values that no row can have."""
+        most = models.BigIntegerField.MAX_BIGINT
+        known = [one for one in map(str, value) if one.isascii() and one.isdecimal()]
+        near = [one for one in known if len(one) < 20 and int(one) <= most]
+        return super().optgroups(name, near, attrs)
+
+
 @admin.register(Membership)
 class MembershipAdmin(TreeAdmin):
     """Who may book under which account, with history."""
@@ -231,6 +246,14 @@ class MembershipAdmin(TreeAdmin):
     list_select_related = ("user", "account")
     search_fields = ("user__username", "user__display_name", "account__name")
     autocomplete_fields = ("user", "account")
+
+    def formfield_for_foreignkey(
+        self, db_field: Any, request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        """Search for the chosen row; see `CheckedAutocomplete`."""
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs.setdefault("widget", CheckedAutocomplete(db_field, self.admin_site))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @admin.display(description=gettext_lazy("quota, credits"))
     def quota_hours(self, membership: Membership) -> str:

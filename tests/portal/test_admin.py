@@ -6,6 +6,7 @@ from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
+from gpuportal import problems
 from reservations.models import AuditEntry
 from telemetry import services
 from telemetry.models import Alert, TelemetryPolicy, XidCount
@@ -128,3 +129,36 @@ def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
     pks = list(Alert.objects.values_list("pk", flat=True))
     client.post(url, {"action": "close", ACTION_CHECKBOX_NAME: pks})
     assert not Alert.objects.open().exists()
+
+
+@pytest.mark.parametrize("value", ["9" * 30, "9" * 5000, "-1", "abc", "²", "999999"])
+@pytest.mark.parametrize("name", ["user", "account"])
+def test_a_tampered_choice_is_an_error_at_its_field(client, alice, omar, name, value):
+    """The choices that are searched for: the form is shown again with the others."""
+    member = alice.memberships.get()
+    client.force_login(omar)
+    good = {"user": alice.pk, "account": member.account_id, "shares": 1, "reason": "x"}
+    for page, args in (("add", []), ("change", [member.pk])):
+        address = reverse(f"admin:reservations_membership_{page}", args=args)
+        answer = client.post(address, good | {name: value})
+        assert answer.status_code == 200
+        assert list(answer.context["adminform"].form.errors) == [name]
+
+
+def test_a_number_of_a_form_that_no_database_keeps_is_no_crash(rf) -> None:
+    """Where a check is missing: in words, and not as a crash."""
+    number = OverflowError("Python int too large to convert to SQLite INTEGER")
+    request = rf.post("/admin/", {"node": "9" * 30})
+    found = problems.value_problem(request, number)
+    assert found is not None and (found["status"], found["code"]) == (400, "bad-number")
+    assert problems.value_problem(rf.post("/admin/", {"node": "7"}), number) is None
+    half = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+    late = OverflowError("date value out of range")
+    year = ValueError("year 10000 is out of range")
+    for error, code in (
+        (half, "bad-text"),
+        (late, "bad-instant"),
+        (year, "bad-instant"),
+    ):
+        found = problems.value_problem(request, error)
+        assert found is not None and (found["status"], found["code"]) == (400, code)
