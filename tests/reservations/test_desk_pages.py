@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
@@ -250,7 +251,7 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     assert not gpus[0].node.draining
 
 
-def test_why_a_single_gpu_drains_is_read_by_everybody(desk, client, alice, gpus):
+def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None:
     first, second = gpus[0], gpus[1]
     # Typed before its form said that everybody reads it: kept in the audit log only.
     AuditEntry.objects.create(
@@ -259,10 +260,11 @@ def test_why_a_single_gpu_drains_is_read_by_everybody(desk, client, alice, gpus)
     Gpu.objects.filter(pk=second.pk).update(draining=True)
     sure = {"act": "drain", "gpus": [first.pk], "sure": 1, "reason": "loud fan"}
     post(desk, "manage-gpus-act", sure)
-    client.force_login(alice)
-    board = client.get("/").content.decode()
+    student = Client()
+    student.force_login(alice)
+    board = student.get("/").content.decode()
     assert f'"{first.pk}": "loud fan"' in board
-    page = client.get(reverse("gpu", args=[first.pk])).content.decode()
+    page = student.get(reverse("gpu", args=[first.pk])).content.decode()
     assert "no new bookings: loud fan" in page
     now = timezone.now()
     seen = calendar_page(
@@ -278,14 +280,14 @@ def test_why_a_single_gpu_drains_is_read_by_everybody(desk, client, alice, gpus)
     assert "private" not in board
     # Its node drains, too: the reason of the GPU itself is the nearer one.
     post(desk, "manage-drain", {"draining": "on", "reason": "moves"}, first.node_id)
-    page = client.get(reverse("gpu", args=[first.pk])).content.decode()
+    page = student.get(reverse("gpu", args=[first.pk])).content.decode()
     assert "no new bookings: loud fan" in page
-    page = client.get(reverse("gpu", args=[gpus[2].pk])).content.decode()
+    page = student.get(reverse("gpu", args=[gpus[2].pk])).content.decode()
     assert "no new bookings: moves" in page
     # A drain that ended and began again has its newest reason.
     post(desk, "manage-gpus-act", sure | {"act": "drain-ended", "reason": "done"})
     post(desk, "manage-gpus-act", sure | {"reason": "new cable"})
-    board = client.get("/").content.decode()
+    board = student.get("/").content.decode()
     assert "new cable" in board
     assert "loud fan" not in board
 
