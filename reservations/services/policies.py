@@ -109,7 +109,8 @@ def as_typed(meaning: str) -> str:
         return sentence("{meaning} Default: {shown}.", **meaning.values)
     if isinstance(meaning, Sentence):
         return meaning
-    meaning = DEFAULT_IN_WORDS.sub(r" Default: \1.", meaning)
+    # A lazy translation is read in the language of now.
+    meaning = DEFAULT_IN_WORDS.sub(r" Default: \1.", str(meaning))
     meaning = DEFAULT_IN_SECONDS.sub(r" Default: \1 s.", meaning)
     return meaning.removesuffix(" Seconds.")
 

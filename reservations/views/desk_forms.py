@@ -95,7 +95,7 @@ class ClosureForm(PlainForm):
     account = _select(
         Account.objects.filter(archived_at=None),
         sentence("Kept for (teaching)"),
-        "nobody",
+        sentence("nobody"),
     )
     scope = forms.ChoiceField(
         label=gettext_lazy("Closes"),
