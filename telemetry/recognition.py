@@ -18,10 +18,11 @@ from telemetry.domain.sentences import Sentence
 from telemetry.translation import translated
 
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
-CLEAR_LETTERS = 8
-"""A template with fewer letters outside of its fields, such as "{first} to {last}",
-could match texts of others. Its values must be single words, or texts that are
-recognised themselves."""
+CLEAR_LETTERS, CLEAR_BEGINNING = 8, 4
+"""A template with fewer letters outside of its fields, or before the first of them,
+could match texts of people, for example "{first} to {last}". It counts only inside of
+another, and its values must be single words, or texts that are recognised themselves.
+"""
 SENTENCES = re.compile(r"(?<=\.) (?=[A-Z“])")
 JOINTS = tuple(map(re.compile, (r"(?<=\.)( )(?=[A-Z“])", "(; )", "(, )", "(: )")))
 """What separates texts that ``joined`` put together."""
@@ -38,7 +39,7 @@ class Known(NamedTuple):
     part: str
     """Its longest part without a field."""
     clear: bool
-    """Whether it has CLEAR_LETTERS."""
+    """Whether it has CLEAR_LETTERS, or CLEAR_BEGINNING before its first field."""
     one: str
     """The template for one thing, where it has a plural."""
     number: int
@@ -91,10 +92,12 @@ def _shown(language: str, text: str, depth: int) -> str:
         return found
     each = SENTENCES.split(text)
     if len(each) > 1:
-        said = [_shown(language, one, depth + 1) for one in each]
+        said = [_shown(language, one, depth) for one in each]
         if all(new != old for new, old in zip(said, each, strict=True)):
             return " ".join(said)
     for one in _templates(language):
+        if not (one.clear or depth):
+            continue
         match = _pattern(one.template).fullmatch(text) if one.part in text else None
         if match is None:
             continue
@@ -125,7 +128,7 @@ def _part_by_part(language: str, text: str, depth: int) -> str:
         parts = gap.split(text)
         if len(parts) > 1:
             told = [
-                part if at % 2 else _shown(language, part, depth + 1)
+                part if at % 2 else _shown(language, part, depth)
                 for at, part in enumerate(parts)
             ]
             if told != parts:
@@ -150,7 +153,8 @@ def _templates(language: str) -> tuple[Known, ...]:
         fixed, parts = FIELD.sub("", template), FIELD.split(template)
         letters = sum(letter.isalpha() for letter in fixed)
         if len(parts) > 1 and "{" not in fixed and letters > 1:
-            clear = letters >= CLEAR_LETTERS
+            begins = sum(letter.isalpha() for letter in parts[0])
+            clear = letters >= CLEAR_LETTERS or begins >= CLEAR_BEGINNING
             known = Known(template, max(parts[::2], key=len), clear, one, number)
             found.append(((not parts[0], -letters, template), known))
     return tuple(known for _, known in sorted(found, key=lambda pair: pair[0]))

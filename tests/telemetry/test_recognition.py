@@ -20,6 +20,7 @@ GERMAN = {
     "{first} to {last}": "{first} bis {last}",
     "{gpu} layers {ranges}": "{gpu} Schichten {ranges}",
     "{first} and {second}": "{first} und {second}",
+    "The model is cut: {cut}.": "Das Modell ist geteilt: {cut}.",
     "Moves to {place}.": "Zieht um nach {place}.",
     "Not done automatically: choose first.": "Nicht automatisch: wähle zuerst.",
     "must be a whole number": "muss eine ganze Zahl sein",
@@ -55,8 +56,10 @@ def test_a_stored_text_is_found_with_its_values():
 
 
 def test_ranges_inside_of_others_are_found():
-    said = "lab-a:0 layers 0 to 5 and 12 to 17"
-    assert shown(said) == "lab-a:0 Schichten 0 bis 5 und 12 bis 17"
+    said = "The model is cut: lab-a:0 layers 0 to 5 and 12 to 17."
+    assert shown(said) == (
+        "Das Modell ist geteilt: lab-a:0 Schichten 0 bis 5 und 12 bis 17."
+    )
 
 
 def test_several_sentences_are_found_one_by_one():
