@@ -52,6 +52,15 @@ def listed(parts: Iterable[str]) -> str:
     return text
 
 
+def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
+    """Return ranges of layers in words; the last of each is left out.
+
+    >>> ranges_told([(0, 6), (12, 18)])
+    '0 to 5 and 12 to 17'
+    """
+    return listed(sentence("{first} to {last}", first=a, last=b - 1) for a, b in ranges)
+
+
 def error_words(error_pct: float) -> str:
     """An error in percent with its sign.
 

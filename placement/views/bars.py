@@ -9,11 +9,10 @@ from typing import Any
 
 from django.utils.translation import gettext, gettext_lazy
 
-from placement.domain.candidates.telling import ranges_told
 from placement.domain.estimate import Estimate
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Shard
-from placement.domain.words import gib, seconds
+from placement.domain.words import gib, ranges_told, seconds
 from telemetry.translation import translated
 
 WIDTH = 1000

@@ -20,7 +20,7 @@ from placement.domain.candidates.stages import (
     least_seconds,
     staged_time,
 )
-from placement.domain.candidates.telling import ranges_told, refusal, too_small
+from placement.domain.candidates.telling import refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.place import fastest
 from placement.domain.plan import TITLES, Plan, Refusal
@@ -28,7 +28,7 @@ from placement.domain.remedies import Fit, Setting, stages
 from placement.domain.sharding import Sharding
 from placement.domain.split import ChainProblem, split_fixed_order
 from placement.domain.timing import efficiency_ratio, layer_flops
-from placement.domain.words import gib, gib_at_least, seconds
+from placement.domain.words import gib, gib_at_least, ranges_told, seconds
 from telemetry.domain.sentences import counted, joined, sentence
 
 PIECES = (2, 4)

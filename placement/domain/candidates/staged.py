@@ -20,12 +20,12 @@ from placement.domain.candidates.stages import (
     in_pieces,
     least_seconds,
 )
-from placement.domain.candidates.telling import Unfit, ranges_told, refusal, too_small
+from placement.domain.candidates.telling import Unfit, refusal, too_small
 from placement.domain.offer import GpuOffer
 from placement.domain.plan import Plan, Refusal
 from placement.domain.remedies import Setting, stages
 from placement.domain.sharding import Schedule, Sharding, Strategy
-from placement.domain.words import listed
+from placement.domain.words import listed, ranges_told
 from placement.domain.workload import Workload
 from telemetry.domain.sentences import counted, joined, sentence
 

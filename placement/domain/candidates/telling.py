@@ -12,7 +12,7 @@ from placement.domain.plan import TITLES, Refusal, Shard
 from placement.domain.remedies import Setting
 from placement.domain.sharding import Sharding
 from placement.domain.topology import joined_by_fast_links
-from placement.domain.words import gib, listed
+from placement.domain.words import gib
 from telemetry.domain.sentences import counted, sentence
 
 WORDS = {
@@ -25,11 +25,6 @@ WORDS = {
     "context": sentence("the CUDA context"),
 }
 """Components in a sentence; the others are called what they are."""
-
-
-def ranges_told(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return layers [first, last) as "0 to 5 and 12 to 17"."""
-    return listed(sentence("{first} to {last}", first=a, last=b - 1) for a, b in ranges)
 
 
 def bound_by(shards: Sequence[Shard]) -> str:
