@@ -423,7 +423,7 @@ def test_nothing_moves_without_end_on_cards_off_the_screen(
     last = lab.gpus[-1].pk
     for state in (GpuState.IDLE, GpuState.BUSY, GpuState.LOST):
         lab.set(len(lab.gpus) - 1, state=state, memory_used_mib=9000)
-        look = re.compile(f"is-{state.value}")
+        look = re.compile(f"is-{state.name.lower()}")
         expect(page.locator(f"#gpu-{last}")).to_have_class(look)
         page.evaluate(read)
         page.wait_for_timeout(700)

@@ -134,9 +134,9 @@ def test_the_first_gpu_is_in_sight_and_the_filters_open(
     sign_in(make_user("alice"), theme)
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/")
-    states = ("busy", "idle", "intruder", "squatter", "lost")
+    states = ("BUSY", "IDLE", "INTRUDER", "SQUATTER", "LOST")
     for number, state in enumerate(states):
-        lab.set(number, state=GpuState(state))
+        lab.set(number, state=GpuState[state])
     words = page.locator(".count.state-squatter")
     expect(words).to_be_visible()
     expect(words).to_have_accessible_name(re.compile("without a booking"))
