@@ -13,6 +13,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from django.utils.translation import get_language
+
 from placement.models import Job
 from reservations.domain.looming import Looming
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
@@ -21,6 +23,7 @@ from reservations.snapshots.presence import PRESENCE_FIELDS, looming_of
 from reservations.snapshots.sharing import co_user_pks
 from telemetry.domain.commands import short_command
 from telemetry.live import Detail, DetailProcess
+from telemetry.translation import translated_values
 
 HORIZON = timedelta(days=15)
 """How far ahead "next" looks: a day more than the calendar's own horizon."""
@@ -196,7 +199,7 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
         "shared": now is not None and viewer.user_pk in now.co_users,
         "reservation": now.reservation if now else None,
         # Only for whom it is: a release to come is nobody else's news.
-        "looming": now.looming.to_json()
+        "looming": translated_values(now.looming.to_json())
         if now and now.looming and now.user_pk == viewer.user_pk
         else None,
         "next": {
@@ -221,10 +224,16 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def audience_key(snapshot: BoardSnapshot, viewer: Viewer) -> tuple[bool, int | None]:
-    """Viewers with the same key read the same `holders`, letter by letter."""
-    concerned = viewer.user_pk in snapshot.people
-    return viewer.named, viewer.user_pk if concerned else None
+def audience_key(
+    snapshot: BoardSnapshot, viewer: Viewer
+) -> tuple[bool, int | None, str | None]:
+    """Viewers with the same key read the same `holders`, letter by letter.
+
+    Only those concerned read sentences, in the language that is active.
+    """
+    if viewer.user_pk not in snapshot.people:
+        return viewer.named, None, None
+    return viewer.named, viewer.user_pk, get_language()
 
 
 def holders_message(snapshot: BoardSnapshot, viewer: Viewer) -> str:

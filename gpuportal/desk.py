@@ -60,7 +60,7 @@ class Desk:
         self.snapshot: BoardSnapshot | None = None
         self._boxes: set[Mailbox] = set()
         self._task: asyncio.Task[None] | None = None
-        self._holders: dict[tuple[bool, int | None], str] = {}
+        self._holders: dict[tuple[bool, int | None, str | None], str] = {}
         self._owners: dict[int, JobOwner | None] = {}
         self._details: dict[str, _Kept] = {}
         self._lock = asyncio.Lock()

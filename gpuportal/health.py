@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -114,30 +115,43 @@ class State:
         """One sentence for each thing that an operator must do something about."""
         said = []
         if not self.database:
-            said.append("The database does not answer.")
+            said.append(gettext("The database does not answer."))
         if not self.broker:
-            said.append("The broker does not answer: nothing is live, no job starts.")
+            said.append(
+                gettext("The broker does not answer: nothing is live, no job starts.")
+            )
         elif self.late:
-            ages = [age for age in self.late.values() if age is not None]
-            since = f" Last done {max(ages):.0f} s ago." if ages else ""
-            # Where many are late the clock stands still: their names say nothing.
-            some = len(self.late) <= NAMES_SHOWN
-            names = f" Late: {', '.join(sorted(self.late))}." if some else ""
-            said.append(
-                "The portal's clock is late: no job starts or ends, no reservation "
-                f"begins.{since} See gpuportal-worker and gpuportal-beat.{names}"
-            )
+            said.append(self._lateness())
         if not self.disk_enough:
-            said.append(
-                f"The portal's disk is nearly full: {self.disk_free_bytes / GIB:.2f} "
-                f"GiB are free in {settings.VAR_DIR}."
+            words = gettext(
+                "The portal's disk is nearly full: %(free)s GiB are free in %(folder)s."
             )
+            free = f"{self.disk_free_bytes / GIB:.2f}"
+            said.append(words % {"free": free, "folder": settings.VAR_DIR})
         if self.waiting:
-            said.append(
+            words = gettext(
                 "The database waits for an upgrade. Run: gpuportal-manage migrate. "
-                f"Not applied: {', '.join(self.waiting)}."
+                "Not applied: %(names)s."
             )
+            said.append(words % {"names": ", ".join(self.waiting)})
         return said
+
+    def _lateness(self) -> str:
+        words = [
+            gettext(
+                "The portal's clock is late: no job starts or ends, no reservation "
+                "begins."
+            )
+        ]
+        if ages := [age for age in self.late.values() if age is not None]:
+            since = gettext("Last done %(seconds)s s ago.")
+            words.append(since % {"seconds": f"{max(ages):.0f}"})
+        words.append(gettext("See gpuportal-worker and gpuportal-beat."))
+        # Where many are late the clock stands still: their names say nothing.
+        if len(self.late) <= NAMES_SHOWN:
+            late = gettext("Late: %(names)s.")
+            words.append(late % {"names": ", ".join(sorted(self.late))})
+        return " ".join(words)
 
 
 def look(*, from_a_page: bool = False) -> State:

@@ -1,13 +1,18 @@
 """The language of pages: whose choice counts, how it is kept, and what it changes."""
 
+import json
+from datetime import timedelta
+
 import pytest
 from django.conf import settings
 from django.template import Context, Template
 from django.test import Client
-from django.utils import formats, translation
+from django.utils import formats, timezone, translation
 
+from gpuportal.board import audience_key, holders_message, load_board, viewer_of
 from gpuportal.languages import SocketLanguage
 from reservations.languages import language_of, with_language_of
+from tests.factories import make_gpus, make_reservation
 
 pytestmark = pytest.mark.django_db
 GERMAN = {"HTTP_ACCEPT_LANGUAGE": "de-DE,de;q=0.9,en;q=0.5"}
@@ -159,3 +164,23 @@ def test_a_sentence_of_a_template_is_kept_by_language_and_escaped_as_written():
         with translation.override(code):
             shown = page.render(Context({"name": "<b>"}))
         assert shown == f"{word} 3 % < 4 {word} &lt;b&gt;"
+
+
+def test_the_boards_message_is_made_for_each_language_of_a_holder(alice, bob):
+    now = timezone.now()
+    hour = timedelta(hours=1)
+    make_reservation(alice, make_gpus(1), now - hour / 60, now + hour, state="active")
+    board = load_board(now)
+
+    def told(user, code):
+        viewer = viewer_of(user, names_visible=True)
+        with translation.override(code):
+            return audience_key(board, viewer), holders_message(board, viewer)
+
+    english, german = told(alice, "en"), told(alice, "de")
+    assert "Not started yet" in english[1]
+    (held,) = json.loads(german[1])["holders"].values()
+    assert held["looming"]["text"] == "Noch nicht begonnen"
+    assert english[0] != german[0]
+    # Who reads no sentence shares one message, whatever the language.
+    assert told(bob, "en") == told(bob, "de")
