@@ -7,6 +7,7 @@ import polib
 import pytest
 from django.conf import settings as site
 from django.test import Client
+from django.utils import timezone
 
 from reservations.domain.errors import GpuTaken
 from reservations.models import Notice
@@ -126,6 +127,28 @@ def test_the_error_of_a_form_is_in_german(page):
     answer = page.post("/me/notices/choose/", {"quiet_from": "22:00"})
     assert answer.status_code == 422
     assert "Ruhezeiten brauchen beides oder keines." in answer.content.decode()
+
+
+@pytest.mark.django_db
+def test_pages_leave_no_sentence_in_english(page, german, gpus, hour):
+    call = Caller(german)
+    made = call("POST", "/reservations", wish(gpus[:1], hour)).body
+    tell(user=german, kind="trial", detail={}, now=timezone.now())
+    found = {}
+    for path in (
+        f"/reservations/{made['id']}/",
+        "/standing/",
+        "/notices/",
+        "/me/notices/",
+        "/waiting/",
+        "/offers/",
+        "/series/",
+    ):
+        answer = page.get(path, follow=True)
+        assert answer.status_code == 200, path
+        if left := english_left(answer.content.decode()):
+            found[path] = left
+    assert found == {}
 
 
 @pytest.mark.django_db
