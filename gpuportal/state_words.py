@@ -19,6 +19,8 @@ WORDS = frozenset(
         # Of an Alert.
         *(noop("closed"), noop("snoozed"), noop("acknowledged"), noop("all")),
         *(noop("critical"), noop("warning"), noop("info")),
+        # Of a node without job isolation; the other levels are names.
+        noop("none"),
     }
 )
 
