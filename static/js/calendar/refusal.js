@@ -8,7 +8,6 @@ import { gettext } from "../words.js";
 import { levelRows, quotaBar } from "./level.js";
 import { gpuWords, moment, span } from "./words.js";
 import { toWall, wallSeconds } from "./zone.js";
-import { gettext } from "../words.js";
 
 const HOUR = 3600;
 /** Codes that a token gets around: it ignores the horizons, and nothing else. */
