@@ -129,7 +129,7 @@ def language(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         if user:
             return _me_page(request, TokenForm(), language_form=form, status=422)
-        messages.error(request, form.errors["language"][0])
+        messages.error(request, str(form.errors["language"][0]))
         return redirect("login")
     chosen = form.cleaned_data["language"]
     if user:
@@ -138,7 +138,7 @@ def language(request: HttpRequest) -> HttpResponse:
     response = redirect(form_page(request) or ("me" if user else "login"))
     name = settings.LANGUAGE_COOKIE_NAME
     if not chosen:
-        response.delete_cookie(name, samesite=settings.LANGUAGE_COOKIE_SAMESITE)
+        response.delete_cookie(name, samesite="Lax")
         return response
     response.set_cookie(
         name,
@@ -146,7 +146,7 @@ def language(request: HttpRequest) -> HttpResponse:
         max_age=settings.LANGUAGE_COOKIE_AGE,
         secure=settings.LANGUAGE_COOKIE_SECURE,
         httponly=settings.LANGUAGE_COOKIE_HTTPONLY,
-        samesite=settings.LANGUAGE_COOKIE_SAMESITE,
+        samesite="Lax",
     )
     return response
 

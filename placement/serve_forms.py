@@ -20,7 +20,7 @@ RESERVATION, BOOK, ENDPOINT = "r", "book", "e"
 RESULT = "result:"
 """How a file is written that a Job left: result:<number>; a kept one by its number."""
 
-ADMITS: Choices = (
+ADMITS = (
     (Admits.OWNER, gettext_lazy("only I")),
     (Admits.ACCOUNT, gettext_lazy("members of the group that pays")),
     (Admits.ANYBODY, gettext_lazy("everyone")),

@@ -7,6 +7,7 @@ ledger and the audit log are only read: the database refuses anything else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -229,7 +230,7 @@ class CheckedAutocomplete(AutocompleteSelect):
     Django asks the database for the name of every value, when it shows a form again.
     """
 
-    def optgroups(self, name: str, value: list[str], attrs: Any = None) -> Any:
+    def optgroups(self, name: str, value: Sequence[str], attrs: Any = None) -> Any:
         """Return the chosen rows, without values that no row can have."""
         most = models.BigIntegerField.MAX_BIGINT
         known = [one for one in map(str, value) if one.isascii() and one.isdecimal()]

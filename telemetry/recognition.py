@@ -9,10 +9,12 @@ translated templates, and with it the values.
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from django.utils.translation import get_language
-from django.utils.translation.trans_real import catalog
+import polib
+from django.conf import settings
+from django.utils.translation import get_language, gettext, ngettext, to_locale
 
 from telemetry.domain.sentences import Sentence
 from telemetry.translation import translated
@@ -86,8 +88,7 @@ def _shown(language: str, text: str, depth: int) -> str:
     """Return a stored text in a language, which must be the active one."""
     if not text.strip() or len(text) > MOST_CHARACTERS or depth > MOST_DEPTH:
         return text
-    known = catalog()
-    found = known.gettext(text)
+    found = gettext(text)
     if found != text:
         return found
     each = SENTENCES.split(text)
@@ -109,9 +110,9 @@ def _shown(language: str, text: str, depth: int) -> str:
             told[name] != said or " " not in said for name, said in values.items()
         ):
             form = (
-                known.ngettext(one.one, one.template, one.number)
+                ngettext(one.one, one.template, one.number)
                 if one.one
-                else known.gettext(one.template)
+                else gettext(one.template)
             )
             return form.format_map(told)
     lower = text[:1].lower() + text[1:]
@@ -142,12 +143,14 @@ def _templates(language: str) -> tuple[Known, ...]:
 
     Among those the ones with the most fixed letters come first.
     """
-    keys = [key for key, _found in catalog()._catalog.items()]
-    plurals = {key[0] for key in keys if isinstance(key, tuple)}
-    ways = dict.fromkeys((key for key in keys if isinstance(key, str)), ("", 1))
-    ways |= {one: (one, 1) for one in plurals}
-    # The catalogue keeps the English of one thing alone. Most plurals add an "s".
-    ways |= {f"{one}s": (one, 2) for one in plurals if one[-1:].isalpha()}
+    ways: dict[str, tuple[str, int]] = {}
+    for folder in settings.LOCALE_PATHS:
+        path = Path(folder) / to_locale(language) / "LC_MESSAGES" / "django.mo"
+        for entry in polib.mofile(str(path)) if path.is_file() else ():
+            one, many = entry.msgid, entry.msgid_plural
+            ways[one] = (one, 1) if many else ("", 1)
+            if many:
+                ways[many] = (one, 2)
     found = []
     for template, (one, number) in ways.items():
         fixed, parts = FIELD.sub("", template), FIELD.split(template)

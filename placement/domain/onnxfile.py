@@ -360,7 +360,7 @@ def _whole(found: _Found) -> tuple[list[TensorInfo], list[str]]:
         answer.append(
             TensorInfo(_placed(found, name), shape, tensor.dtype, packed_bytes=size)
         )
-    notes = []
+    notes: list[str] = []
     if quantized:
         notes.append(
             sentence(

@@ -63,7 +63,7 @@ def unpacked(
         for one in rest:
             _refuse_weight(one)
         answer += rest
-    notes = [
+    notes: list[str] = [
         sentence(
             "{count} weights are quantized ({kind}): counted as they unpack, bytes "
             "as they are stored",

@@ -140,7 +140,7 @@ def quantized(spec: ModelSpec, scheme: Scheme) -> ModelSpec:
 
 
 def _notes(layers: Iterable[LayerSpec], scheme: Scheme) -> list[str]:
-    told = [
+    told: list[str] = [
         sentence(
             "linear layers of the blocks: {scheme}; the rest as stored",
             scheme=scheme.title,

@@ -325,7 +325,7 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
             }
         )
     known = {setting.name: setting for setting in recipe.settings}
-    problems = {
+    problems: dict[str, str] = {
         f"recipe_settings.{str(key)[:40]}": sentence("this recipe has no such setting")
         for key in given
         if key not in known

@@ -233,7 +233,7 @@ def explain(
 
 def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
     """One changed field after another, in the order they are worth trying."""
-    steps = []
+    steps: list[tuple[str, Setting]] = []
     at = asked
     chosen = setting.workload
     changes = (

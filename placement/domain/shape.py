@@ -107,7 +107,7 @@ class TransformerShape:
 
 def shape_problems(shape: TransformerShape) -> dict[str, str]:
     """Contradictions between the sizes of a block, by field."""
-    problems = {}
+    problems: dict[str, str] = {}
     for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate"):
         if type(getattr(shape, name)) is not int or getattr(shape, name) < 1:
             problems[name] = sentence("must be a whole number above zero")

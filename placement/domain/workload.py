@@ -87,7 +87,7 @@ class Workload:
     """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
 
     def __post_init__(self) -> None:
-        problems = {}
+        problems: dict[str, str] = {}
         for name, options in CHOICES.items():
             if getattr(self, name) not in options:
                 problems[name] = sentence(
@@ -143,7 +143,7 @@ class Workload:
 
 def _contradictions(asked: Workload) -> dict[str, str]:
     """Fields that are right alone and wrong together."""
-    problems = {}
+    problems: dict[str, str] = {}
     if asked.accumulation > asked.batch:
         problems["accumulation"] = sentence(
             "{accumulation} microbatches of a batch of {batch}",

@@ -76,7 +76,7 @@ def checked_form(
 
 
 def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
-    problems = {}
+    problems: dict[str, str] = {}
     if not script.strip():
         problems["script"] = sentence("is empty")
     elif len(script.encode()) > MOST_SCRIPT_BYTES or "\0" in script:

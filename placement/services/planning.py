@@ -268,7 +268,11 @@ def forget_old_plans(user: User) -> None:
     ]
     ids = {launch.get("plan_id") for (launch,) in wanted} - {None}
     named = [
-        Exists(one.related_model.objects.filter(**{one.field.name: OuterRef("pk")}))
+        Exists(
+            one.related_model._default_manager.filter(
+                **{one.field.name: OuterRef("pk")}
+            )
+        )
         for one in StoredPlan._meta.related_objects
     ]
     free = StoredPlan.objects.filter(owner=user).exclude(pk__in=ids)

@@ -172,5 +172,5 @@ def _components(components: Mapping[str, int], likely_bytes: int) -> list:
     return [*sizes, _sized(*SLACK, max(0, slack))]
 
 
-def _sized(key: str, words: str, size_bytes: int) -> tuple[str, str, float]:
+def _sized(key: str, words: object, size_bytes: int) -> tuple[str, str, float]:
     return key, f"{words}: {gib(size_bytes)}", float(size_bytes)

@@ -276,7 +276,9 @@ def _why_later(now: PlanSet) -> str:
 def short_remedies(plan: Plan) -> list[str]:
     """Return what was changed, without what each change buys."""
     return [
-        shown(text.values["words"] if isinstance(text, Sentence) else _short_of(text))
+        shown(
+            str(text.values["words"]) if isinstance(text, Sentence) else _short_of(text)
+        )
         for text in plan.remedies
     ]
 

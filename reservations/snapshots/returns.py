@@ -22,7 +22,7 @@ def returns_of(
     """
     since = now - timedelta(seconds=WINDOW_SECONDS)
     users = {one.user_id for one in memberships}
-    returned = dict(_returned(users=list(users), since=since))
+    returned: dict[int, int] = dict(_returned(users=list(users), since=since))
     found: dict[int, Returns] = {}
     for one in memberships:
         quota = one.quota_gpu_seconds

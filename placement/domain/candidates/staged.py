@@ -195,7 +195,7 @@ def stages_told(cut: Cut) -> str:
 
 
 def _why(cut: Cut, strategy: str) -> list[str]:
-    why = [
+    why: list[str] = [
         sentence(
             "The model is cut into {stages}: {cut}.",
             stages=counted("{n} stage", "{n} stages", len(cut.blocks)),
