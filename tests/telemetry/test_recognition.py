@@ -1,8 +1,5 @@
 """English texts from the database, shown in the reader's language."""
 
-import gettext
-import io
-
 import polib
 import pytest
 from django.utils import translation
@@ -28,13 +25,15 @@ GERMAN = {
 
 
 @pytest.fixture(autouse=True)
-def german(monkeypatch):
-    """A catalogue of these sentences alone, as gettext reads it."""
+def german(tmp_path, settings):
+    """A catalogue of these sentences alone."""
     made = polib.POFile()
     made.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
     made.extend(polib.POEntry(msgid=k, msgstr=v) for k, v in GERMAN.items())
-    known = gettext.GNUTranslations(io.BytesIO(made.to_binary()))
-    monkeypatch.setattr(recognition, "catalog", lambda: known)
+    folder = tmp_path / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    made.save_as_mofile(str(folder / "django.mo"))
+    settings.LOCALE_PATHS = [tmp_path]
     for cached in (recognition._shown, recognition._templates):
         cached.cache_clear()
     with translation.override("de"):
