@@ -25,7 +25,6 @@ from reservations.services import (
     search,
     spending,
 )
-from reservations.services.inserting import insert
 from reservations.services.refused import count_refusal
 from reservations.services.returned import allocations_of, given_back_late
 from reservations.services.rights import may_change
@@ -258,7 +257,7 @@ def write_decision(
         decision=decision.to_json(),
         overstay=overstay,
     )
-    insert(made)
+    made.save(force_insert=True)
     if request.token is not None:
         spending.spend(request.token, made, now=now)
     displacing.displace(decision, made, now=now, policy=policy)
@@ -274,8 +273,8 @@ def write_decision(
 
 def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
     """Insert one live Allocation per Gpu, in pk order."""
-    for gpu in sorted(gpus, key=lambda gpu: gpu.pk):
-        allocation = Allocation(
+    Allocation.objects.bulk_create(
+        Allocation(
             reservation=reservation,
             gpu_id=gpu.pk,
             start=reservation.start,
@@ -283,7 +282,8 @@ def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
             weight=gpu.weight,
             peak=gpu.peak.to_text() if gpu.peak else "",
         )
-        insert(allocation)
+        for gpu in sorted(gpus, key=lambda gpu: gpu.pk)
+    )
 
 
 def preview(

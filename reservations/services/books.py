@@ -23,7 +23,6 @@ from reservations.models import (
     Reservation,
     User,
 )
-from reservations.services.inserting import insert
 from telemetry import services as telemetry
 from telemetry.domain.usage import Span
 from telemetry.models import Gpu
@@ -41,7 +40,7 @@ def hold(reservation: Reservation, *, now: datetime, reason: str) -> None:
         at=now,
         reason=reason,
     )
-    insert(entry)
+    entry.save(force_insert=True)
 
 
 def held_gpu_seconds(reservation: Reservation) -> int:
@@ -340,4 +339,4 @@ def audit(
         reason=reason[:400],
         detail=detail,
     )
-    insert(entry)
+    entry.save(force_insert=True)

@@ -29,7 +29,6 @@ from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.services import books, locking
 from reservations.services.notices import tell
 from reservations.services.rights import check_may_change
-from reservations.snapshots.compiled import compiled
 from reservations.snapshots.facts import (
     account_path,
     calendar_gpus,
@@ -201,7 +200,6 @@ def gap_notice(policy: Policy) -> timedelta:
     return timedelta(seconds=gap_notice_seconds(policy, grace_seconds))
 
 
-@compiled
 def _in_the_way(
     *, gpus: Collection[int], user: int, after: datetime, made: int
 ) -> QuerySet[Reservation, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from django.db.models import QuerySet, Sum
@@ -27,7 +26,6 @@ from reservations.models import (
     Reservation,
     SitePolicy,
 )
-from reservations.snapshots.compiled import Row, compiled, instances, whole
 from reservations.snapshots.gpus import calendar_gpus as calendar_gpus
 from reservations.snapshots.holdings import holdings_of as holdings_of
 from reservations.snapshots.holdings import own_holdings as own_holdings
@@ -47,19 +45,7 @@ PATH_UP = "account__parent"
 
 def site_policy() -> Policy:
     """Return the site's rules as they are now."""
-    rows = _policy(pk=1)
-    return _policy_of(rows[0]) if rows else SitePolicy.current().to_policy()
-
-
-@compiled
-def _policy(*, pk: int) -> QuerySet[SitePolicy, Any]:
-    return SitePolicy.objects.filter(pk=pk).values_list(*whole(SitePolicy))
-
-
-@lru_cache(maxsize=4)
-def _policy_of(row: Row) -> Policy:
-    found: Policy = instances(row, SitePolicy)[0].to_policy()
-    return found
+    return SitePolicy.current().to_policy()
 
 
 def calendar_of(
@@ -113,7 +99,6 @@ def calendar_of(
     return Calendar(gpus, busy, plans, gaps if leave_at is not None else None)
 
 
-@compiled
 def _held(
     *, gpus: Collection[int], start: datetime, end: datetime, ignoring: int
 ) -> QuerySet[Allocation, Any]:

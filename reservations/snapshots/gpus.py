@@ -1,6 +1,6 @@
 """The Gpus as the calendar knows them, and why one cannot be booked."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,6 @@ from django.db.models import Exists, OuterRef, QuerySet
 from reservations.domain.calendar import CalendarGpu
 from reservations.domain.prices import read_peak
 from reservations.models.favourite import Favourite
-from reservations.snapshots.compiled import Row, compiled
 from reservations.snapshots.foreign import foreign_alerts
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, GpuQuerySet
@@ -110,7 +109,6 @@ def gpus_named(pks: Collection[int]) -> list[CalendarGpu]:
     return _read(_named(pks=list(pks)))
 
 
-@compiled
 def _named(*, pks: Collection[int]) -> QuerySet[Gpu, Any]:
     return Gpu.objects.filter(pk__in=pks).order_by("pk").values_list(*_COLUMNS)
 
@@ -123,7 +121,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _read(rows: Iterable[Row]) -> list[CalendarGpu]:
+def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
     return [
         CalendarGpu(
             pk=pk,

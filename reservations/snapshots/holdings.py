@@ -10,7 +10,6 @@ from reservations.domain.gaps import is_gap
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.window import Window
 from reservations.models import Allocation, CoUser
-from reservations.snapshots.compiled import compiled
 
 
 def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding, ...]:
@@ -52,7 +51,6 @@ def holdings_of(
     }
 
 
-@compiled
 def _live(*, users: Collection[int], ignoring: int) -> QuerySet[Allocation, Any]:
     return (
         Allocation.objects.filter(
@@ -72,7 +70,6 @@ def _live(*, users: Collection[int], ignoring: int) -> QuerySet[Allocation, Any]
     )
 
 
-@compiled
 def _shared(*, users: Collection[int], ignoring: int) -> QuerySet[CoUser, Any]:
     return (
         CoUser.objects.sharing()

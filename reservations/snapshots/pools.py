@@ -27,7 +27,6 @@ from reservations.models import (
     PoolQuota,
     PoolRule,
 )
-from reservations.snapshots.compiled import compiled
 from telemetry.models import Gpu
 
 
@@ -61,7 +60,6 @@ def closures_between(start: datetime, end: datetime) -> list[ClosureInfo]:
     ]  # fmt: skip
 
 
-@compiled
 def _standing(*, start: datetime, end: datetime) -> QuerySet[Closure, Any]:
     return (
         Closure.objects.standing(start, end)

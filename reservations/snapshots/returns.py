@@ -9,7 +9,6 @@ from django.db.models import QuerySet, Sum
 from reservations.domain.policy import Policy
 from reservations.domain.returns import WINDOW_SECONDS, Returns
 from reservations.models import EarlyReturn, LedgerEntry, Membership
-from reservations.snapshots.compiled import compiled
 
 
 def returns_of(
@@ -55,7 +54,6 @@ def returns_of(
     }
 
 
-@compiled
 def _returned(*, users: Collection[int], since: datetime) -> QuerySet[EarlyReturn, Any]:
     return (
         EarlyReturn.objects.filter(user_id__in=users, returned_at__gt=since)

@@ -12,7 +12,6 @@ from reservations.domain.prices import Tariff, read_peak
 from reservations.domain.quota import PERMILLE, QuotaInfo, Spend, spends_at
 from reservations.domain.window import unix
 from reservations.models import Allocation, LateReturn, Membership, Reservation
-from reservations.snapshots.compiled import compiled
 from telemetry.domain.sentences import sentence
 
 HOLDING = State.holding()
@@ -65,7 +64,6 @@ def spends_of(
     return found
 
 
-@compiled
 def _held(
     *,
     members: Collection[int],
@@ -87,7 +85,6 @@ def _held(
     )
 
 
-@compiled
 def _late(
     *,
     members: Collection[int],
@@ -172,7 +169,6 @@ def person_quota(
     )
 
 
-@compiled
 def _quotas(*, user: int) -> QuerySet[Membership, Any]:
     rows = Membership.objects.filter(user_id=user).order_by()
     return rows.values_list("pk", "quota_gpu_seconds")

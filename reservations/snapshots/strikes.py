@@ -8,7 +8,6 @@ from django.db.models import QuerySet
 from reservations.domain.policy import Policy
 from reservations.domain.strikes import Strike, looks_back_seconds, strike_of
 from reservations.models import Reservation
-from reservations.snapshots.compiled import compiled
 
 
 def recent_no_shows(
@@ -20,7 +19,6 @@ def recent_no_shows(
     return tuple(at for (at,) in rows if at is not None)
 
 
-@compiled
 def _no_shows(
     *, user: int, since: datetime, now: datetime
 ) -> QuerySet[Reservation, Any]:

@@ -11,7 +11,6 @@ from reservations.domain.calendar import FlexInfo, Plan
 from reservations.domain.lifecycle import State
 from reservations.domain.window import Window
 from reservations.models import Reservation, WaitingRequest
-from reservations.snapshots.compiled import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ def plans_between(start: datetime, end: datetime, taker: Taker) -> tuple[Plan, .
     )
 
 
-@compiled
 def _planned(
     *, frozen: datetime, start: datetime, end: datetime, taker: int
 ) -> QuerySet[WaitingRequest, Any]:
@@ -109,7 +107,6 @@ def takeable(pks: Collection[int], taker: Taker, *, names: bool) -> dict[int, Fl
     }  # fmt: skip
 
 
-@compiled
 def _unfrozen(
     *, pks: Collection[int], frozen: datetime, taker: int
 ) -> QuerySet[Reservation, Any]:
