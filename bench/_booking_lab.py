@@ -12,6 +12,8 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from reservations.services.tokens import create_token
+
 BASE = Path(__file__).resolve().parent.parent
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
 # WhiteNoise warns of a missing folder at every start.
@@ -150,7 +152,6 @@ def make_lab() -> list[str]:
 
     call_command("migrate", verbosity=0)
     from reservations.models import Account, Membership, SitePolicy, User
-    from reservations.services import create_token
     from telemetry.models import Gpu, Node, Pool
 
     policy = SitePolicy.current()

@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench import _cluster
+from placement.services.planning import keep_plan, make_plans, offered
+from reservations.services.booking import book
 
 GPUS = 8
 
@@ -32,13 +34,11 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     import redis
     from django.utils import timezone
 
-    from placement import services
     from placement.domain.remedies import Limits
     from placement.domain.well_known import well_known_spec
     from placement.domain.workload import Workload
     from placement.models import Job, PlacementPolicy
     from placement.services import looking
-    from reservations import services as reservations
     from reservations.models import Account, Membership, User
     from telemetry import live
     from telemetry.models import Gpu
@@ -51,18 +51,16 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
     _frame(client)
     spec = well_known_spec("llama-2-7b")
     gpus = list(Gpu.objects.filter(node__name="node-000").order_by("index"))[:4]
-    reservation = reservations.book(
+    reservation = book(
         user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
         end=now.replace(minute=0, second=0) + timedelta(hours=9), now=now,
     )  # fmt: skip
-    found = services.offered(
-        user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
-    )
-    plans = services.make_plans(
+    found = offered(user=user, at=None, hours=1, now=now, reservation_id=reservation.pk)
+    plans = make_plans(
         spec=spec, workload=Workload(batch=32, sequence_length=2048),
         offers=found.offers, limits=Limits(strategies=("pipeline",)), wish="fastest",
     )  # fmt: skip
-    stored = services.keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
+    stored = keep_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
     job = Job.objects.create(
         reservation=reservation, owner=user, plan=stored, node=gpus[0].node, name="x",
         kind="script", script="python train.py", state="running", may_move=True,

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from reservations.services.tokens import create_token
+
 HOUR = 3600
 WEIGHT = 10
 WEEK_SECONDS = 7 * 24 * HOUR
@@ -59,7 +61,6 @@ class Told:
 def make_course(students: int, gpus: int, *, now: datetime) -> list[Student]:
     """Write the site: Gpus in nodes of 8, groups of students, two of them limited."""
     from reservations.models import Account, Membership, SitePolicy, User
-    from reservations.services import create_token
     from telemetry.models import Gpu, Node, Pool
 
     policy = SitePolicy.current()

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from telemetry.services.hours import mark_hours_due, roll_hours
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 RANGES = {
     "1 h": 1, "24 h": 24, "7 d": 168, "30 d": 720, "90 d": 2160, "1 y": 8760,
@@ -114,11 +116,10 @@ def measure(node: Any, hours: int, now: Any) -> str:
 
 def rolled(now: Any) -> None:
     """What rolling up one hour costs."""
-    from telemetry import services
 
-    services.mark_hours_due([now - timedelta(hours=2)])
+    mark_hours_due([now - timedelta(hours=2)])
     begun = time.perf_counter()
-    services.roll_hours(now=now)
+    roll_hours(now=now)
     print(f"one hour rolled up: {(time.perf_counter() - begun) * 1000:.0f} ms")
 
 

@@ -23,6 +23,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from reservations.services.tokens import create_token
+
 PAGES = ("/jobs/", "/healthz")
 PAUSE_SECONDS = 0.2
 GPUS = 8
@@ -88,7 +90,6 @@ def _tokens() -> list[str]:
     from django.utils import timezone
 
     from reservations.models import User
-    from reservations.services import create_token
 
     users = User.objects.order_by("pk")
     return [

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 from bench import _booking_lab as lab
+from reservations.services.giving import cancel
 
 GPUS, PEOPLE, NODES, GROUPS = 154, 300, 20, 15
 HOUR = timedelta(hours=1)
@@ -46,7 +47,7 @@ def measure(waiting: int, bookings: int) -> None:
     from django.db import connection
 
     from reservations.models import Reservation, WaitlistLook
-    from reservations.services import cancel, placing
+    from reservations.services import placing
     from reservations.snapshots.facts import site_policy
 
     policy = site_policy()

@@ -7,8 +7,9 @@ from django.db import transaction
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import User
 from reservations.services.auditing import audit_act
-from telemetry import services as telemetry
 from telemetry.models import Alert, Gpu
+from telemetry.services import xids
+from telemetry.services.alerts import acknowledge_alert, snooze_alert, wake_alert
 
 
 def _check(user: User, act: str) -> None:
@@ -45,7 +46,7 @@ def acknowledge(*, alert_id: int, user: User, now: datetime) -> bool:
     _check(user, "acknowledge an alert")
     alert = _alert(alert_id)
     with transaction.atomic():
-        done = telemetry.acknowledge_alert(alert_id=alert_id, by=user.username, now=now)
+        done = acknowledge_alert(alert_id=alert_id, by=user.username, now=now)
         if done:
             _audit(alert, "acknowledged", user, now)
     return done
@@ -61,9 +62,7 @@ def snooze(*, alert_id: int, until: datetime, user: User, now: datetime) -> bool
     _check(user, "snooze an alert")
     alert = _alert(alert_id)
     with transaction.atomic():
-        done = telemetry.snooze_alert(
-            alert_id=alert_id, until=until, by=user.username, now=now
-        )
+        done = snooze_alert(alert_id=alert_id, until=until, by=user.username, now=now)
         if done:
             _audit(alert, "snoozed", user, now, until=until.isoformat())
     return done
@@ -78,7 +77,7 @@ def wake(*, alert_id: int, user: User, now: datetime) -> bool:
     _check(user, "wake an alert")
     alert = _alert(alert_id)
     with transaction.atomic():
-        done = telemetry.wake_alert(alert_id=alert_id)
+        done = wake_alert(alert_id=alert_id)
         if done:
             _audit(alert, "woken", user, now)
     return done
@@ -92,7 +91,7 @@ def clear_xids(*, gpu: Gpu, user: User, now: datetime, code: int | None = None) 
     """
     _check(user, "clear XIDs")
     with transaction.atomic():
-        cleared = telemetry.clear_xids(gpu_id=gpu.pk, now=now, code=code)
+        cleared = xids.clear_xids(gpu_id=gpu.pk, now=now, code=code)
         if cleared:
             audit_act(
                 verb="gpu.xids-cleared",

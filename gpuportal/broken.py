@@ -7,9 +7,9 @@ holds it now or later. Looked at regularly by the ingest that leads.
 from datetime import datetime
 
 from reservations.models import Allocation
-from telemetry import services as telemetry
 from telemetry.domain.rules import BREAKS, BROKEN_WITH_BOOKINGS
 from telemetry.models import Alert
+from telemetry.services.alerts import close_alert, open_alert
 
 
 def judge_broken(now: datetime) -> tuple[int, int]:
@@ -25,7 +25,7 @@ def judge_broken(now: datetime) -> tuple[int, int]:
     opened = 0
     for gpu_id, found in booked.items():
         number, start = found[0]
-        opened += telemetry.open_alert(
+        opened += open_alert(
             rule=BROKEN_WITH_BOOKINGS,
             gpu_id=gpu_id,
             now=now,
@@ -39,7 +39,7 @@ def judge_broken(now: datetime) -> tuple[int, int]:
     stands = Alert.objects.open().filter(rule=BROKEN_WITH_BOOKINGS)
     over = set(stands.values_list("gpu_id", flat=True)) - booked.keys()
     closed = sum(
-        telemetry.close_alert(rule=BROKEN_WITH_BOOKINGS, gpu_id=gpu_id, now=now)
+        close_alert(rule=BROKEN_WITH_BOOKINGS, gpu_id=gpu_id, now=now)
         for gpu_id in over
     )
     return opened, closed

@@ -21,7 +21,7 @@ from reservations.domain.response import Suspect
 from reservations.domain.watch import GpuFacts, Watcher, WatchPolicy
 from reservations.domain.whose import HoldingInfo, Owners, holder_present
 from reservations.models import SitePolicy, User
-from reservations.snapshots import (
+from reservations.snapshots.holders import (
     current_holdings,
     next_holdings,
     recent_holdings,

@@ -22,7 +22,7 @@ from gpuportal.supervisor import Spec
 from placement import signing
 from placement.runtime_check import torch_installed
 from telemetry.models import Node
-from telemetry.services import enroll_node, renew_token
+from telemetry.services.nodes import enroll_node, renew_token
 
 # Stopped in this order: what makes work, what shows it, what carries it.
 WORK_RANK, SHOW_RANK, CARRY_RANK = 0, 1, 2

@@ -18,7 +18,6 @@ from django.utils import timezone
 
 from gpuportal.broken import judge_broken
 from gpuportal.judge import CalendarJudge, Picture, Scene
-from placement import services as placement
 from placement.domain.errors import FactRefused, OrderRefused
 from placement.domain.process_orders import (
     ProcessOrder,
@@ -26,14 +25,21 @@ from placement.domain.process_orders import (
     is_process_fact,
     parse_process_fact,
 )
+from placement.services import facts
 from placement.services.ordering import new_nonce, send_process_order
 from reservations.domain.response import Case, Step, Suspect, next_step
 from reservations.models import SitePolicy
 from reservations.services.auditing import audit_act
-from telemetry import services as telemetry
 from telemetry.domain.commands import short_command
 from telemetry.domain.rules import INTRUDER
 from telemetry.models import Alert, Gpu, Pool, Response
+from telemetry.services.responses import (
+    NO_ANSWER,
+    finish_response,
+    give_up_responses,
+    note_response,
+    take_back_response,
+)
 
 STEP_SECONDS = 2.0
 BROKEN_SECONDS = 15.0
@@ -123,8 +129,8 @@ class Responder:
     def _give_up(self, now: datetime) -> None:
         grace = SitePolicy.current().stop_grace_seconds
         after = ORDER_SECONDS + grace + ANSWER_SECONDS
-        for row in telemetry.give_up_responses(now=now, after_seconds=after):
-            _audit(row, telemetry.NO_ANSWER, now=now)
+        for row in give_up_responses(now=now, after_seconds=after):
+            _audit(row, NO_ANSWER, now=now)
 
 
 def take_step(
@@ -136,7 +142,7 @@ def take_step(
     assert process.uid is not None and process.started_at is not None
     nonce = new_nonce() if step in SENT and not dry_run else ""
     with transaction.atomic():
-        row = telemetry.note_response(
+        row = note_response(
             alert=alert,
             step=step.value,
             pid=process.pid,
@@ -162,7 +168,7 @@ def take_step(
     if not nonce or _send(row, alert.gpu, scene, now):
         return True
     _audit(row, "not sent", now=now)
-    telemetry.take_back_response(response_id=row.pk)
+    take_back_response(response_id=row.pk)
     return False
 
 
@@ -184,7 +190,7 @@ def _send(row: Response, gpu: Gpu, scene: Scene, now: datetime) -> bool:
         )
     except OrderRefused as refusal:
         # Such as a scripted process of a simulated Gpu, which no signal reaches.
-        telemetry.finish_response(
+        finish_response(
             node_name=gpu.node.name,
             nonce=row.nonce,
             outcome="refused",
@@ -235,14 +241,14 @@ def _audit(row: Response, word: str, *, now: datetime, **more: Any) -> None:
 def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
     """Take one message of ``facts.<node_name>``; Jobs' ones are placement's."""
     if not is_process_fact(fact):
-        return placement.record_fact(node_name, fact, now)
+        return facts.record_fact(node_name, fact, now)
     try:
         said = parse_process_fact(fact)
     except FactRefused as refusal:
         logger.warning("fact of %s refused: %s", node_name, refusal)
         return False
     with transaction.atomic():
-        row = telemetry.finish_response(
+        row = finish_response(
             node_name=node_name,
             nonce=said.nonce,
             outcome=said.outcome.value,

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from placement import logs, services, snapshots
+from placement import logs, snapshots
 from placement.api_arrays import router as arrays
 from placement.api_gaps import ask as ask_for_gaps
 from placement.api_gaps import router as gaps
@@ -19,6 +19,7 @@ from placement.domain.lifecycle import JobState
 from placement.domain.meeting import MOST_NODES
 from placement.models import Job
 from placement.schemas import NewJob, StopReason
+from placement.services import jobs
 from placement.services.summaries import job_usage
 from reservations.domain.errors import NotFound
 from reservations.models import User
@@ -120,7 +121,7 @@ def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
     """Launch a Job; it begins when its Reservation does, or in the first gap."""
     if body.backfill is not None and body.reservation is None:
         return Status(201, ask_for_gaps(_user(request), body))
-    job = services.launch(user=_user(request), now=timezone.now(), **body.wanted())
+    job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())
     return Status(201, snapshots.job_facts(_one(request, job.pk)))
 
 
@@ -129,7 +130,7 @@ def job_stop(
     request: HttpRequest, job_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
     """Stop a Job: TERM, the grace, KILL."""
-    job = services.stop(
+    job = jobs.stop(
         job_id=job_id,
         user=_user(request),
         reason=body.reason if body else "",

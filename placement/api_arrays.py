@@ -6,10 +6,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Status
 
-from placement import services, snapshots
+from placement import snapshots
 from placement.domain.sweeps import checked_sweep
 from placement.models import Job, JobArray
 from placement.schemas import NewJob, StopReason
+from placement.services.sweeping import launch_array, stop_array
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from telemetry.domain.sentences import sentence
@@ -26,7 +27,7 @@ class NewArray(NewJob):
 @router.post("/jobs/arrays", response={201: dict[str, Any]})
 def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]:
     """Launch all Jobs of a sweep, or none; each gets ``gpus`` GPUs, one if not said."""
-    array = services.launch_array(
+    array = launch_array(
         user=_user(request),
         sweep=checked_sweep(body.sweep),
         now=timezone.now(),
@@ -51,7 +52,7 @@ def array_stop(
     request: HttpRequest, array_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
     """Stop what of an array has not ended."""
-    stopped = services.stop_array(
+    stopped = stop_array(
         array_id=array_id,
         user=_user(request),
         reason=body.reason if body else "",

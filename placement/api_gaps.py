@@ -6,10 +6,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
-from placement import services
 from placement.gap_snapshots import gap_facts, gap_rows
 from placement.models import Backfill
 from placement.schemas import NewJob, StopReason
+from placement.services.backfill import ask as ask_for_gaps
+from placement.services.backfill import stop_in_gaps
 from reservations.domain.errors import NotFound
 from reservations.models import Membership, User
 from telemetry.domain.sentences import sentence
@@ -35,7 +36,7 @@ def ask(user: User, body: NewJob) -> dict[str, Any]:
                 )
             )
     now = timezone.now()
-    row = services.ask_for_gaps(
+    row = ask_for_gaps(
         user=user,
         job=body.dict(exclude={"backfill", "reservation"}),
         membership=payer,
@@ -72,7 +73,7 @@ def gap_stop(
 ) -> dict[str, Any]:
     """Take no gap any more; what runs gets TERM, its grace, KILL."""
     now = timezone.now()
-    row = services.stop_in_gaps(
+    row = stop_in_gaps(
         backfill_id=backfill_id,
         user=_user(request),
         reason=body.reason if body else "",

@@ -6,9 +6,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Schema
 
-from placement import services, snapshots
+from placement import snapshots
 from placement.domain.look import Restart
 from placement.models import Job
+from placement.services import relocating
+from placement.services.relocating import allow_moves
 from placement.views.access import reader
 from reservations.domain.errors import NotFound
 from telemetry.domain.sentences import sentence
@@ -36,7 +38,7 @@ def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
 def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, Any]:
     """Say whether one's Job is looked at, and how it may be started again."""
     return _facts(
-        services.allow_moves(
+        allow_moves(
             job_id=job_id,
             user=reader(request),
             may_move=body.may_move,
@@ -61,7 +63,7 @@ def move_decline(request: HttpRequest, job_id: int, move_id: int) -> dict[str, A
 def _decide(
     request: HttpRequest, job_id: int, move_id: int, *, accept: bool
 ) -> dict[str, Any]:
-    row = services.decide(
+    row = relocating.decide(
         job_id=job_id,
         move_id=move_id,
         user=reader(request),

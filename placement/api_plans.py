@@ -11,7 +11,7 @@ from django.utils import timezone
 from ninja import File, Query, Router, Schema, Status
 from ninja.files import UploadedFile
 
-from placement import services, snapshots
+from placement import snapshots
 from placement.domain.errors import BadInput
 from placement.domain.estimate import estimate
 from placement.domain.launchfiles import launch_files
@@ -21,7 +21,10 @@ from placement.domain.wishes import Wish
 from placement.domain.workload import Workload
 from placement.forms import MOST_DAYS_AHEAD, most_days_ahead
 from placement.models import StoredPlan
-from placement.services.keeping import zipped
+from placement.services import planning
+from placement.services.keeping import may_see, zipped
+from placement.services.models import adapted, chosen_spec, parse_model
+from placement.services.planning import keep_plan, make_plans, soonest_plans
 from reservations.domain.errors import NotFound
 from reservations.models import User
 from reservations.rates import check_rate
@@ -70,7 +73,7 @@ def model_upload(
     now = timezone.now()
     user = _user(request)
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
-    row = services.parse_model(user=user, upload=file, now=now)
+    row = parse_model(user=user, upload=file, now=now)
     spec = ModelSpec.from_json(row.spec)
     return Status(201, {"id": row.pk, "name": row.name, **_spec_facts(spec)})
 
@@ -82,14 +85,14 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
     user = _user(request)
     check_rate("plan", user_pk=user.pk, per_minute=PLANS_PER_MINUTE, now=now)
     workload = Workload.from_json(body.workload)
-    offered = services.offered(
+    offered = planning.offered(
         user=user,
         at=_instant(body.at, now),
         hours=body.hours,
         now=now,
         reservation_id=body.reservation,
     )
-    spec = services.adapted(
+    spec = adapted(
         _chosen(user, body, now),
         weights=body.weights,
         lora_rank=body.lora_rank,
@@ -98,7 +101,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
     if body.max_gpus is not None and body.max_gpus < 1:
         raise BadInput({"max_gpus": sentence("must be at least 1")})
     if body.wish == "soonest" and body.reservation is None:
-        first = services.soonest_plans(
+        first = soonest_plans(
             user=user,
             spec=spec,
             workload=workload,
@@ -109,7 +112,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
         )
         found, offered = first.found, first.offered
     else:
-        found = services.make_plans(
+        found = make_plans(
             spec=spec,
             workload=workload,
             offers=offered.offers,
@@ -151,7 +154,7 @@ def _kept(
                 )
             }
         )
-    row = services.keep_plan(user=user, spec=spec, plan=plans[number], now=now)
+    row = keep_plan(user=user, spec=spec, plan=plans[number], now=now)
     return {"id": row.pk, "address": reverse("plan-kept", args=[row.pk])}
 
 
@@ -204,7 +207,7 @@ def plan_files(
 
 
 def _seen(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
-    row = services.may_see(_user(request), plan_id, key)
+    row = may_see(_user(request), plan_id, key)
     if row is None:
         raise NotFound(what=sentence("plan #{plan_id}", plan_id=plan_id))
     return row
@@ -273,9 +276,7 @@ def _chosen(user: User, body: NewPlan, now: datetime) -> ModelSpec:
     if sum(given) != 1:
         raise BadInput({"model": sentence("give one of model, config and model_id")})
     if body.config is None:
-        return services.chosen_spec(
-            user=user, well_known=body.model, model_id=body.model_id
-        )
+        return chosen_spec(user=user, well_known=body.model, model_id=body.model_id)
     text = json.dumps(body.config)
     if len(text) > MOST_CONFIG_CHARACTERS:
         raise BadInput(
@@ -288,7 +289,7 @@ def _chosen(user: User, body: NewPlan, now: datetime) -> ModelSpec:
         )
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
     upload = SimpleUploadedFile("config.json", text.encode())
-    row = services.parse_model(user=user, upload=upload, now=now)
+    row = parse_model(user=user, upload=upload, now=now)
     return ModelSpec.from_json(row.spec)
 
 

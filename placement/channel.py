@@ -25,9 +25,9 @@ from placement.models import Endpoint, Job, JobPart, JobQuerySet, ServedModel
 from placement.runners.webchannel import FILE_PIECE_BYTES, KEY_HEADER
 from placement.services.keeping import files_for_job
 from placement.services.serve_states import record
-from telemetry import services as telemetry
 from telemetry.domain.json_values import unstorable
 from telemetry.models import Node
+from telemetry.services.nodes import mark_channel
 
 MOST_PIECE_BYTES = 2**20
 MOST_STATES_BYTES = 64 * 1024
@@ -97,7 +97,7 @@ def problem(status: int, detail: str, **fields: object) -> JsonResponse:
 @for_nodes("GET")
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
     """Answer a node that asks whether its token and its order key are right."""
-    telemetry.mark_channel(name=node.name, now=timezone.now())
+    mark_channel(name=node.name, now=timezone.now())
     digest = signing.public_key_sha256(signing.public_key_pem())
     return JsonResponse({"node": node.name, "order_key_sha256": digest})
 

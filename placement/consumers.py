@@ -7,10 +7,12 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.utils import timezone
 
-from placement import live, logs, services
+from placement import live, logs
 from placement.domain.errors import BadInput
 from placement.domain.workload import Workload
 from placement.models import Job, Refinement
+from placement.services import refining
+from placement.services.refining import cancel_refinement
 from placement.symbolic.case import MAX_NAMES, MAX_RANK, Adapter
 from placement.tasks import refine
 from reservations.consumers import SessionConsumer
@@ -104,7 +106,7 @@ class PlanConsumer(PatientConsumer):
             per_minute=REFINEMENTS_PER_MINUTE,
             now=now,
         )
-        return services.refine(
+        return refining.refine(
             user=self.user,
             well_known=str(asked.get("known") or "")[:80],
             model_id=model,
@@ -117,7 +119,7 @@ class PlanConsumer(PatientConsumer):
     def cancel(self, key: str) -> None:
         """End one's own Refinement. Raises NotFound."""
         assert self.user is not None
-        services.cancel_refinement(user=self.user, key=key, now=timezone.now())
+        cancel_refinement(user=self.user, key=key, now=timezone.now())
 
     def standing(self, refinement_id: int) -> dict[str, Any] | None:
         """Where a Refinement stands now."""

@@ -3,26 +3,30 @@
 from celery import shared_task
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
+from placement.services import looking, ticking
+from placement.services.following import follow as follow_jobs
+from placement.services.refining import follow_in_turn
+from placement.services.serve_moving import tick as move_served
 
 
 @shared_task(name="placement.tasks.tick")
 def tick() -> dict[str, int]:
     """Run the tick of Jobs (see ``services.ticking`` for its steps)."""
-    return services.tick(timezone.now())
+    return ticking.tick(timezone.now())
 
 
 @shared_task(name="placement.tasks.look_again")
 def look_again() -> dict[str, int]:
     """Look again at running Jobs (see ``services.looking`` and ``serve_moving``)."""
     now = timezone.now()
-    return services.look_again(now) | services.move_served(now)
+    return looking.look_again(now) | move_served(now)
 
 
 @shared_task(name="placement.tasks.follow")
 def follow() -> dict[str, int]:
     """Follow running Jobs: progress, what came of plans (``services.following``)."""
-    return services.follow_jobs(timezone.now())
+    return follow_jobs(timezone.now())
 
 
 @shared_task(name="placement.tasks.limit_logs")
@@ -34,4 +38,4 @@ def limit_logs() -> dict[str, int]:
 @shared_task(name="placement.tasks.refine")
 def refine(refinement_id: int) -> str:
     """Follow one Refinement: whose turn it is. Seconds: on its own queue (settings)."""
-    return services.follow_in_turn(refinement_id=refinement_id, clock=timezone.now)
+    return follow_in_turn(refinement_id=refinement_id, clock=timezone.now)

@@ -23,7 +23,6 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from simple_history.admin import SimpleHistoryAdmin
 
-from reservations import services
 from reservations.domain.errors import BookingError, hours_text
 from reservations.domain.lifecycle import State
 from reservations.models import (
@@ -42,6 +41,8 @@ from reservations.models import (
     User,
 )
 from reservations.services import accounts_desk
+from reservations.services.giving import cancel, release
+from reservations.services.tokens import revoke_token
 from telemetry.domain.sentences import joined, sentence
 from telemetry.plain_forms import PlainErrors, PlainModelForm
 
@@ -334,7 +335,7 @@ class ReservationAdmin(ReadOnlyAdmin):
             return None
         given = 0
         for row in chosen.order_by("pk"):
-            act = services.release if row.state == State.ACTIVE else services.cancel
+            act = release if row.state == State.ACTIVE else cancel
             try:
                 act(reservation_id=row.pk, user=user, now=timezone.now(), reason=reason)
                 given += 1
@@ -430,7 +431,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
         """Revoke what is chosen."""
         now = timezone.now()
         for token in chosen.filter(revoked_at=None).select_related("user"):
-            services.revoke_token(token_id=token.pk, user=token.user, now=now)
+            revoke_token(token_id=token.pk, user=token.user, now=now)
             request._audit_reason = "revoked at the desk"  # type: ignore[attr-defined]
             _audit(request, token, "revoked", "")
         return None

@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from reservations import services
 from reservations.api_parts import (
     counted_now,
     decision_json,
@@ -42,6 +41,11 @@ from reservations.schemas import (
     SpanIn,
 )
 from reservations.series_api import router as series_router
+from reservations.services import booking, changing, giving, presence
+from reservations.services import standing as standing_service
+from reservations.services import undo as undo_service
+from reservations.services.giving import UNDO_SECONDS, undo_cancel
+from reservations.services.search import find_slots
 from reservations.services.standing import MembershipStanding, QuotaStanding
 from reservations.snapshots.calendar import Reader, calendar_entry, calendar_page, iso
 from reservations.snapshots.facts import site_policy
@@ -131,7 +135,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
     """Book; 409 with the rule, its numbers and the next slot where refused."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    made = services.book(
+    made = booking.book(
         user=user,
         membership=own_membership(user, wish.membership),
         gpu_ids=wish.gpu_ids,
@@ -142,7 +146,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         token_id=wish.token,
         overstay=wish.overstay,
     )
-    until = services.undo_until(made)
+    until = undo_service.undo_until(made)
     entry = _entry(user, made, now, gpu_ids=set(wish.gpu_ids))
     return Status(201, {**entry, "undo_until": iso(until) if until else None})
 
@@ -152,7 +156,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
     """Say what booking (or changing ``ignoring``) would do; writes nothing."""
     user = signed_in(request)
     now = counted_now(user, writes=False)
-    decision = services.preview(
+    decision = booking.preview(
         user=user,
         membership=own_membership(user, wish.membership),
         gpu_ids=wish.gpu_ids,
@@ -173,7 +177,7 @@ def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
     """Move, lengthen or shorten it, take other Gpus, or change what it is for."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    changed = services.change(
+    changed = changing.change(
         reservation_id=pk,
         user=user,
         start=wish.start,
@@ -194,10 +198,10 @@ def cancel(
     """Give back before the start; can be undone for ten seconds."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    gone = services.cancel(
+    gone = giving.cancel(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
-    undo_until = now + timedelta(seconds=services.UNDO_SECONDS)
+    undo_until = now + timedelta(seconds=UNDO_SECONDS)
     return {**_entry(user, gone, now), "undo_until": iso(undo_until)}
 
 
@@ -206,7 +210,7 @@ def undo(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take the cancel back, if nobody took the time meanwhile."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    back = services.undo_cancel(reservation_id=pk, user=user, now=now)
+    back = undo_cancel(reservation_id=pk, user=user, now=now)
     return _entry(user, back, now)
 
 
@@ -215,7 +219,7 @@ def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
     """Take a new booking back at no cost, within ten seconds of making it."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    gone = services.undo_booking(reservation_id=pk, user=user, now=now)
+    gone = undo_service.undo_booking(reservation_id=pk, user=user, now=now)
     return _entry(user, gone, now)
 
 
@@ -226,7 +230,7 @@ def release(
     """Give back what runs, now."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    gone = services.release(
+    gone = giving.release(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
     return _entry(user, gone, now)
@@ -239,7 +243,7 @@ def keep(
     """Keep an idle one: once."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    kept = services.keep(
+    kept = presence.keep(
         reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
     )
     return _entry(user, kept, now)
@@ -254,7 +258,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     if membership is None:
         # Any will do to look; who books says which one pays.
         membership = next(iter(payers(user)), None)
-    found = services.find_slots(
+    found = find_slots(
         user=user,
         membership=membership,
         count=wish.count,
@@ -275,7 +279,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
 @router.get("/standing")
 def standing(request: HttpRequest) -> dict[str, object]:
     """One's rank, path, quota ahead and newest ledger rows."""
-    found = services.standing(user=signed_in(request), now=timezone.now())
+    found = standing_service.standing(user=signed_in(request), now=timezone.now())
     return {
         "now": iso(found.now),
         "memberships": [_standing(own) for own in found.memberships],

@@ -4,8 +4,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
-from reservations import services
 from reservations.models import User
+from reservations.services.notices import read_notice
 from reservations.snapshots.calendar import iso
 from reservations.snapshots.notices import notices_of
 
@@ -38,5 +38,5 @@ def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
 def read(request: HttpRequest, pk: int) -> dict[str, object]:
     """Put one away: it is no longer counted at the bell."""
     assert isinstance(request.user, User)
-    services.read_notice(notice_id=pk, user=request.user, now=timezone.now())
+    read_notice(notice_id=pk, user=request.user, now=timezone.now())
     return {"id": pk, "read": True}

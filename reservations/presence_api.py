@@ -3,8 +3,8 @@
 from django.http import HttpRequest
 from ninja import Router
 
-from reservations import services
 from reservations.api_parts import counted_now, signed_in
+from reservations.services.presence import check_in_by_click
 
 router = Router(tags=["calendar"])
 
@@ -14,5 +14,5 @@ def check_in(request: HttpRequest, pk: int) -> dict[str, object]:
     """Check in by a click; a process or a job on the GPU does it by itself."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    row = services.check_in_by_click(reservation_id=pk, user=user, now=now)
+    row = check_in_by_click(reservation_id=pk, user=user, now=now)
     return {"id": row.pk, "checked_in": True, "version": row.version}

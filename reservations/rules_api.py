@@ -3,10 +3,11 @@
 from django.http import HttpRequest
 from ninja import Router
 
-from reservations import services
 from reservations.api_parts import counted_now, signed_in
 from reservations.schemas import OverstayIn
+from reservations.services.overstaying import set_overstay
 from reservations.services.spending import expires_at
+from reservations.services.standing import Standing
 from reservations.snapshots.calendar import Reader, calendar_entry, iso
 from reservations.snapshots.facts import site_policy
 
@@ -20,7 +21,7 @@ def overstay(
     """Stay on past the end while nobody claims the GPUs, or no longer."""
     user = signed_in(request)
     now = counted_now(user, writes=True)
-    row = services.set_overstay(
+    row = set_overstay(
         reservation_id=pk,
         user=user,
         wanted=wish.wanted if wish else True,
@@ -37,7 +38,7 @@ def overstay(
     )
 
 
-def rights_json(found: services.Standing) -> dict[str, object]:
+def rights_json(found: Standing) -> dict[str, object]:
     """Return the Tokens that can be spent, and the strike in force."""
     strike = found.strike
     return {

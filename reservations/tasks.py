@@ -5,7 +5,7 @@ import time
 from celery import shared_task
 from django.utils import timezone
 
-from reservations import live, services
+from reservations import live
 from reservations.domain.window import whole_second
 from reservations.services import (
     delivery,
@@ -16,6 +16,7 @@ from reservations.services import (
     reports,
     usage,
 )
+from reservations.services import tick as tick_service
 from reservations.snapshots.facts import site_policy
 
 DELIVERING = "reservations.delivering"
@@ -32,7 +33,7 @@ PLACING_SECONDS = 60
 @shared_task(name="reservations.tasks.tick")  # type: ignore[untyped-decorator]
 def tick() -> dict[str, int]:
     """Run the calendar's tick (see ``services.tick`` for its steps)."""
-    return services.tick(timezone.now(), waitlist=False)
+    return tick_service.tick(timezone.now(), waitlist=False)
 
 
 @shared_task(name="reservations.tasks.place")  # type: ignore[untyped-decorator]

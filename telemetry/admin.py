@@ -17,7 +17,6 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 
-from telemetry import services
 from telemetry.domain import units
 from telemetry.models import (
     Alert,
@@ -31,6 +30,9 @@ from telemetry.models import (
     XidCount,
 )
 from telemetry.plain_forms import PlainModelForm
+from telemetry.services.alerts import acknowledge_alert, close_alert
+from telemetry.services.summaries import usage_of
+from telemetry.services.xids import clear_xids
 
 if TYPE_CHECKING:
     from django.forms import ModelForm
@@ -222,7 +224,7 @@ class AlertAdmin(LookedAtAdmin):
         """Take care of the chosen findings."""
         now, by = timezone.now(), request.user.get_username()
         for alert in chosen.filter(closed_at=None):
-            if services.acknowledge_alert(alert_id=alert.pk, by=by, now=now):
+            if acknowledge_alert(alert_id=alert.pk, by=by, now=now):
                 self.log_change(request, alert, "Acknowledged.")
 
     @admin.action(description=lazy("Close"))
@@ -230,7 +232,7 @@ class AlertAdmin(LookedAtAdmin):
         """Close the chosen findings; they open again if they are seen again."""
         now = timezone.now()
         for alert in chosen.filter(closed_at=None):
-            services.close_alert(
+            close_alert(
                 rule=alert.rule,
                 gpu_id=alert.gpu_id,
                 node_id=alert.node_id,
@@ -254,7 +256,7 @@ class XidCountAdmin(LookedAtAdmin):
         """Clear the chosen counts and close their Alerts."""
         now = timezone.now()
         for row in list(chosen):
-            if services.clear_xids(gpu_id=row.gpu_id, code=row.code, now=now):
+            if clear_xids(gpu_id=row.gpu_id, code=row.code, now=now):
                 self.log_change(request, row, "Cleared.")
 
 
@@ -353,12 +355,12 @@ class UsageSummaryAdmin(KeptAdmin):
     @admin.display(description=lazy("Utilization"))
     def mean(self, row: UsageSummary) -> str:
         """Mean utilization."""
-        return units.format_pct(services.usage_of(row).totals.util_mean_pct)
+        return units.format_pct(usage_of(row).totals.util_mean_pct)
 
     @admin.display(description=lazy("Idle"))
     def idle(self, row: UsageSummary) -> str:
         """Share of samples under the idle threshold."""
-        return units.format_ratio(services.usage_of(row).totals.idle_ratio)
+        return units.format_ratio(usage_of(row).totals.idle_ratio)
 
     @admin.display(description=lazy("Memory, highest"))
     def memory(self, row: UsageSummary) -> str:
@@ -368,7 +370,7 @@ class UsageSummaryAdmin(KeptAdmin):
     @admin.display(description=lazy("Energy"))
     def energy(self, row: UsageSummary) -> str:
         """Energy in kWh."""
-        return units.format_kwh(services.usage_of(row).energy_kwh)
+        return units.format_kwh(usage_of(row).energy_kwh)
 
 
 @admin.register(HourDue)

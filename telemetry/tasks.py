@@ -11,12 +11,22 @@ from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
 
-from telemetry import broker_log, services
+from telemetry import broker_log
 from telemetry.domain.errors import FrameRefused
 from telemetry.domain.frame import decode
 from telemetry.domain.rules import UNSEEN_SECONDS
 from telemetry.live import FRAME_LATEST
 from telemetry.models import TelemetryPolicy
+from telemetry.services.alerts import (
+    close_unseen_alerts,
+    judge_channels,
+    judge_refused,
+    mark_silent_nodes,
+)
+from telemetry.services.hours import prune_hours, roll_hours
+from telemetry.services.minutes import prune_minutes
+from telemetry.services.summaries import fill_summaries
+from telemetry.services.xids import judge_xids
 
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for so long ingest is not running, and nobody listens."""
@@ -79,42 +89,42 @@ def tick() -> dict[str, int]:
 
 
 def _close(now: datetime) -> int:
-    return services.close_unseen_alerts(now=now, unseen_seconds=UNSEEN_SECONDS)
+    return close_unseen_alerts(now=now, unseen_seconds=UNSEEN_SECONDS)
 
 
 def _judge_xids(now: datetime) -> int:
-    return services.judge_xids(now=now)
+    return judge_xids(now=now)
 
 
 def _mark(now: datetime) -> int:
-    opened, _closed = services.mark_silent_nodes(now=now)
+    opened, _closed = mark_silent_nodes(now=now)
     return opened
 
 
 def _judge_channels(now: datetime) -> int:
-    opened, _closed = services.judge_channels(now=now)
+    opened, _closed = judge_channels(now=now)
     return opened
 
 
 def _judge_refused(now: datetime) -> int:
     refused = broker_log.refused_nodes()
-    opened, _closed = services.judge_refused(refused=refused, now=now)
+    opened, _closed = judge_refused(refused=refused, now=now)
     return opened
 
 
 def _prune(now: datetime) -> int:
     kept = TelemetryPolicy.current().to_keeping()
-    return services.prune_minutes(now=now, keep_days=kept.minute_days)
+    return prune_minutes(now=now, keep_days=kept.minute_days)
 
 
 def _roll(now: datetime) -> int:
-    return services.roll_hours(now=now)
+    return roll_hours(now=now)
 
 
 def _fill(now: datetime) -> int:
-    return services.fill_summaries(now=now)
+    return fill_summaries(now=now)
 
 
 def _prune_hours(now: datetime) -> int:
     kept = TelemetryPolicy.current().to_keeping()
-    return services.prune_hours(now=now, keep_days=kept.hour_days)
+    return prune_hours(now=now, keep_days=kept.hour_days)

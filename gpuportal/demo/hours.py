@@ -17,9 +17,9 @@ from gpuportal.demo.readings import columns, stretch
 from placement.models import Job
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
-from telemetry import services as telemetry
 from telemetry.domain.rollup import EMPTY, MinuteTotals, merge, merge_all
 from telemetry.models import AccountHour, Gpu, SampleHour, UsageSummary
+from telemetry.services.hours import mark_hours_due
 
 HOUR = timedelta(hours=1)
 Booked = Sequence[tuple[Draft, Reservation]]
@@ -72,7 +72,7 @@ def write_hours(
         batch_size=500,
     )
     minutes = int((now - last).total_seconds()) // 60
-    telemetry.mark_hours_due(last + timedelta(minutes=n) for n in range(0, minutes, 30))
+    mark_hours_due(last + timedelta(minutes=n) for n in range(0, minutes, 30))
 
 
 def _parts(

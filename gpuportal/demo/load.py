@@ -46,8 +46,9 @@ from reservations.models import (
     SitePolicy,
     User,
 )
-from telemetry import services as telemetry
 from telemetry.models import Gpu, Node, SampleHour, SampleMinute
+from telemetry.services.nodes import enroll_node, renew_token
+from telemetry.services.roster import record_roster
 
 PAST = timedelta(days=14)
 AHEAD = timedelta(days=5)
@@ -181,7 +182,7 @@ def _nodes(now: datetime) -> list[DemoGpu]:
     gpus = []
     for node in NODES:
         row = _enroll(node.name, now)
-        telemetry.record_roster(info=nodes.roster(node, at=now.timestamp()), now=now)
+        record_roster(info=nodes.roster(node, at=now.timestamp()), now=now)
         Gpu.objects.filter(node=row, index=MAINTENANCE[1]).update(
             maintenance=node.name == MAINTENANCE[0]
         )
@@ -194,9 +195,9 @@ def _nodes(now: datetime) -> list[DemoGpu]:
 def _enroll(name: str, now: datetime) -> Node:
     """Enroll a node and keep its token; a second load gives it a new one."""
     if Node.objects.filter(name=name).exists():
-        row, token = telemetry.renew_token(name=name)
+        row, token = renew_token(name=name)
     else:
-        row, token = telemetry.enroll_node(name=name, simulated=True, now=now)
+        row, token = enroll_node(name=name, simulated=True, now=now)
     paths.secret_file(f"node-{name}.token").unlink(missing_ok=True)
     paths.make_secret(f"node-{name}.token", token)
     return row

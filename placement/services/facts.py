@@ -33,9 +33,9 @@ from placement.domain.look import Restart
 from placement.models import Job, JobEvent, JobPart, JobQuerySet
 from placement.services import carrying, ordering, parts
 from placement.services.moves import instant, move
-from reservations import services as reservations
-from telemetry import services as telemetry
+from reservations.services.presence import check_in
 from telemetry.domain.sentences import sentence
+from telemetry.services.nodes import record_channel
 
 ABSENT_SECONDS = 15.0
 CLOCK_SECONDS = 300.0
@@ -72,7 +72,7 @@ def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
     if isinstance(said, Belief):
         return _take_belief(node_name, said, now)
     if isinstance(said, ChannelFact):
-        return telemetry.record_channel(
+        return record_channel(
             name=node_name, state=said.state.value, detail=said.detail
         )
     job = _jobs().filter(pk=said.job).first()
@@ -243,7 +243,7 @@ def _check_in(job: Job, now: datetime) -> None:
     if job.owner_id != job.reservation.user_id:
         return
     if job.reservation.checked_in_at is None:
-        reservations.check_in(reservation_id=job.reservation_id, now=now, by="job")
+        check_in(reservation_id=job.reservation_id, now=now, by="job")
 
 
 # --- what a node believes ---------------------------------------------------------

@@ -17,8 +17,8 @@ from placement.domain.spec import ModelSpec
 from placement.models import StoredPlan
 from placement.services.offering import offered
 from placement.services.planning import earliest_start, forget_old_plans
-from reservations import services as reservations
 from reservations.models import Membership, Reservation, User
+from reservations.services.booking import book
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
@@ -129,7 +129,7 @@ def book_plan(
                 )
             }
         )
-    return reservations.book(
+    return book(
         user=user,
         membership=membership,
         gpu_ids=[known[uuid] for uuid in uuids],

@@ -41,7 +41,7 @@ from placement.services.offering import (
 from reservations.domain.calendar import Search
 from reservations.domain.window import grid_ceil
 from reservations.models import User
-from reservations.snapshots import calendar_gpus, calendar_of, site_policy
+from reservations.snapshots.facts import calendar_gpus, calendar_of, site_policy
 from telemetry.models import Gpu
 
 MOST_STARTS = 12

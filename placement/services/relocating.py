@@ -26,10 +26,10 @@ from placement.models import Job, MoveDecision, StoredPlan
 from placement.services import carrying, weighing
 from placement.services.jobs import launch_in
 from placement.services.moves import move
-from reservations import services as reservations
 from reservations.domain.errors import BookingError, NotAllowed, NotFound
 from reservations.domain.lifecycle import State as Booked
 from reservations.models import User
+from reservations.services.moving import move_rest
 from telemetry.domain.sentences import joined, sentence
 
 State = MoveDecision.State
@@ -273,7 +273,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
     _check_still_free(job, plan, now)
     actor = row.decided_by
     places = ", ".join(row.to_gpus)
-    made = reservations.move_rest(
+    made = move_rest(
         reservation_id=job.reservation_id,
         gpu_ids=row.gpu_ids,
         actor=actor,

@@ -34,11 +34,11 @@ from placement.services.moves import move
 from placement.services.serve_endpoints import check_alone, put_endpoint
 from placement.services.serve_places import Place, book_beside, find_place, rest_of
 from placement.services.telling import tell_served
-from reservations import services as reservations
 from reservations.domain.errors import BookingError, NotFound
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation, User
 from reservations.services.auditing import audit_act
+from reservations.services.giving import release
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
 
@@ -328,7 +328,7 @@ def _leave(endpoint: Endpoint, now: datetime) -> bool:
     others = job.reservation.jobs.live().exclude(pk=job.pk).exists()
     elsewhere = after.job.reservation_id != job.reservation_id
     if gone and elsewhere and not others and job.reservation.state == State.ACTIVE:
-        reservations.release(
+        release(
             reservation_id=job.reservation_id,
             user=None,
             now=now,

@@ -8,8 +8,9 @@ from placement.domain.offer import GpuOffer
 from placement.domain.serving_refusals import CannotMove, FitsNowhere
 from placement.models import Endpoint, Job
 from placement.services.offering import Offered, offered
-from reservations import services as reservations
 from reservations.models import Reservation, User
+from reservations.services.booking import book
+from reservations.services.moving import move_rest
 from telemetry.domain.sentences import sentence
 
 
@@ -67,7 +68,7 @@ def book_beside(
 ) -> Reservation:
     """Book the other Gpu while the old one is held. Raises BookingError."""
     before = job.reservation
-    return reservations.book(
+    return book(
         user=before.user,
         membership=before.membership,
         gpu_ids=[place.gpu_id],
@@ -97,7 +98,7 @@ def rest_of(
         )
     held = before.allocations.filter(live=True).values_list("gpu_id", flat=True)
     kept = [pk for pk in held if pk != endpoint.gpu_id]
-    return reservations.move_rest(
+    return move_rest(
         reservation_id=before.pk,
         gpu_ids=[*kept, place.gpu_id],
         actor=actor,

@@ -33,10 +33,10 @@ from placement.models import Admits, Endpoint, Job, ModelFile, ServedModel
 from placement.services.jobs import locked_reservation
 from placement.services.offering import offered
 from placement.services.serve_endpoints import check_alone, put_endpoint
-from reservations import services as reservations
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.models import Membership, Reservation, User
 from reservations.services.auditing import audit_act
+from reservations.services.booking import book
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node
 
@@ -368,7 +368,7 @@ def _book(
     now: datetime,
 ) -> Reservation:
     window = offered(user=user, at=None, hours=hours, now=now)
-    return reservations.book(
+    return book(
         user=user,
         membership=membership,
         gpu_ids=[window.ids[offer.uuid]],

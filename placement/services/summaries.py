@@ -4,8 +4,9 @@ from datetime import datetime
 
 from placement.models import Job
 from reservations.models import Allocation
-from telemetry import services as telemetry
 from telemetry.domain.usage import Span, Usage
+from telemetry.services import summaries
+from telemetry.services.summaries import count_usage, stored_usage
 
 
 def spans_of(job: Job, *, now: datetime) -> list[Span]:
@@ -28,7 +29,7 @@ def spans_of(job: Job, *, now: datetime) -> list[Span]:
 
 def ask_summary(job: Job, *, now: datetime) -> None:
     """Have the use of a Job that has ended counted. In the transaction of its end."""
-    telemetry.ask_summary(
+    summaries.ask_summary(
         reservation_id=job.reservation_id,
         job_id=job.pk,
         spans=spans_of(job, now=now),
@@ -41,5 +42,5 @@ def job_usage(job: Job, *, now: datetime) -> Usage | None:
     spans = [span for span in spans_of(job, now=now) if span.seconds]
     if not spans:
         return None
-    kept = telemetry.stored_usage(reservation_id=job.reservation_id, job_id=job.pk)
-    return kept or telemetry.count_usage(spans)
+    kept = stored_usage(reservation_id=job.reservation_id, job_id=job.pk)
+    return kept or count_usage(spans)

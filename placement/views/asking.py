@@ -9,13 +9,13 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from placement import services
 from placement.domain.adapt import usual_targets
 from placement.domain.errors import BadInput
 from placement.domain.spec import ModelSpec
 from placement.domain.workload import Workload
 from placement.forms import PlanForm
 from placement.models import RegisteredModel
+from placement.services.models import adapted, chosen_spec, parse_model
 from placement.views.access import own_reservations, reader
 from reservations.domain.errors import TooFast
 from reservations.rates import check_rate
@@ -113,9 +113,7 @@ def asked_of(request: HttpRequest, form: PlanForm) -> Asked:
     targets = (data["lora_targets"] or usual_targets(base)) if rank else ()
     weights = data["weights"] or "full"
     return Asked(
-        spec=services.adapted(
-            base, weights=weights, lora_rank=rank, lora_targets=targets
-        ),
+        spec=adapted(base, weights=weights, lora_rank=rank, lora_targets=targets),
         workload=form.workload(),
         known=data["known"] if data["source"] == "known" else "",
         model_id=data["model"] if data["source"] == "file" else None,
@@ -136,14 +134,14 @@ def _base(request: HttpRequest, form: PlanForm) -> ModelSpec:
     data = form.cleaned_data
     user = reader(request)
     if data["source"] == "known":
-        return services.chosen_spec(user=user, well_known=data["known"], model_id=None)
+        return chosen_spec(user=user, well_known=data["known"], model_id=None)
     if data["upload"]:
         data["model"] = _parsed(request, form)
     if data["model"] is None:
         raise BadInput(
             {"upload": gettext("Choose a config.json, a .safetensors or an ONNX file.")}
         )
-    return services.chosen_spec(user=user, well_known="", model_id=data["model"])
+    return chosen_spec(user=user, well_known="", model_id=data["model"])
 
 
 def _parsed(request: HttpRequest, form: PlanForm) -> int:
@@ -153,7 +151,7 @@ def _parsed(request: HttpRequest, form: PlanForm) -> int:
         check_rate(
             "upload", user_pk=reader(request).pk, per_minute=UPLOADS_PER_MINUTE, now=now
         )
-        row = services.parse_model(
+        row = parse_model(
             user=reader(request), upload=form.cleaned_data["upload"], now=now
         )
     except TooFast as refusal:

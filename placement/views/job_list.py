@@ -16,12 +16,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
-from placement import services
 from placement.domain.lifecycle import JobState
 from placement.domain.refusals import JobOver
 from placement.forms import JobFilterForm
 from placement.gap_snapshots import gap_rows
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
+from placement.services.backfill import stop_in_gaps
+from placement.services.sweeping import stop_array
 from placement.snapshots import waits_words
 from placement.views.access import reader
 from placement.views.others import others_jobs
@@ -94,7 +95,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
 @require_POST
 def array_stop(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop what of an array has not ended."""
-    services.stop_array(array_id=pk, user=reader(request), now=timezone.now())
+    stop_array(array_id=pk, user=reader(request), now=timezone.now())
     return redirect(f"{reverse('jobs')}?array={pk}")
 
 
@@ -103,7 +104,7 @@ def gap_stop(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop what runs in gaps."""
     # It may have ended meanwhile, which is what was asked for.
     with contextlib.suppress(JobOver):
-        services.stop_in_gaps(backfill_id=pk, user=reader(request), now=timezone.now())
+        stop_in_gaps(backfill_id=pk, user=reader(request), now=timezone.now())
     return redirect(f"{reverse('jobs')}#gaps")
 
 

@@ -16,14 +16,20 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
-from placement import services
 from placement.domain.errors import BadInput, PlanInvalid, WorkloadInvalid
 from placement.domain.launchfiles import launch_files
 from placement.domain.plan import Plan
 from placement.domain.spec import ModelSpec
 from placement.forms import BookPlanForm
 from placement.models import StoredPlan
-from placement.services.keeping import zipped
+from placement.services.keeping import (
+    book_plan,
+    may_see,
+    own_copy,
+    set_link,
+    starts_of,
+    zipped,
+)
 from placement.views import comparing, pictures
 from placement.views.access import reader
 from placement.views.plan import WALL
@@ -40,7 +46,7 @@ FIRST_HOURS = 4.0
 def _seen(request: HttpRequest, pk: int) -> tuple[StoredPlan, Plan, ModelSpec]:
     """Return a kept Plan that the User may look at; 404 otherwise: it says nothing."""
     said = request.POST if request.method == "POST" else request.GET
-    row = services.may_see(reader(request), pk, said.get("key", ""))
+    row = may_see(reader(request), pk, said.get("key", ""))
     if row is None:
         raise Http404
     try:
@@ -103,7 +109,7 @@ def _page(
     (card,) = pictures.with_records(
         [pictures.card(plan, {}, pictures.units_of_spec(spec))]
     )
-    starts = services.starts_of(plan, hours=_hours(form), now=now)
+    starts = starts_of(plan, hours=_hours(form), now=now)
     if not form.is_bound and starts.own is not None and starts.own > now:
         form.initial["at"] = timezone.localtime(starts.own).strftime(WALL)
     mine = row.owner_id == user.pk
@@ -179,7 +185,7 @@ def kept_share(request: HttpRequest, pk: int) -> HttpResponse:
     row = StoredPlan.objects.filter(pk=pk, owner=reader(request)).first()
     if row is None:
         raise Http404
-    services.set_link(plan=row, shared=request.POST.get("shared") == "yes")
+    set_link(plan=row, shared=request.POST.get("shared") == "yes")
     return redirect(f"{reverse('plan-kept', args=[pk])}#share")
 
 
@@ -196,7 +202,7 @@ def kept_book(request: HttpRequest, pk: int) -> HttpResponse:
         None,
     )
     try:
-        held = services.book_plan(
+        held = book_plan(
             user=user,
             membership=chosen,
             plan=row,
@@ -211,7 +217,7 @@ def kept_book(request: HttpRequest, pk: int) -> HttpResponse:
     except BookingError as refusal:
         form.add_error(None, refusal.text(timezone.get_current_timezone()))
         return _page(request, row, plan, spec, form, status=409)
-    own = services.own_copy(user=user, plan=row, now=now)
+    own = own_copy(user=user, plan=row, now=now)
     if held.state == State.ACTIVE:
         query = urlencode({"reservation": held.pk, "plan": own.pk})
         return redirect(f"{reverse('job-new')}?{query}")
@@ -254,7 +260,7 @@ def kept_compare(request: HttpRequest) -> HttpResponse:
         number = (
             int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         )
-        row = services.may_see(user, number, request.GET.get(f"key_{name}", ""))
+        row = may_see(user, number, request.GET.get(f"key_{name}", ""))
         if row is not None:
             sides.append(row)
     context: dict[str, object] = {

@@ -14,7 +14,6 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.execution import why_not
 from placement.domain.recipes import (
@@ -25,6 +24,9 @@ from placement.domain.recipes import (
 from placement.forms import SCRIPT, LaunchForm
 from placement.gap_forms import FIELD_OF, GAPS
 from placement.models import Job, JobArray, StoredPlan
+from placement.services import jobs
+from placement.services.backfill import ask as ask_for_gaps
+from placement.services.sweeping import launch_array
 from placement.views.access import OwnReservation, own_reservations, reader
 from reservations.domain.errors import BookingError
 from reservations.models import User
@@ -273,8 +275,8 @@ def _launch(
     try:
         if data["sweep"]:
             wanted.pop("resume_from")
-            return services.launch_array(sweep=data["sweep"], **wanted)
-        return services.launch(**wanted)
+            return launch_array(sweep=data["sweep"], **wanted)
+        return jobs.launch(**wanted)
     except LaunchInvalid as error:
         for field, text in error.problems.items():
             form.add_problem(field, text)
@@ -326,7 +328,7 @@ def _ask_for_gaps(
     }
     payer = user.memberships.filter(pk=data["gap_membership"] or 0).first()
     try:
-        services.ask_for_gaps(
+        ask_for_gaps(
             user=user, job=job, membership=payer, now=timezone.now(), **form.gap_wish()
         )
     except LaunchInvalid as error:

@@ -13,7 +13,6 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from placement import services
 from placement.domain.errors import BadInput, WorkloadInvalid
 from placement.domain.estimate import Estimate, estimate
 from placement.domain.ladder import Ladder, ladder
@@ -23,8 +22,16 @@ from placement.domain.spec import ModelSpec
 from placement.domain.wishes import is_recommendable
 from placement.forms import PlanForm
 from placement.runtime_check import torch_installed
+from placement.services import planning
 from placement.services.offering import clock_words
-from placement.services.planning import BOOKED, Offered, Soonest
+from placement.services.planning import (
+    BOOKED,
+    Offered,
+    Soonest,
+    keep_plan,
+    make_plans,
+    soonest_plans,
+)
 from placement.views import bars, comparing, pictures
 from placement.views.access import reader
 from placement.views.asking import (
@@ -193,7 +200,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
         return is_recommendable(plan, asked.workload)
 
     def soonest(accept: Callable[[Plan], bool]) -> Soonest:
-        return services.soonest_plans(
+        return soonest_plans(
             user=user,
             spec=asked.spec,
             workload=asked.workload,
@@ -212,14 +219,14 @@ def _plans(request: HttpRequest, form: PlanForm, asked: Asked) -> Answer:
         if answer.first is not None and not _is_known(answer.first):
             answer = answer.first
         return Answer(asked, one, answer.found, answer.offered, now=answer.first)
-    offered = services.offered(
+    offered = planning.offered(
         user=user,
         at=data["at"],
         hours=data["hours"],
         now=now,
         reservation_id=data["reservation"],
     )
-    found = services.make_plans(
+    found = make_plans(
         spec=asked.spec,
         workload=asked.workload,
         offers=offered.offers,
@@ -357,7 +364,7 @@ def plan_choose(request: HttpRequest) -> HttpResponse:
             ),
         )
         return _show(request, form, answer, status=409)
-    stored = services.keep_plan(
+    stored = keep_plan(
         user=reader(request),
         spec=answer.spec,
         plan=chosen,

@@ -15,8 +15,8 @@ from reservations.models import Allocation, Reservation
 from reservations.services import books, locking, news
 from reservations.services.giving import free_unused
 from reservations.services.presence import IDLE_WARNING, check_in
-from telemetry import services as telemetry
 from telemetry.models import SampleMinute
+from telemetry.services.alerts import close_alert, open_alert
 
 log = logging.getLogger(__name__)
 _ERRORS = (BookingError, DatabaseError, ArithmeticError, LookupError, ValueError)
@@ -136,7 +136,7 @@ def _warn(
     row: Reservation, gpu_ids: Sequence[int], now: datetime, policy: Policy
 ) -> None:
     for gpu_id in gpu_ids:
-        telemetry.open_alert(
+        open_alert(
             rule=IDLE_WARNING,
             gpu_id=gpu_id,
             now=now,
@@ -157,4 +157,4 @@ def _unwarn(
 
 def _close(gpu_ids: Sequence[int], now: datetime) -> None:
     for gpu_id in gpu_ids:
-        telemetry.close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=now)
+        close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=now)

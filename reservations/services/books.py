@@ -23,9 +23,9 @@ from reservations.models import (
     Reservation,
     User,
 )
-from telemetry import services as telemetry
 from telemetry.domain.usage import Span
 from telemetry.models import Gpu
+from telemetry.services import summaries
 
 HOLD, RELEASE, CHARGE = LedgerEntry.Kind
 
@@ -307,7 +307,7 @@ def as_booked(
 
 def ask_summary(reservation: Reservation, *, now: datetime) -> None:
     """Have what its Gpus did counted, once it is over: its Allocations are final."""
-    telemetry.ask_summary(
+    summaries.ask_summary(
         reservation_id=reservation.pk, spans=spans_of(reservation, now=now), now=now
     )
 

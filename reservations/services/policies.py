@@ -26,9 +26,9 @@ from reservations.domain.governing import (
 )
 from reservations.models import AuditEntry, SitePolicy, User
 from reservations.services.auditing import audit_act
-from telemetry import services as telemetry
 from telemetry.domain.sentences import Sentence, sentence
 from telemetry.models import TelemetryPolicy
+from telemetry.services.policy import set_policy
 
 MODELS: dict[str, type[SitePolicy] | type[TelemetryPolicy]] = {
     "booking": SitePolicy,
@@ -177,7 +177,7 @@ def save(
             row._change_reason = reason[:100]  # type: ignore[attr-defined]
             row.save()
         else:
-            telemetry.set_policy(values=after)
+            set_policy(values=after)
         audit_act(
             verb=verb,
             subject=f"policy:{which}",

@@ -22,9 +22,9 @@ from reservations.models import Account, Membership, PoolQuota, PoolRule, User
 from reservations.services import leaving
 from reservations.services.auditing import audit_act
 from reservations.snapshots.facts import site_policy
-from telemetry import services as telemetry
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu, Node, Pool
+from telemetry.services.desk import make_pool, set_gpus, set_node_draining, set_weight
 
 MOST_WEIGHT = 10_000
 MOST_HOURS = 10**9
@@ -57,7 +57,7 @@ def add_pool(
         raise DeskInvalid({"name": sentence("A name of 1 to 80 printable characters.")})
     try:
         with transaction.atomic(durable=True):
-            made = telemetry.make_pool(gpu_class=name, weight=weight)
+            made = make_pool(gpu_class=name, weight=weight)
             audit_act(
                 verb="pool.made", subject=f"pool:{made.pk}", actor=actor, now=now,
                 reason=reason, after={"name": name, "weight": weight},
@@ -98,7 +98,7 @@ def change_pool(
         }
         if before == after:
             return False
-        telemetry.set_weight(pool_id=pool_id, weight=edit.weight)
+        set_weight(pool_id=pool_id, weight=edit.weight)
         rule.accounts.set(known)
         rule.restricted = bool(after["accounts"])
         rule.peak = peak.to_text() if peak else ""
@@ -210,7 +210,7 @@ def act_on_gpus(
     with transaction.atomic(durable=True):
         # First: it locks every Gpu of the Pools, in pk order.
         found = leaving.read(gpu_ids, at, None, lock=True) if moving else None
-        changed = telemetry.set_gpus(gpu_ids=gpu_ids, fields=fields)
+        changed = set_gpus(gpu_ids=gpu_ids, fields=fields)
         for pk, values in changed.items():
             audit_act(
                 verb=f"gpu.{act}", subject=f"gpu:{pk}", actor=actor, now=at,
@@ -248,7 +248,7 @@ def drain_node(
     with transaction.atomic(durable=True):
         if not Node.objects.filter(pk=node_id).exists():
             raise NotFound(what=sentence("node under this number"))
-        changed = telemetry.set_node_draining(node_id=node_id, draining=draining)
+        changed = set_node_draining(node_id=node_id, draining=draining)
         if changed:
             audit_act(
                 verb="node.drain" if draining else "node.drain-ended",

@@ -13,8 +13,8 @@ from reservations.models import Reservation, User
 from reservations.services import books, locking
 from reservations.services.rights import check_may_change
 from reservations.snapshots.facts import site_policy
-from telemetry import services as telemetry
 from telemetry.domain.sentences import sentence
+from telemetry.services.alerts import close_alert
 
 IDLE_WARNING = "idle warning"
 """Alert rule: the Reservation will be released unless it is used or kept."""
@@ -78,7 +78,7 @@ def keep(
     row.version += 1
     row.save()
     for gpu_id in row.allocations.values_list("gpu_id", flat=True):
-        telemetry.close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=at)
+        close_alert(rule=IDLE_WARNING, gpu_id=gpu_id, now=at)
     books.audit("kept", row, actor=user, now=at, reason=reason)
     _publish(row)
     return row

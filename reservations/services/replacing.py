@@ -22,9 +22,9 @@ from reservations.services.auditing import audit_act
 from reservations.services.booking import OVERLAP
 from reservations.snapshots.facts import calendar_gpus, site_policy
 from reservations.snapshots.pools import closures_between
-from telemetry import services as telemetry
 from telemetry.domain.sentences import sentence
 from telemetry.models import Gpu
+from telemetry.services.desk import retire, set_replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def replace(
             for one in plan.carried:
                 if one.what is Carry.CARRIED:
                     _carry(one, plan, actor=actor, now=at, reason=reason, policy=policy)
-            telemetry.set_replaced(gpu_id=old_id, by_id=new_id)
+            set_replaced(gpu_id=old_id, by_id=new_id)
             audit_act(
                 verb="gpu.replaced", subject=f"gpu:{old_id}", actor=actor, now=at,
                 reason=reason, by=new_id,
@@ -109,7 +109,7 @@ def _retire(pks: list[int], *, now: datetime) -> int:
             verb="gpu.retired", subject=f"gpu:{pk}", actor=None, now=now,
             reason="replaced, and no booking is left on it",
         )  # fmt: skip
-    return telemetry.retire(gpu_ids=free)
+    return retire(gpu_ids=free)
 
 
 def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement:

@@ -6,9 +6,9 @@ from django.db import transaction
 
 from reservations.models import Allocation, User
 from reservations.services.auditing import audit_act
-from telemetry import services as telemetry
 from telemetry.domain.errors import NodeHeld, NodeUnknown
 from telemetry.models import Gpu, Node
+from telemetry.services import nodes
 
 
 @transaction.atomic(durable=True)
@@ -37,7 +37,7 @@ def retire_node(*, name: str, actor: User | None, reason: str, now: datetime) ->
     )
     if held:
         raise NodeHeld(node=name, reservations=list(held))
-    count = telemetry.retire_node(node_id=node.pk)
+    count = nodes.retire_node(node_id=node.pk)
     audit_act(
         verb="node.retired",
         subject=f"node:{node.pk}",

@@ -58,8 +58,8 @@ from reservations.services.giving import rate_of
 from reservations.services.refunding import publish, refund
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.history import held_in_hour
-from telemetry import services as telemetry
 from telemetry.domain.sentences import sentence
+from telemetry.services.hours import roll_account_hours
 
 MOST_ROWS = 500
 """Rows a step takes at most; the next tick takes the next ones."""
@@ -218,7 +218,7 @@ def _mend(pk: int, now: datetime, policy: Policy) -> bool:
 
 def _roll_hours(now: datetime) -> int:
     try:
-        return telemetry.roll_account_hours(now=now, held=held_in_hour)
+        return roll_account_hours(now=now, held=held_in_hour)
     except DatabaseError:
         log.exception("the Accounts' hours are not rolled up")
         return 0

@@ -14,12 +14,12 @@ from reservations.domain.lifecycle import State
 from reservations.domain.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.models import Account, Allocation, Reservation
 from reservations.snapshots.calendar import subtree
-from telemetry import services as telemetry
 from telemetry.domain.rollup import EMPTY, MinuteTotals
 from telemetry.domain.usage import Span, Usage
 from telemetry.history import Subject
 from telemetry.models import AccountHour, SampleHour, SampleMinute
 from telemetry.models.samples import TotalsQuerySet
+from telemetry.services.summaries import count_usage, stored_usage
 
 HOUR = timedelta(hours=1)
 LONGEST = timedelta(seconds=LONGEST_POSSIBLE_SECONDS)
@@ -131,10 +131,10 @@ def reservation_usage(reservation: Reservation, *, now: datetime) -> Usage | Non
     """
     if reservation.state not in HELD or reservation.start >= now:
         return None
-    kept = telemetry.stored_usage(reservation_id=reservation.pk)
+    kept = stored_usage(reservation_id=reservation.pk)
     if kept is not None:
         return kept
     rows = reservation.allocations.values_list("gpu_id", "start", "end")
-    return telemetry.count_usage(
+    return count_usage(
         [Span(gpu_id, start, min(end, now)) for gpu_id, start, end in rows]
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 from django.utils.translation import gettext
 
-from reservations import services
 from reservations.domain.advice import used_ratio
 from reservations.domain.lifecycle import State
 from reservations.models import Allocation, Notice, Reservation, User
+from reservations.services.search import next_equal
 from reservations.snapshots.calendar import iso
 from reservations.snapshots.notices import notices_in_words
 from reservations.views.standing_words import bar_of
@@ -68,7 +68,7 @@ def _side(who: str, level_fs: float | None) -> Side:
 def _next(
     found: Reservation, gpu_ids: list[int], now: datetime
 ) -> dict[str, Any] | None:
-    slot = services.next_equal(found, gpu_ids, now=now)
+    slot = next_equal(found, gpu_ids, now=now)
     if slot is None:
         return None
     gpus = Gpu.objects.filter(pk__in=slot.gpu_ids).select_related("node")

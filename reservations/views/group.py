@@ -9,7 +9,8 @@ from reservations.domain.policy import Policy
 from reservations.domain.window import unix
 from reservations.models import Account, Membership
 from reservations.services.standing import PathLevel
-from reservations.snapshots import ranking, site_policy
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.usage import ranking
 from reservations.views.access import subtree
 
 

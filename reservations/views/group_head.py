@@ -28,8 +28,8 @@ from reservations.models import Account, Delivery, GroupChat, User
 from reservations.notice_forms import WebhookForm
 from reservations.services import accounts, group_chat, group_members, heading
 from reservations.services.channels import GROUP
-from reservations.snapshots import site_policy
 from reservations.snapshots.calendar import headed_accounts
+from reservations.snapshots.facts import site_policy
 from reservations.snapshots.lowuse import by_member, held_uses
 from reservations.snapshots.usage import usage_by_membership
 from reservations.views.access import reader

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
-from reservations import mailing, services
+from reservations import mailing
 from reservations.domain.delivering import CHANNELS, channels_of
 from reservations.domain.webhooks import WebhookRefused
 from reservations.forms import read
@@ -29,6 +29,7 @@ from reservations.notice_forms import (
 from reservations.services import telling
 from reservations.services.channels import settings_of
 from reservations.services.letters import ALL_KINDS, UNSUBSCRIBE_SALT
+from reservations.services.notices import read_all
 from reservations.snapshots.notices import notices_in_words
 from reservations.views.access import reader
 from telemetry.domain.sentences import counted, sentence
@@ -68,7 +69,7 @@ def notices(request: HttpRequest) -> HttpResponse:
 @require_POST
 def notices_read(request: HttpRequest) -> HttpResponse:
     """Mark all of one's Notices as read."""
-    count = services.read_all(user=reader(request), now=timezone.now())
+    count = read_all(user=reader(request), now=timezone.now())
     told = counted("{n} notice marked as read.", "{n} notices marked as read.", count)
     messages.success(request, told)
     return redirect("notices")

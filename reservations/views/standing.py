@@ -11,7 +11,6 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from reservations import services
 from reservations.domain.policy import Policy
 from reservations.forms import LedgerForm, read
 from reservations.models import (
@@ -21,6 +20,7 @@ from reservations.models import (
     RefusedRequest,
     User,
 )
+from reservations.services import standing as standing_service
 from reservations.services.standing import MembershipStanding, Standing
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.rights import paid_by
@@ -102,7 +102,7 @@ def _chosen(
 ) -> tuple[Standing, MembershipStanding | None, tuple[MembershipStanding, ...]]:
     """Return the whole Standing, the one to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
-    whole = services.standing(user=subject, now=timezone.now(), ledger_rows=0)
+    whole = standing_service.standing(user=subject, now=timezone.now(), ledger_rows=0)
     found = whole.memberships
     wanted = asked.membership.pk if asked.membership else None
     shown = next((one for one in found if one.membership.pk == wanted), None)

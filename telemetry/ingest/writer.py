@@ -19,7 +19,6 @@ from django.db import close_old_connections
 from django.utils import timezone
 from redis import Redis, RedisError
 
-from telemetry import services
 from telemetry.domain.errors import TelemetryError
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.policy import JudgePolicy
@@ -29,6 +28,11 @@ from telemetry.domain.rules import LOST, Act, Step
 from telemetry.ingest.complaints import Complaints
 from telemetry.ingest.intake import MINUTES_DONE, MOST_XIDS_KEPT
 from telemetry.models import Alert, Node, TelemetryPolicy
+from telemetry.services.alerts import close_alert, open_alert
+from telemetry.services.minutes import record_minutes
+from telemetry.services.nodes import mark_seen, set_lost
+from telemetry.services.roster import record_roster
+from telemetry.services.xids import count_xids, says_off_the_bus
 from telemetry.snapshots import ClusterSnapshot, load_cluster
 
 MOST_MINUTES = 70
@@ -161,7 +165,7 @@ class Writer:
     def _write_rosters(self) -> None:
         for info in self._due_rosters():
             try:
-                report = services.record_roster(info=info, now=timezone.now())
+                report = record_roster(info=info, now=timezone.now())
             except TelemetryError as error:
                 self._complaints.add(info.node, error)
             else:
@@ -208,17 +212,13 @@ class Writer:
             if node_id is None:
                 return
         covered = finding.of_node or (
-            finding.rule == LOST
-            and gpu_id is not None
-            and services.says_off_the_bus(gpu_id)
+            finding.rule == LOST and gpu_id is not None and says_off_the_bus(gpu_id)
         )
         if step.act is Act.CLOSE or covered:
-            services.close_alert(
-                rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now
-            )
+            close_alert(rule=finding.rule, gpu_id=gpu_id, node_id=node_id, now=now)
         else:
             opens = step.act is Act.OPEN and finding.trail is not None
-            services.open_alert(
+            open_alert(
                 rule=finding.rule,
                 gpu_id=gpu_id,
                 node_id=node_id,
@@ -228,7 +228,7 @@ class Writer:
                 readings=finding.trail.facts() if opens and finding.trail else None,
             )
         if finding.rule == LOST and step.act is not Act.REPEAT and gpu_id is not None:
-            services.set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
+            set_lost(gpu_ids=[gpu_id], lost=step.act is Act.OPEN)
 
     def _write_xids(self) -> None:
         with self._lock:
@@ -236,7 +236,7 @@ class Writer:
         if not events:
             return
         try:
-            services.count_xids(events=events, now=timezone.now())
+            count_xids(events=events, now=timezone.now())
         except DatabaseError:
             self.leave_xids(events)
             raise
@@ -246,7 +246,7 @@ class Writer:
             minutes = {start: self._minutes[start] for start in sorted(self._minutes)}
         for start, totals in minutes.items():
             keyed = {(gpu_id, start): total for gpu_id, total in totals.items()}
-            services.record_minutes(totals=keyed)
+            record_minutes(totals=keyed)
             stored = int(self._redis.get(MINUTES_DONE) or 0)  # type: ignore[arg-type]
             self._redis.set(MINUTES_DONE, max(start, stored))
             with self._lock:
@@ -258,7 +258,7 @@ class Writer:
             return
         with self._lock:
             seen, self._seen = self._seen, {}
-        services.mark_seen(seen=seen)
+        mark_seen(seen=seen)
         self._seen_written = self._steady()
 
     def _reload(self) -> None:

@@ -14,13 +14,13 @@ from celery import current_app
 from django.utils import timezone
 
 import gpuportal.celery
-from placement import services
 from placement.domain.orders import Order
 from placement.models import Job
 from placement.runners.base import JobFolder
 from placement.runners.local import LocalRunner, halt_all
-from reservations import services as reservations
+from placement.services import jobs
 from reservations.models import Reservation
+from reservations.services.booking import book
 from tests.factories import make_gpus, make_node
 from tests.faults.lab import Lab
 from tests.placement import nodes
@@ -116,13 +116,13 @@ def job(alice, redis_client) -> Job:
     """A Job of Alice that waits, in a Reservation that runs; she is there."""
     now = timezone.now()
     row = make_node("red", last_seen_at=now)
-    held = reservations.book(
+    held = book(
         user=alice, membership=None, gpu_ids=[gpu.pk for gpu in make_gpus(1, row)],
         start=now, end=now.replace(minute=0, second=0, microsecond=0)
         + timedelta(hours=6), now=now,
     )  # fmt: skip
     Reservation.objects.filter(pk=held.pk).update(checked_in_at=now)
-    return services.launch(
+    return jobs.launch(
         user=alice, reservation_id=held.pk, name="try", kind="recipe",
         recipe="burn-in", now=now,
     )  # fmt: skip

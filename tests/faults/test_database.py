@@ -11,10 +11,11 @@ import pytest
 from django.db import DatabaseError, InterfaceError, connection, connections
 from django.utils import timezone
 
-from placement import services
 from placement.models import Job, JobEvent
-from reservations import services as reservations
+from placement.services import ticking
+from placement.services.facts import record_fact
 from reservations.models import LedgerEntry
+from reservations.services import tick
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +24,7 @@ POSTGRES = connection.vendor == "postgresql"
 
 def hear(job, event, **more):
     said = {"v": 1, "kind": "job", "job": job.pk, "attempt": 1, "event": event}
-    services.record_fact("red", {**said, "at": time.time(), **more}, timezone.now())
+    record_fact("red", {**said, "at": time.time(), **more}, timezone.now())
 
 
 def started(job):
@@ -53,11 +54,11 @@ def killed_while(act):
 def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
     job, redis_client
 ):
-    killed_while(lambda: services.tick(timezone.now()))
+    killed_while(lambda: ticking.tick(timezone.now()))
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("queued", 0)
     assert redis_client.llen("node.red") == 0
-    assert services.tick(timezone.now())["ordered"] == 1
+    assert ticking.tick(timezone.now())["ordered"] == 1
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("starting", 1)
     assert redis_client.llen("node.red") == 1
@@ -70,7 +71,7 @@ def test_a_tick_that_is_killed_half_way_orders_nothing_and_the_next_does(
      ("running", "lost", "lost")],
 )  # fmt: skip
 def test_a_fact_whose_reader_is_killed_half_way_moves_once(job, state, event, after):
-    services.tick(timezone.now())
+    ticking.tick(timezone.now())
     Job.objects.filter(pk=job.pk).update(state=state)
     killed_while(lambda: hear(job, event, exit_code=3))
     job.refresh_from_db()
@@ -86,11 +87,11 @@ def test_a_charge_whose_writer_is_killed_half_way_is_made_once(job):
     held = job.reservation
     before = LedgerEntry.objects.count()
     over = held.end + timedelta(seconds=1)
-    killed_while(lambda: reservations.tick(over))
+    killed_while(lambda: tick.tick(over))
     held.refresh_from_db()
     assert (held.state, LedgerEntry.objects.count()) == ("active", before)
     for _ in range(2):
-        reservations.tick(over)
+        tick.tick(over)
     held.refresh_from_db()
     assert held.state == "ended"
     kinds = list(LedgerEntry.objects.filter(reservation=held).values_list("kind"))
@@ -107,7 +108,7 @@ def test_a_database_that_is_killed_in_the_middle_has_all_or_nothing(
             cursor.execute("SET synchronous_commit TO on")
             # Not the whole suite's journal is to be read again.
             cursor.execute("CHECKPOINT")
-    services.tick(timezone.now())
+    ticking.tick(timezone.now())
     left = tmp_path / "left.sqlite3"
     create = JobEvent.objects.create
 

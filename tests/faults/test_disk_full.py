@@ -11,11 +11,12 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from placement import logs, services, signing
+from placement import logs, signing
 from placement.domain.orders import OrderKind
 from placement.runners.keeper import JobKeeper
 from placement.runners.orderdesk import OrderDesk
 from placement.runners.uploads import Uploader
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.faults.lab import Ended
@@ -158,7 +159,7 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
     settings.MEDIA_ROOT = small_disk
     row = make_node("node1")
     held = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
-    job = services.launch(
+    job = jobs.launch(
         user=alice, reservation_id=held.pk, name="try", kind="recipe",
         recipe="burn-in", now=held.start,
     )  # fmt: skip

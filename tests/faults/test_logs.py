@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.models import Job
 from placement.runners.base import JobFolder
 from placement.runners.logpump import LogPump
 from placement.runners.uploads import Uploader
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.faults.lab import Ended
@@ -39,7 +40,7 @@ def test_a_large_log_goes_up_is_searched_and_fetched_in_little_memory(
         token_hash=row.hash_token("token-of-node1")
     )
     held = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
-    job = services.launch(
+    job = jobs.launch(
         user=alice, reservation_id=held.pk, name="talks", kind="recipe",
         recipe="burn-in", now=timezone.now(),
     )  # fmt: skip

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
-from placement import services, signing
+from placement import signing
 from placement.domain.lifecycle import JobState
 from placement.models import CarriedCheckpoint, Job
 from placement.runners.local import LocalRunner
 from placement.runners.orderdesk import OrderDesk
+from placement.services import jobs
+from placement.services.looking import look_again
 from tests.faults.test_disk_full import fill, root
 from tests.placement import nodes
 from tests.placement.moving_on import moves, runs_on_blue
@@ -46,7 +48,7 @@ def test_ranks_that_are_killed_while_it_moves_lose_no_checkpoint(near, redis_cli
         os.kill(pid, signal.SIGKILL)
     near.until_state(after, "failed")
     assert after.reason == "ended by SIGKILL" and not near.processes_of(after)
-    services.look_again(timezone.now())
+    look_again(timezone.now())
     move.refresh_from_db()
     assert move.state == "moved", "it did begin"
     again = launched_again(after)
@@ -60,7 +62,7 @@ def state_of(job):
 
 
 def launched_again(job, **more):
-    return services.launch(
+    return jobs.launch(
         user=job.owner, reservation_id=job.reservation_id, name="again", kind="script",
         script=job.script, plan_id=job.plan_id, resume_from=job.pk, now=timezone.now(),
         **more,

@@ -21,12 +21,13 @@ import websockets
 from django.db import connection
 from django.utils import timezone
 
-from telemetry import services
 from telemetry.domain import frame
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.state import GpuState
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import Gpu, SampleMinute
+from telemetry.services.nodes import enroll_node
+from telemetry.services.roster import record_roster
 from tests.factories import make_membership, make_reservation, make_user
 from tests.portal.test_board_consumer import sign_in
 from tests.telemetry.messages import (
@@ -123,7 +124,7 @@ def site(valkey_url: str, tmp_path: Path, transactional_db) -> Iterator[Site]:
     gpus = [gpu_info(f"GPU-{n}", n) for n in range(GPUS)]
     state = {"gpus": gpus, "fast_links": [], "actors": actors}
     (tmp_path / "node-a.json").write_text(json.dumps(state))
-    services.enroll_node(name="node-a", simulated=True, now=timezone.now())
+    enroll_node(name="node-a", simulated=True, now=timezone.now())
     made = Site(valkey_url, tmp_path)
     try:
         for name in ("web", "ingest", "sampler"):
@@ -301,7 +302,7 @@ async def test_two_ingests_and_a_killed_one_count_every_sample_once(
     for name in ("ingest", "sampler"):
         site.end(name)
     info = NodeInfo.from_message(json.dumps(roster(gpu_info("GPU-0"))), node="node-a")
-    await asyncio.to_thread(services.record_roster, info=info, now=timezone.now())
+    await asyncio.to_thread(record_roster, info=info, now=timezone.now())
     redis_client.delete("raw.node-a")
     first = int(time.time()) // 60 * 60 - 600
     redis_client.set(MINUTES_DONE, first - 60)

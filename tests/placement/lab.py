@@ -8,10 +8,10 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
-from placement import services
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import StoredPlan
+from placement.services.planning import keep_plan, make_plans, offered
 from reservations.models import User
 from telemetry import live
 from telemetry.domain.frame import Frame, FrameRow, encode
@@ -104,7 +104,7 @@ def plan_on(user: User, strategy: str) -> StoredPlan:
     """Keep the best Plan of a strategy on the Gpus that are offered now."""
     now = timezone.now()
     spec = well_known_spec("gpt2")
-    found = services.offered(user=user, at=None, hours=4, now=now)
-    plans = services.make_plans(spec=spec, workload=Workload(), offers=found.offers)
+    found = offered(user=user, at=None, hours=4, now=now)
+    plans = make_plans(spec=spec, workload=Workload(), offers=found.offers)
     chosen = next(plan for plan in plans.plans if plan.strategy == strategy)
-    return services.keep_plan(user=user, spec=spec, plan=chosen, now=now)
+    return keep_plan(user=user, spec=spec, plan=chosen, now=now)

@@ -8,16 +8,18 @@ from datetime import timedelta
 import redis
 from django.utils import timezone
 
-from placement import services
 from placement.domain.look import Act, Restart
 from placement.domain.well_known import well_known_spec
 from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.runners import processes
 from placement.runners.base import RESULTS, JobFolder
-from reservations import services as reservations
+from placement.services import jobs
+from placement.services.looking import look_again
+from placement.services.planning import keep_plan
+from reservations.services.booking import book
 from telemetry.domain.rules import LOST
 from telemetry.models import Gpu, Node
-from telemetry.services import open_alert
+from telemetry.services.alerts import open_alert
 from tests.factories import make_membership, make_user
 from tests.placement.lab import send_frame
 from tests.placement.services.watched import plan_on
@@ -94,14 +96,14 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
     alice = make_membership(make_user("alice"), "lab").user
     send_frame(client)
     gpus = list(Gpu.objects.filter(node__name="blue"))
-    held = reservations.book(
+    held = book(
         user=alice, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=now,
         end=end, now=now,
     )  # fmt: skip
-    plan = services.keep_plan(
+    plan = keep_plan(
         user=alice, spec=well_known_spec("gpt2"), plan=plan_on(gpus), now=now
     )
-    job = services.launch(
+    job = jobs.launch(
         user=alice, reservation_id=held.pk, name="train", kind="script",
         script=SCRIPT % ({"size": 20_000, "asked": ""} | script), plan_id=plan.pk,
         restart=Restart.RESUMES, retries=2, now=now,
@@ -117,8 +119,8 @@ def moves(job: Job) -> tuple[MoveDecision, Job]:
     (gpu,) = Gpu.objects.filter(node=job.node)
     Gpu.objects.filter(pk=gpu.pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=gpu.pk, now=now)
-    assert services.look_again(now)["looked"] == 1
-    assert services.look_again(timezone.now())["carried_out"] == 1
+    assert look_again(now)["looked"] == 1
+    assert look_again(timezone.now())["carried_out"] == 1
     job.refresh_from_db()
     assert (job.state, job.reason[:14]) == ("moving", "moves to red:0")
     made = job.moves.get()

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.domain.launchers import Launcher
 from placement.domain.planner import plan as make_plans
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import Job, StoredPlan
 from placement.runners.base import RESULTS, JobFolder
+from placement.services import jobs
+from placement.services.planning import keep_plan
 from reservations.models import Reservation, User
 from telemetry.models import Gpu
 from tests.placement import nodes
@@ -61,7 +63,7 @@ def plan_of_two(user: User) -> StoredPlan:
     spec = well_known_spec("gpt2")
     plans = make_plans(spec, Workload(precision="fp32"), offers).plans
     chosen = next(one for one in plans if one.strategy == "ddp" and one.spans_nodes)
-    return services.keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
+    return keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
 
 
 def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> None:
@@ -70,7 +72,7 @@ def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> N
     plan = plan_of_two(alice)
 
     def launched(**more: object) -> Job:
-        return services.launch(
+        return jobs.launch(
             user=alice, reservation_id=booking.pk, name="mine", kind="script",
             script=SCRIPT, launcher=Launcher.PYTHON, plan_id=plan.pk,
             environment_folder=str(Path(sys.executable).parent),
@@ -90,7 +92,7 @@ def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> N
         assert last == f"rank {part} of 2 by ddp kept"
         page = signed_in(alice).get(f"/jobs/{first.pk}/?part={part}").content.decode()
         assert re.search(rf'aria-current="page">{node} <', page)
-    services.stop(job_id=first.pk, user=alice, now=timezone.now())
+    jobs.stop(job_id=first.pk, user=alice, now=timezone.now())
     lab.until_state(first, "stopped")
     assert first.exit_code == 0 and not left_of(lab, first)
 

@@ -14,10 +14,10 @@ import pytest
 from django.test import Client
 
 import gpuportal.celery  # noqa: F401  (orders go to the test's own broker)
-from placement import checkpoint_files, services
+from placement import checkpoint_files
 from placement.domain.errors import LaunchInvalid
 from placement.models import CarriedCheckpoint, Job, PlacementPolicy
-from placement.services import carrying, ticking
+from placement.services import carrying, jobs, ticking
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.services.stage import NOW, after, fact, record
@@ -45,7 +45,7 @@ def lab(alice, settings, tmp_path, redis_client):
     booked = make_reservation(alice, made["blue"][0], start=NOW, state=State.ACTIVE)
 
     def launch(**more):
-        return services.launch(
+        return jobs.launch(
             user=alice, reservation_id=booked.pk, name="after", kind="recipe",
             recipe="burn-in", now=NOW, **({"resume_from": ended.pk} | more),
         )  # fmt: skip

@@ -7,11 +7,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from placement import services, signing
+from placement import signing
 from placement.domain.facts import ChannelState
 from placement.runners.channel_check import ChannelWatch, check
+from placement.services.facts import record_fact
 from telemetry.models import Node
-from telemetry.services import renew_token
+from telemetry.services.nodes import renew_token
 from tests.factories import make_node
 from tests.placement import nodes
 
@@ -34,7 +35,7 @@ def kept(name="red"):
 
 
 def record(found, name="red"):
-    return services.record_fact(name, found.message(0.0), timezone.now())
+    return record_fact(name, found.message(0.0), timezone.now())
 
 
 def test_a_node_with_its_own_token_and_the_portals_key_is_well(red):
@@ -103,13 +104,13 @@ def test_the_watch_logs_a_change_once_and_tells_each_time(red, caplog):
     assert caplog.text.count("no channel to the portal") == 1
     assert caplog.text.count("works again") == 1
     for fact in told:
-        services.record_fact("red", fact, timezone.now())
+        record_fact("red", fact, timezone.now())
     assert kept() == ("ok", "")
 
 
 def test_a_fact_of_the_channel_that_makes_no_sense_is_refused(red, caplog):
     fact = {"v": 1, "kind": "channel", "at": 0, "state": "fine"}
-    assert not services.record_fact("red", fact, timezone.now())
+    assert not record_fact("red", fact, timezone.now())
     assert "refused: state" in caplog.text
     assert kept() == ("", "")
 

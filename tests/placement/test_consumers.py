@@ -9,9 +9,10 @@ from asgiref.sync import sync_to_async
 from django.test import Client
 from django.utils import timezone
 
-from placement import live, logs, services
+from placement import live, logs
 from placement.consumers import JobConsumer
 from placement.models import Job
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.sockets import WebsocketCommunicator
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def job(alice):
     node = make_node("red")
     reservation = make_reservation(alice, make_gpus(1, node), state=State.ACTIVE)
-    made = services.launch(
+    made = jobs.launch(
         user=alice, reservation_id=reservation.pk, name="try", kind="recipe",
         recipe="burn-in", now=timezone.now(),
     )  # fmt: skip
@@ -88,7 +89,7 @@ async def test_the_owner_hears_where_it_stands_then_its_log(alice, job):
 async def test_every_move_is_heard(alice, job):
     socket = await open_socket(alice, job)
     await hear(socket)
-    await sync_to_async(services.stop)(job_id=job.pk, user=alice, now=timezone.now())
+    await sync_to_async(jobs.stop)(job_id=job.pk, user=alice, now=timezone.now())
     changed = await hear(socket)
     assert changed["job"]["state"] == "stopping"
     await socket.disconnect()
@@ -178,7 +179,7 @@ async def test_the_list_hears_of_its_own_jobs_alone(alice, bob, omar, job):
     rows = Job.objects.select_related("reservation__membership")
     row = await sync_to_async(rows.get)(pk=job.pk)
     await sync_to_async(live.publish_progress)(row)
-    await sync_to_async(services.stop)(job_id=job.pk, user=alice, now=now)
+    await sync_to_async(jobs.stop)(job_id=job.pk, user=alice, now=now)
     for socket in (mine, all_of_them):
         told = await hear(socket)
         assert (told["type"], told["job"]) == ("job.progress", job.pk)

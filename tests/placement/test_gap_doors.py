@@ -9,11 +9,11 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from placement import services
 from placement.models import Backfill
+from placement.services import ticking
 from reservations.domain.lifecycle import State
 from reservations.models import Account
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.factories import make_gpus, make_membership, make_node, make_reservation
 from tests.placement.lab import signed_in
 from tests.reservations.calling import Caller
@@ -59,7 +59,7 @@ def test_a_job_in_gaps_is_asked_for_shown_and_stopped_by_every_door(
     row = Backfill.objects.get()
     assert answer["Location"] == "/jobs/#gaps"
     assert (row.shortest_seconds, row.total_seconds, row.owner) == (1200, 18000, alice)
-    services.tick(now)
+    ticking.tick(now)
     text = page.get("/jobs/").content.decode()
     assert "night sweep" in text and "needs 1 GPU, and none is free now" in text
     assert "Number 1 of 1 in the queue" in text

@@ -10,9 +10,10 @@ from placement.domain.lifecycle import JobState
 from placement.models import Job
 from placement.services.moves import move
 from placement.services.summaries import job_usage
-from telemetry import services as telemetry
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.models import SampleMinute, UsageSummary
+from telemetry.services.minutes import record_minutes
+from telemetry.services.summaries import fill_summaries
 from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +35,7 @@ def job(alice, started) -> Job:
         alice, gpus, started - 10 * MINUTE, started + 60 * MINUTE, state="active"
     )
     utils = {gpus[0]: 80, gpus[1]: 40, gpus[2]: 5}
-    telemetry.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, int((started + number * MINUTE).timestamp())): MinuteTotals(
                 n=60, util_n=60, util_sum_pct=60 * util, energy_joules=36_000
@@ -71,7 +72,7 @@ def test_every_end_has_it_counted_and_it_outlives_its_minutes(job, alice, starte
     moved = move(job, JobState.DONE, now=end, actor="node-a", fields={"ended_at": end})
     assert moved
     assert UsageSummary.objects.filter(job_id=job.pk).count() == 3
-    telemetry.fill_summaries(now=end + 90 * MINUTE)
+    fill_summaries(now=end + 90 * MINUTE)
     SampleMinute.objects.all().delete()
     job.refresh_from_db()
     usage = job_usage(job, now=timezone.now())

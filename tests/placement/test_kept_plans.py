@@ -10,7 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from placement.models import Job, StoredPlan
-from placement.services import planning, set_link
+from placement.services import planning
+from placement.services.keeping import set_link
 from reservations.domain.lifecycle import State
 from reservations.models import Reservation
 from tests.factories import make_reservation

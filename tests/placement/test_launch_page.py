@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from placement import services
 from placement.models import Job
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from telemetry.models import Node
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
@@ -86,7 +86,7 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     assert second.retries == 0
     answer = student.post("/jobs/new/", again)
     assert answer.status_code == 422 and b"resumed from it already" in answer.content
-    services.stop(job_id=second.pk, user=second.owner, now=timezone.now())
+    jobs.stop(job_id=second.pk, user=second.owner, now=timezone.now())
     page = text_of(student, f"/jobs/new/?again={second.pk}")
     assert ticked.format(second.pk) in page
     assert student.get("/jobs/new/?again=999999").status_code == 200

@@ -11,11 +11,11 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import SpecInvalid
 from placement.domain.spec import ModelSpec
 from placement.models import RegisteredModel
 from placement.services import models
+from placement.services.models import adapted, chosen_spec, parse_model
 
 pytestmark = pytest.mark.django_db
 GPT2 = json.dumps({"model_type": "gpt2"}).encode()
@@ -23,7 +23,7 @@ GPT2 = json.dumps({"model_type": "gpt2"}).encode()
 
 def keep(user, name="config.json", content=GPT2):
     upload = SimpleUploadedFile(name, content)
-    return services.parse_model(user=user, upload=upload, now=timezone.now())
+    return parse_model(user=user, upload=upload, now=timezone.now())
 
 
 def refused(user, name, content):
@@ -92,12 +92,12 @@ def test_a_parser_that_dies_is_a_sentence_and_no_crash(alice, monkeypatch):
 
 def test_a_chosen_model_is_ones_own(alice, carol):
     row = keep(alice)
-    spec = services.chosen_spec(user=alice, well_known="", model_id=row.pk)
+    spec = chosen_spec(user=alice, well_known="", model_id=row.pk)
     assert spec.family == "gpt2"
     with pytest.raises(SpecInvalid, match="upload it again"):
-        services.chosen_spec(user=carol, well_known="", model_id=row.pk)
+        chosen_spec(user=carol, well_known="", model_id=row.pk)
     with pytest.raises(SpecInvalid, match="nosuch"):
-        services.chosen_spec(user=alice, well_known="nosuch", model_id=None)
+        chosen_spec(user=alice, well_known="nosuch", model_id=None)
 
 
 def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monkeypatch):
@@ -229,7 +229,7 @@ def test_an_index_and_its_shards_come_as_several_files(alice):
         header_file("b.json", "h.1.w"),
         SimpleUploadedFile("big.safetensors.index.json", json.dumps(index).encode()),
     ]
-    row = services.parse_model(user=alice, upload=files, now=timezone.now())
+    row = parse_model(user=alice, upload=files, now=timezone.now())
 
     assert (row.name, row.source) == ("big.safetensors.index.json", "safetensors")
     spec = ModelSpec.from_json(row.spec)
@@ -238,21 +238,21 @@ def test_an_index_and_its_shards_come_as_several_files(alice):
 
 def test_a_header_saved_as_json_is_read(alice):
     file = header_file("header.json", "h.0.w")
-    row = services.parse_model(user=alice, upload=file, now=timezone.now())
+    row = parse_model(user=alice, upload=file, now=timezone.now())
 
     assert ModelSpec.from_json(row.spec).parameter_count == 16
 
 
 def test_a_module_and_callable_is_never_run_by_the_portal(alice):
     with pytest.raises(SpecInvalid, match="never does"):
-        services.chosen_spec(user=alice, well_known="nets:make", model_id=None)
+        chosen_spec(user=alice, well_known="nets:make", model_id=None)
 
 
 def test_adapters_and_quantized_weights_are_chosen_with_a_model(alice):
-    spec = services.chosen_spec(user=alice, well_known="llama-3.2-1b", model_id=None)
-    both = services.adapted(spec, weights="nf4", lora_rank=8)
+    spec = chosen_spec(user=alice, well_known="llama-3.2-1b", model_id=None)
+    both = adapted(spec, weights="nf4", lora_rank=8)
 
     assert both.is_quantized
     assert both.trainable_count == 16 * 8 * (2048 + 2048 + 2048 + 512)
     with pytest.raises(SpecInvalid, match="must be int8 or nf4"):
-        services.adapted(spec, weights="int2")
+        adapted(spec, weights="int2")

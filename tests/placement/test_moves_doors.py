@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services, snapshots
+from placement import snapshots
 from placement.domain.look import Act, Restart
 from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry
 from tests.factories import make_reservation
@@ -31,7 +32,7 @@ def reservation(alice, redis_client):
 @pytest.fixture
 def job(alice, reservation):
     stored = plan_on(alice, "single")
-    made = services.launch(
+    made = jobs.launch(
         user=alice, reservation_id=reservation.pk, name="train", kind="recipe",
         recipe="tiny-transformer", plan_id=stored.pk, node=stored.plan["node"],
         now=timezone.now(),
@@ -77,7 +78,7 @@ def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):
 
 
 def test_a_job_without_a_plan_has_no_moves(alice, reservation):
-    made = services.launch(
+    made = jobs.launch(
         user=alice, reservation_id=reservation.pk, name="plain", kind="recipe",
         recipe="burn-in", node="node-a", now=timezone.now(),
     )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from django.utils import timezone
 
-from placement import services
+from placement.services import ticking
+from placement.services.looking import look_again
 from reservations.models import Reservation
 from tests.placement.moving_on import moves, runs_on_blue
 
@@ -10,9 +11,7 @@ from tests.placement.moving_on import moves, runs_on_blue
 def test_a_job_moves_with_its_checkpoint_to_another_node(near, redis_client, settings):
     job = runs_on_blue(near, redis_client)
     move, after = moves(job)
-    assert services.tick(timezone.now())["ordered"] == 0, (
-        "not before the other has left"
-    )
+    assert ticking.tick(timezone.now())["ordered"] == 0, "not before the other has left"
     near.until_state(job, "stopped")
     assert (job.reason, job.exit_code) == ("moves to red:0", 0)
     assert not near.processes_of(job)
@@ -23,7 +22,7 @@ def test_a_job_moves_with_its_checkpoint_to_another_node(near, redis_client, set
         near.says(after, "gpuportal: goes on") == f"from the checkpoint of job {job.pk}"
     )
     assert near.says(after, "begins at") == saved.removeprefix("saved ")
-    services.look_again(timezone.now())
+    look_again(timezone.now())
     move.refresh_from_db()
     assert (move.state, after.node.name) == ("moved", "red")
     assert after.started_at >= job.ended_at

@@ -7,9 +7,9 @@ from asgiref.sync import sync_to_async
 from django.test import Client
 from django.utils import timezone
 
-from placement import services
 from placement.models import Refinement
 from placement.services import refining
+from placement.services import refining as refining_service
 from placement.symbolic.process import Outcome
 from tests.sockets import WebsocketCommunicator
 
@@ -54,7 +54,7 @@ def child(monkeypatch):
 def follow_all():
     """Do what the worker does."""
     for row in Refinement.objects.filter(state="waiting"):
-        services.follow(refinement_id=row.pk, clock=timezone.now)
+        refining_service.follow(refinement_id=row.pk, clock=timezone.now)
 
 
 async def test_somebody_signed_out_is_turned_away():

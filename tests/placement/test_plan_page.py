@@ -13,8 +13,8 @@ from django.utils import timezone
 from placement.models import RegisteredModel, StoredPlan
 from placement.views import asking
 from placement.views import plan as plan_views
-from reservations import services as reservations
 from reservations.domain.lifecycle import State
+from reservations.services.booking import book
 from tests.factories import make_reservation
 from tests.placement.lab import (
     make_lab,
@@ -263,7 +263,7 @@ def test_a_chosen_plan_leads_to_a_booking_that_the_calendar_accepts(
         timezone.datetime.fromisoformat(draft[edge]).replace(tzinfo=zone)
         for edge in ("start", "end")
     )
-    made = reservations.book(
+    made = book(
         user=alice, membership=None, gpu_ids=draft["gpu_ids"], start=start, end=end,
         purpose=draft["purpose"], now=timezone.now(),
     )  # fmt: skip
@@ -283,7 +283,7 @@ def test_a_later_booking_lies_on_the_calendars_grid(student, alice):
         timezone.datetime.fromisoformat(draft[edge]).replace(tzinfo=zone)
         for edge in ("start", "end")
     )
-    made = reservations.book(
+    made = book(
         user=alice, membership=None, gpu_ids=draft["gpu_ids"], start=start, end=end,
         now=timezone.now(),
     )  # fmt: skip

@@ -9,11 +9,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from placement import live, services
+from placement import live
 from placement.consumers import adapter_of
 from placement.domain.errors import BadInput
 from placement.domain.workload import Workload
 from placement.models import Refinement
+from placement.services import refining
 from placement.symbolic.case import Adapter
 from placement.views import plan as plan_views
 from reservations.domain.lifecycle import State
@@ -231,7 +232,7 @@ def test_adapters_are_asked_for_and_refined_as_such(student, alice):
     question = student.post("/plan/now/", data).context["question"]
     adapter = adapter_of(question)
     assert adapter == Adapter(rank=8, targets=("q_proj", "v_proj"))
-    row, fresh = services.refine(
+    row, fresh = refining.refine(
         user=alice,
         well_known=question["known"],
         model_id=None,

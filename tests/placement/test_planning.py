@@ -6,14 +6,20 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import BadInput, WorkloadInvalid
 from placement.domain.plan import Plan
 from placement.domain.remedies import Limits
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import PlacementPolicy
-from placement.services.planning import BOOKED
+from placement.services.planning import (
+    BOOKED,
+    earliest_start,
+    keep_plan,
+    make_plans,
+    offered,
+    soonest_plans,
+)
 from reservations.domain.lifecycle import State
 from reservations.models import SitePolicy
 from telemetry import live
@@ -33,7 +39,7 @@ def gpus(db, redis_client):
 
 
 def offers(user, *, at=None, hours=4.0, **more):
-    found = services.offered(user=user, at=at, hours=hours, now=timezone.now(), **more)
+    found = offered(user=user, at=at, hours=hours, now=timezone.now(), **more)
     return found, {offer.label: offer for offer in found.offers}
 
 
@@ -134,9 +140,9 @@ def test_lost_and_closed_gpus_are_never_offered(alice, gpus):
 def test_a_kept_plan_is_read_back_equal(alice, gpus):
     spec = well_known_spec("gpt2")
     found, _ = offers(alice)
-    plans = services.make_plans(spec=spec, workload=Workload(), offers=found.offers)
+    plans = make_plans(spec=spec, workload=Workload(), offers=found.offers)
     now = timezone.now()
-    kept = services.keep_plan(user=alice, spec=spec, plan=plans.plans[0], now=now)
+    kept = keep_plan(user=alice, spec=spec, plan=plans.plans[0], now=now)
     kept.refresh_from_db()
     assert Plan.from_json(kept.plan) == plans.plans[0]
     assert kept.title == "gpt2: One GPU"
@@ -215,7 +221,7 @@ def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gp
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
     make_reservation(bob, gpus[:4], now + timedelta(hours=3), now + timedelta(hours=9))
     spec = well_known_spec("gpt2")
-    soonest = services.soonest_plans(
+    soonest = soonest_plans(
         user=alice, spec=spec, workload=Workload(), at=None, hours=2, now=now
     )
 
@@ -225,7 +231,7 @@ def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gp
 
 
 def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
-    soonest = services.soonest_plans(
+    soonest = soonest_plans(
         user=alice,
         spec=well_known_spec("gpt2"),
         workload=Workload(),
@@ -240,7 +246,7 @@ def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
 def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
-    soonest = services.soonest_plans(
+    soonest = soonest_plans(
         user=alice,
         spec=well_known_spec("llama-3.1-405b"),
         workload=Workload(),
@@ -257,7 +263,7 @@ def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
 def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus):
     now = timezone.now()
     found, _ = offers(alice)
-    plans = services.make_plans(
+    plans = make_plans(
         spec=well_known_spec("gpt2"),
         workload=Workload(batch=32),
         offers=found.offers,
@@ -265,15 +271,15 @@ def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus)
     )
     wide = next(one for one in plans.plans if len(one.shards) == 4)
     at = now + timedelta(hours=1)
-    free = services.earliest_start(plan=wide, at=at, hours=2, now=now)
+    free = earliest_start(plan=wide, at=at, hours=2, now=now)
     make_reservation(bob, gpus[:1], at, at + timedelta(hours=5))
-    later = services.earliest_start(plan=wide, at=at, hours=2, now=now)
+    later = earliest_start(plan=wide, at=at, hours=2, now=now)
 
     assert free.same
     assert free.window.start <= at + timedelta(hours=1)
     assert later.window.start >= at + timedelta(hours=5)
     with pytest.raises(WorkloadInvalid):
-        services.earliest_start(plan=wide, at=at, hours=0, now=now)
+        earliest_start(plan=wide, at=at, hours=0, now=now)
 
 
 class TestTheApi:

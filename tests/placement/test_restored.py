@@ -6,12 +6,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import logs, services, signing
+from placement import logs, signing
 from placement.models import Job
 from placement.models.jobs import new_key
 from placement.runners import webchannel
 from placement.runners.base import job_folders
 from placement.services import facts, ordering, ticking
+from placement.services import jobs as jobs_service
+from placement.services.facts import record_fact
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
@@ -48,7 +50,7 @@ def ordered(desk, job):
 
 def launch(desk, user, gpu, script):
     held = make_reservation(user, [gpu], state=State.ACTIVE)
-    return services.launch(
+    return jobs_service.launch(
         user=user, reservation_id=held.pk, name="try", kind="script",
         script=script, now=timezone.now(),
     )  # fmt: skip
@@ -144,11 +146,11 @@ def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alic
                "deadline_at": 2.0}  # fmt: skip
     belief = {"v": 1, "kind": "jobs", "at": now.timestamp(), "running": [running],
               "ended": [fact]}  # fmt: skip
-    assert not services.record_fact("node1", fact, now)
-    assert not services.record_fact("node1", belief, now + timedelta(seconds=1))
+    assert not record_fact("node1", fact, now)
+    assert not record_fact("node1", belief, now + timedelta(seconds=1))
     job.refresh_from_db()
     assert (job.state, job.started_at, job.last_lines) == ("starting", None, [])
-    assert services.record_fact("node1", fact | {"key": job.key, "exit_code": 0}, now)
+    assert record_fact("node1", fact | {"key": job.key, "exit_code": 0}, now)
 
 
 def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
@@ -177,7 +179,7 @@ def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
 
     for second in range(10):
         at = now + timedelta(seconds=second)
-        services.record_fact("node1", belief(range(1, 1001), at), at)
+        record_fact("node1", belief(range(1, 1001), at), at)
     assert len(sent) == len(set(sent)) == facts.MOST_STRANGERS
     assert "runs 1000 jobs that the portal does not know" in caplog.text
 
@@ -186,5 +188,5 @@ def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     sent.clear()
     for second in range(60):
         at = now + timedelta(seconds=100 + second)
-        services.record_fact("node1", belief((2001, 2002), at), at)
+        record_fact("node1", belief((2001, 2002), at), at)
     assert sorted(sent) == [2001, 2001, 2002, 2002]

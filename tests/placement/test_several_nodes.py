@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.runners.programs import free_port
+from placement.services import jobs
 from reservations.domain.lifecycle import State
 from telemetry.models import Gpu
 from tests.factories import make_membership, make_reservation, make_user
@@ -82,7 +83,7 @@ def alone(tmp_path):
 
 def launched(user, reservation, name, **more):
     given = {"kind": "recipe", "recipe": "tiny-transformer", "now": timezone.now()}
-    return services.launch(
+    return jobs.launch(
         user=user, reservation_id=reservation.pk, name=name, **(given | more)
     )
 
@@ -114,7 +115,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
         ("blue", 0, 1), ("red", 1, 2),
     ]  # fmt: skip
     assert len(lab.ranks_of(first)) == 3
-    services.stop(job_id=first.pk, user=alice, now=timezone.now())
+    jobs.stop(job_id=first.pk, user=alice, now=timezone.now())
     lab.until_state(first, "stopped")
     assert set(first.parts.values_list("state", flat=True)) == {"stopped"}
     assert first.exit_code == 0 and not lab.processes_of(first)

@@ -15,7 +15,6 @@ import redis
 from django.utils import timezone
 
 from gpuportal.celery import app
-from placement import services
 from placement.domain.lifecycle import JobState
 from placement.domain.logtext import numbers_of
 from placement.domain.planner import plan as make_plans
@@ -24,9 +23,11 @@ from placement.domain.workload import Workload
 from placement.models import Job, StoredPlan
 from placement.runners.local import halt_all
 from placement.services import ticking
+from placement.services.facts import record_fact
+from placement.services.planning import keep_plan
 from reservations.models import User
 from telemetry.models import Gpu, Node
-from telemetry.services import enroll_node
+from telemetry.services.nodes import enroll_node
 from tests.factories import make_gpus
 from tests.placement import nodes
 from tests.placement.domain.made import make_offer
@@ -104,7 +105,7 @@ class TwoNodes:
             for number, entry in entries:
                 self.read[stream.decode()] = number.decode()
                 fact = json.loads(entry[b"m"])
-                services.record_fact(stream.decode()[6:], fact, timezone.now())
+                record_fact(stream.decode()[6:], fact, timezone.now())
 
     def until(self, condition, what: str, seconds: float = 150.0):
         """Go on until something is so; return it."""
@@ -211,4 +212,4 @@ def staged_plan(user: User) -> StoredPlan:
     made = make_plans(spec, Workload(precision="fp32"), offers)
     chosen = next(plan for plan in made.plans if len(plan.nodes) == 2)
     assert len(chosen.shards) == 3 and chosen.strategy == "pipeline"
-    return services.keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())
+    return keep_plan(user=user, spec=spec, plan=chosen, now=timezone.now())

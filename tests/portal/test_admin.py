@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from gpuportal import problems
 from reservations.models import AuditEntry
-from telemetry import services
 from telemetry.models import Alert, TelemetryPolicy, XidCount
+from telemetry.services.alerts import open_alert
 from tests.factories import make_gpu
 
 pytestmark = pytest.mark.django_db
@@ -113,8 +113,8 @@ def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
     client, omar
 ) -> None:
     gpu, now = make_gpu(), timezone.now()
-    services.open_alert(rule="lost", gpu_id=gpu.pk, now=now)
-    services.open_alert(rule="no sample", node_id=gpu.node_id, now=now)
+    open_alert(rule="lost", gpu_id=gpu.pk, now=now)
+    open_alert(rule="no sample", node_id=gpu.node_id, now=now)
     count = XidCount.objects.create(gpu=gpu, code=79, first_at=now, last_at=now)
     client.force_login(omar)
     for name in ("alert", "xidcount", "response", "pool", "gpu"):

@@ -11,9 +11,11 @@ from gpuportal.alerts import calling_alerts, people_of, visible_alerts
 from gpuportal.board import viewer_of
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, SitePolicy
-from telemetry import services
 from telemetry.domain import rules
 from telemetry.models import Alert, XidCount
+from telemetry.services.alerts import acknowledge_alert, close_alert, open_alert
+from telemetry.services.responses import note_response
+from telemetry.services.xids import judge_xids
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +35,7 @@ READING = {
 
 
 def open_one(gpu, rule=rules.INTRUDER, **more) -> Alert:
-    services.open_alert(rule=rule, gpu_id=gpu.pk, now=timezone.now(), **more)
+    open_alert(rule=rule, gpu_id=gpu.pk, now=timezone.now(), **more)
     return Alert.objects.get(rule=rule, gpu=gpu, closed_at=None)
 
 
@@ -66,7 +68,7 @@ class TestWhoSeesWhat:
         start = timezone.now() + timedelta(days=1)
         make_reservation(alice, [gpu], start, start + timedelta(hours=1))
         lost = open_one(gpu, rules.LOST)
-        services.open_alert(rule=rules.WEDGED, node_id=node.pk, now=timezone.now())
+        open_alert(rule=rules.WEDGED, node_id=node.pk, now=timezone.now())
         seen = visible_alerts(alice, timezone.now())
         assert set(seen) == {lost, Alert.objects.get(rule=rules.WEDGED)}
         assert not visible_alerts(carol, timezone.now()).exists()
@@ -85,10 +87,10 @@ class TestWhoSeesWhat:
             "nonce": "",
             "now": timezone.now(),
         }
-        assert services.note_response(**step, dry_run=True)
+        assert note_response(**step, dry_run=True)
         assert not visible_alerts(bob, timezone.now()).exists()
-        assert services.note_response(**step, dry_run=False)
-        assert services.note_response(**step, dry_run=False) is None
+        assert note_response(**step, dry_run=False)
+        assert note_response(**step, dry_run=False) is None
         assert set(visible_alerts(bob, timezone.now())) == {intruded}
 
     def test_names_follow_the_sites_setting(self, intruded, alice, bob, client):
@@ -107,7 +109,7 @@ class TestWhoSeesWhat:
     ):
         SitePolicy.current()
         SitePolicy.objects.update(names_visible=False)
-        services.note_response(
+        note_response(
             alert=intruded,
             step="notify",
             pid=7,
@@ -130,7 +132,7 @@ class TestTheList:
         self, client, omar, intruded
     ):
         closed = open_one(make_gpu(make_node("node-b")), rules.LOST)
-        services.close_alert(rule=rules.LOST, gpu_id=closed.gpu_id, now=timezone.now())
+        close_alert(rule=rules.LOST, gpu_id=closed.gpu_id, now=timezone.now())
         client.force_login(omar)
 
         def shown(query: str) -> list[int]:
@@ -242,9 +244,9 @@ class TestActs:
 
     def test_what_was_said_stays_when_the_cause_comes_back_soon(self, intruded):
         now = timezone.now()
-        services.acknowledge_alert(alert_id=intruded.pk, by="omar", now=now)
+        acknowledge_alert(alert_id=intruded.pk, by="omar", now=now)
         for _ in range(3):
-            services.close_alert(rule=rules.INTRUDER, gpu_id=intruded.gpu_id, now=now)
+            close_alert(rule=rules.INTRUDER, gpu_id=intruded.gpu_id, now=now)
             open_one(intruded.gpu, reservation_id=intruded.reservation_id)
         (only,) = Alert.objects.all()
         assert (only.openings, only.acknowledged_by) == (4, "omar")
@@ -258,7 +260,7 @@ class TestXids:
             XidCount.objects.create(
                 gpu=gpu, code=code, count=2, first_at=now, last_at=now
             )
-        services.judge_xids(now=now)
+        judge_xids(now=now)
         assert Alert.objects.open().get().rule == rules.XID_CRITICAL
         client.force_login(alice)
         assert client.post(f"/gpus/{gpu.pk}/xids/clear/").status_code == 403

@@ -32,7 +32,7 @@ from placement import api_plans, api_serve
 from placement.models import Job
 from reservations.domain.lifecycle import State
 from reservations.models import Membership
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.factories import make_reservation
 from tests.placement.lab import make_lab, send_frame, signed_in
 

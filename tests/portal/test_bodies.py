@@ -18,7 +18,7 @@ from gpuportal.handler import OneHopHandler
 from placement import site_slots
 from placement.services.models import MOST_UPLOAD_BYTES
 from reservations.models import User
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.placement.lab import signed_in
 
 MIB = 2**20

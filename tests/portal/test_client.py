@@ -15,7 +15,7 @@ from placement import logs
 from placement.models import Job, ResultFile
 from placement.services import results
 from reservations.models import Reservation
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.factories import make_gpus, make_node, make_reservation
 
 CLIENT = Path(__file__).resolve().parents[2] / "static" / "client" / "gp.py"

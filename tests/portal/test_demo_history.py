@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from gpuportal.demo.load import load
 from placement.models import Job
-from reservations import services as reservations
 from reservations.models import (
     Account,
     CoUser,
@@ -20,8 +19,10 @@ from reservations.models import (
     TreeChange,
     User,
 )
-from telemetry import history, services
+from reservations.services import tick
+from telemetry import history
 from telemetry.models import AccountHour, Gpu, SampleHour, UsageSummary
+from telemetry.services.hours import roll_hours
 
 
 @pytest.mark.django_db
@@ -30,8 +31,8 @@ def test_a_first_start_has_a_fortnight_to_look_at(tmp_path, settings, monkeypatc
     cache.clear()
     now = timezone.now()
     load(now=now, simulation=tmp_path / "sim")
-    assert services.roll_hours(now=now) >= 23
-    reservations.tick(now)
+    assert roll_hours(now=now) >= 23
+    tick.tick(now)
     gpu = Gpu.objects.get(node__name="node-a", index=1)
     asked = history.Asked(
         int((now - timedelta(days=13)).timestamp()), int(now.timestamp()), 400

@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from gpuportal.erasing import erase
 from placement.models import Job, JobEvent, StoredPlan
-from reservations import services
 from reservations.domain.editing import Edit
 from reservations.domain.erasing import NotErasable, StillHolds
 from reservations.models import (
@@ -23,12 +22,14 @@ from reservations.models import (
     Notice,
     User,
 )
-from reservations.services import accounts
+from reservations.services import accounts, tick
 from reservations.services.auditing import audit_act
+from reservations.services.booking import book
+from reservations.services.giving import release
 from reservations.services.inquiry import ask_holder
 from reservations.services.notices import tell
 from reservations.snapshots.notices import notices_in_words
-from telemetry import services as telemetry
+from telemetry.services.alerts import open_alert
 from tests.factories import make_account, make_gpus, make_membership, make_user
 
 pytestmark = pytest.mark.django_db
@@ -73,12 +74,12 @@ def live_past(person: User, omar: User) -> None:
     """Let the person do, and others do about them, what leaves names behind."""
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     gpus = make_gpus(2)
-    made = services.book(
+    made = book(
         user=person, membership=None, gpu_ids=[gpus[0].pk], start=now,
         end=now + timedelta(hours=4), purpose="zebulon's thesis", now=now,
     )  # fmt: skip
-    services.tick(now)
-    services.release(
+    tick.tick(now)
+    release(
         reservation_id=made.pk, user=omar, now=now + timedelta(hours=1),
         reason="asked by Zebulon Ångström",
     )  # fmt: skip
@@ -96,7 +97,7 @@ def live_past(person: User, omar: User) -> None:
         verb="response.tell", subject="alert:1", actor=None, now=now,
         holder="zebulon", login="zeb_unix",
     )  # fmt: skip
-    telemetry.open_alert(
+    open_alert(
         gpu_id=gpus[0].pk, rule="intruder", now=now,
         detail={"login": "zeb_unix", "others": ["zeb_unix", "zebulonia"]},
     )  # fmt: skip
@@ -190,7 +191,7 @@ def test_messages_to_holders_and_own_settings_go_with_the_person(person, omar) -
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     other = make_user("olga")
     make_membership(other, "vision")
-    held = services.book(
+    held = book(
         user=other,
         membership=None,
         gpu_ids=[make_gpus(1)[0].pk],
@@ -221,7 +222,7 @@ def test_who_holds_something_or_runs_the_site_is_not_erased(person, omar) -> Non
         erase(user_id=omar.pk, typed="omar", actor=None, now=now)
     gpus = make_gpus(1)
     hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
-    services.book(
+    book(
         user=person, membership=None, gpu_ids=[gpus[0].pk], start=hour,
         end=hour + timedelta(hours=1), now=now,
     )  # fmt: skip
@@ -239,7 +240,7 @@ def test_the_operator_ends_what_is_held_then_types_the_login(
 ) -> None:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
-    services.book(
+    book(
         user=person, membership=None, gpu_ids=[make_gpus(1)[0].pk], start=hour,
         end=hour + timedelta(hours=1), now=now,
     )  # fmt: skip

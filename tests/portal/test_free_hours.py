@@ -9,9 +9,10 @@ from django.core.cache import cache
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from reservations import services
-from telemetry import services as telemetry
+from reservations.services import tick
 from telemetry.domain.rollup import MinuteTotals
+from telemetry.services.hours import roll_hours
+from telemetry.services.minutes import record_minutes
 from tests.factories import make_gpu, make_gpus, make_node, make_pool, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +38,7 @@ def lab(alice, hour):
     big = make_gpus(2, node, pool=make_pool("A100"))
     small = make_gpu(node, pool=make_pool("3090"))
     make_reservation(alice, big[:1], hour, hour + HOUR, state="ended")
-    telemetry.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, int(hour.timestamp()) + 60 * number): MinuteTotals(
                 n=60, util_n=60, idle_n=0 if gpu == small else 60
@@ -46,8 +47,8 @@ def lab(alice, hour):
             for number in range(60)
         }
     )
-    telemetry.roll_hours(now=timezone.now())
-    services.tick(timezone.now())
+    roll_hours(now=timezone.now())
+    tick.tick(timezone.now())
     return big, small
 
 

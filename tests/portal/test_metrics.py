@@ -10,9 +10,9 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from reservations import services
 from reservations.domain.lifecycle import State
 from reservations.models import ApiToken, SitePolicy
+from reservations.services.tokens import create_token
 from telemetry import live
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.state import GpuState
@@ -56,7 +56,7 @@ def asked(query: str) -> tuple[str, set[str]]:
 
 
 def bearer(user, *scopes: str) -> dict:
-    _, text = services.create_token(
+    _, text = create_token(
         user=user, label="prom", scopes=scopes, days=9, now=timezone.now()
     )
     return {"HTTP_AUTHORIZATION": f"Bearer {text}"}

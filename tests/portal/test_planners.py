@@ -16,7 +16,7 @@ from gpuportal import planner_process, planners
 from gpuportal.handler import OneHopHandler
 from gpuportal.planners import PlannerBusy, PlannerLost, Planners, PlannerTooLong
 from placement import site_slots
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.placement.lab import make_lab, send_frame, signed_in
 
 

@@ -20,12 +20,17 @@ from placement.runners.enforce import Enforcer
 from placement.runners.orderdesk import OrderDesk
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, SitePolicy
-from telemetry import services
 from telemetry.claims import drop_claim
 from telemetry.domain import rules
 from telemetry.domain.hardware import Isolation
 from telemetry.models import Alert, Gpu, Pool, Response, TelemetryPolicy
 from telemetry.sampler import make_probe
+from telemetry.services.alerts import (
+    acknowledge_alert,
+    close_alert,
+    open_alert,
+    wake_alert,
+)
 from telemetry.simulated import write_claim
 from tests.factories import make_gpu, make_node, make_reservation
 from tests.placement.nodes import make_settings
@@ -97,7 +102,7 @@ class Lab:
             (reading,) = self.probe.read(at).gpus
             self.judge.judge(self.gpu.pk, reading, 0.2, self.now)
             for found in self.judge.findings(self.gpu.pk):
-                services.open_alert(
+                open_alert(
                     rule=found.rule,
                     gpu_id=self.gpu.pk,
                     now=self.now,
@@ -215,10 +220,10 @@ def test_a_snoozed_or_acknowledged_alert_holds_the_ladder(lab: Lab):
     allow(lab, "stop", dry_run=False)
     lab.look(6)
     alert = Alert.objects.get()
-    services.acknowledge_alert(alert_id=alert.pk, by="omar", now=lab.now)
+    acknowledge_alert(alert_id=alert.pk, by="omar", now=lab.now)
     lab.look(20)
     assert verbs() == ["response.notify.done"]
-    services.wake_alert(alert_id=alert.pk)
+    wake_alert(alert_id=alert.pk)
     lab.look(2)
     assert verbs()[-1] == "response.warn.ordered"
 
@@ -328,22 +333,22 @@ class TestBrokenWithBookings:
         start = now + timedelta(days=2)
         booked = make_reservation(alice, [gpu], start, start + timedelta(hours=1))
         assert judge_broken(now) == (0, 0)
-        services.open_alert(rule=rules.LOST, gpu_id=gpu.pk, now=now)
+        open_alert(rule=rules.LOST, gpu_id=gpu.pk, now=now)
         assert judge_broken(now) == (1, 0)
         assert judge_broken(now) == (0, 0)
         found = Alert.objects.get(rule=rules.BROKEN_WITH_BOOKINGS)
         assert found.reservation_id == booked.pk
         assert found.detail["causes"] == ["lost"]
-        services.close_alert(rule=rules.LOST, gpu_id=gpu.pk, now=now)
+        close_alert(rule=rules.LOST, gpu_id=gpu.pk, now=now)
         assert judge_broken(now) == (0, 1)
 
     def test_a_silent_node_breaks_all_its_gpus_and_a_warning_breaks_none(self, alice):
         node, now = make_node("node-a"), datetime.now(UTC)
         gpus = [make_gpu(node), make_gpu(node)]
         make_reservation(alice, gpus, now, now + timedelta(hours=1))
-        services.open_alert(rule=rules.THERMAL, gpu_id=gpus[0].pk, now=now)
+        open_alert(rule=rules.THERMAL, gpu_id=gpus[0].pk, now=now)
         assert judge_broken(now) == (0, 0)
-        services.open_alert(rule=rules.SILENT, node_id=node.pk, now=now)
+        open_alert(rule=rules.SILENT, node_id=node.pk, now=now)
         assert judge_broken(now) == (2, 0)
 
 

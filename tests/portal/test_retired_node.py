@@ -11,7 +11,7 @@ from reservations.models import Allocation, AuditEntry, Reservation
 from telemetry.domain.errors import NodeUnknown
 from telemetry.domain.hardware import Backend, NodeInfo
 from telemetry.models import Gpu, Node
-from telemetry.services import record_roster
+from telemetry.services.roster import record_roster
 from telemetry.snapshots import load_cluster
 from tests.factories import make_gpus, make_node, make_reservation
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpuportal.api import api
 from placement.models import Job
 from reservations.models import ApiToken, Reservation
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.reservations.calling import Caller
 
 SCOPES = ("read", "book", "job")

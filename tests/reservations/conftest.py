@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from reservations import services
 from reservations.models import (
     Account,
     LedgerEntry,
@@ -15,6 +14,7 @@ from reservations.models import (
     SitePolicy,
     User,
 )
+from reservations.services import booking
 from telemetry.models import Gpu, SampleMinute
 from tests.factories import at, make_account, make_gpus, make_node
 
@@ -42,7 +42,7 @@ class Lab:
         membership: Membership | None = None,
     ) -> Reservation:
         """Book as the pages do."""
-        return services.book(
+        return booking.book(
             user=user,
             membership=membership,
             gpu_ids=[gpu.pk for gpu in gpus],

@@ -14,13 +14,16 @@ import traceback
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from reservations.services import tick
+from reservations.services.booking import book
+from reservations.services.changing import change
+from reservations.services.giving import cancel
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 
 import django
 
 django.setup()
-
-from reservations import services  # noqa: E402
 from reservations.domain.errors import Refusal  # noqa: E402
 from reservations.models import User  # noqa: E402
 from telemetry.models import Gpu  # noqa: E402
@@ -61,19 +64,17 @@ def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
     dice = chance.random()
     if mine and dice < 0.25:
         row = mine.pop(chance.randrange(len(mine)))
-        services.cancel(reservation_id=row.pk, user=user, now=NOW)
+        cancel(reservation_id=row.pk, user=user, now=NOW)
         return "cancelled"
     if mine and dice < 0.4:
         number = chance.randrange(len(mine))
-        mine[number] = services.change(
+        mine[number] = change(
             reservation_id=mine[number].pk, user=user, start=start, end=end,
             gpu_ids=wanted, version=mine[number].version, now=NOW,
         )  # fmt: skip
         return "changed"
     mine.append(
-        services.book(
-            user=user, membership=None, gpu_ids=wanted, start=start, end=end, now=NOW
-        )
+        book(user=user, membership=None, gpu_ids=wanted, start=start, end=end, now=NOW)
     )
     return "booked"
 
@@ -82,7 +83,7 @@ def ticks(count: int) -> None:
     """Tick through the day, then print."""
     moved: Counter[str] = Counter()
     for number in range(count):
-        moved.update(services.tick(NOW + timedelta(minutes=50 * number)))
+        moved.update(tick.tick(NOW + timedelta(minutes=50 * number)))
     print(json.dumps({"came": moved, "errors": [], "slowest": 0}))
 
 

@@ -12,6 +12,7 @@ from reservations.domain.editing import Edit, EditsRefused, TreeStale
 from reservations.domain.errors import NotFound
 from reservations.models import Account, AuditEntry, Membership, TreeChange, User
 from reservations.services import accounts
+from reservations.services.giving import cancel
 from tests.factories import make_account, make_user
 from tests.reservations.conftest import NOW, at
 
@@ -154,9 +155,8 @@ def test_who_holds_something_is_not_removed_and_comes_back_with_a_clean_sheet(
     accounts_below = change(Account.objects.get(name="vision"), archived=True)
     with pytest.raises(EditsRefused, match="alice still hold"):
         save(omar, accounts_below)
-    from reservations import services
 
-    services.cancel(reservation_id=booked.pk, user=alice, now=NOW)
+    cancel(reservation_id=booked.pk, user=alice, now=NOW)
     save(omar, leave)
     save(omar, Edit("member", None, None, {"user": "alice", "account": "vision"}))
     own.refresh_from_db()

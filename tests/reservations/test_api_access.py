@@ -7,7 +7,7 @@ from django.test import Client
 from django.utils import timezone
 
 from reservations.models import ApiToken, Reservation, SitePolicy
-from reservations.services import create_token
+from reservations.services.tokens import create_token
 from tests.reservations.calling import BASE, Caller, iso, wish
 
 

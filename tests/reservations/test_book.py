@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import Allocation, AuditEntry, LedgerEntry, Reservation
+from reservations.services.booking import book, preview
 from tests.factories import make_account, make_membership
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
@@ -25,7 +25,7 @@ def test_alice_books_two_gpus_as_one_reservation(lab, alice) -> None:
 
 def test_now_starts_at_once_off_the_grid_and_ends_on_it(lab, alice) -> None:
     now = at(9, 17) + timedelta(seconds=12, microseconds=345)
-    made = services.book(
+    made = book(
         user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=now, end=at(10),
         now=now,
     )  # fmt: skip
@@ -220,7 +220,7 @@ def test_who_has_two_accounts_must_choose_and_who_has_none_cannot_book(
 
 def test_an_unknown_gpu_is_not_found_and_none_is_refused(lab, alice) -> None:
     with pytest.raises(errors.NotFound):
-        services.book(
+        book(
             user=alice, membership=None, gpu_ids=[10**9], start=at(14), end=at(15),
             now=NOW,
         )  # fmt: skip
@@ -247,7 +247,7 @@ def test_a_preview_says_what_booking_would_do_and_writes_nothing(
         "user": alice, "membership": None, "gpu_ids": [lab.gpus[0].pk],
         "start": at(14), "end": at(16), "now": NOW,
     }  # fmt: skip
-    seen = services.preview(**asked)
+    seen = preview(**asked)
     assert seen.kind is Kind.FIRM
     assert seen.cost_gpu_seconds == WEIGHT * 2 * HOUR
     assert seen.quota_left_gpu_seconds == lab.policy.quota_gpu_seconds - (
@@ -256,7 +256,7 @@ def test_a_preview_says_what_booking_would_do_and_writes_nothing(
     assert (seen.rank_before, seen.rank_after, seen.of) == (1, 3, 3)
     assert not Reservation.objects.exists()
     lab.book(bob, lab.gpus[:1], at(15), 1)
-    seen = services.preview(**asked)
+    seen = preview(**asked)
     assert isinstance(seen.refusal, errors.GpuTaken)
     assert seen.next_slot is not None
 
@@ -267,6 +267,6 @@ def test_a_preview_of_a_change_ignores_what_would_change(lab, alice, bob) -> Non
         "membership": None, "gpu_ids": [lab.gpus[0].pk], "start": at(15),
         "end": at(17), "now": NOW, "ignoring": made.pk,
     }  # fmt: skip
-    assert services.preview(user=alice, **asked).kind is Kind.FIRM
+    assert preview(user=alice, **asked).kind is Kind.FIRM
     # Bob cannot talk Alice's reservation away.
-    assert services.preview(user=bob, **asked).refusal is not None
+    assert preview(user=bob, **asked).refusal is not None

@@ -2,15 +2,17 @@
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import LateReturn, LedgerEntry
+from reservations.services import changing, tick
+from reservations.services.booking import preview
+from reservations.services.giving import cancel
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 
 def change(reservation, user, *, version=None, now=NOW, gpus=None, **fields):
-    return services.change(
+    return changing.change(
         reservation_id=reservation.pk,
         user=user,
         version=reservation.version if version is None else version,
@@ -69,8 +71,8 @@ def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> Non
     for end in (14, 16, 13, 15, 14, 16):
         made = change(made, alice, end=at(end))
     assert not LateReturn.objects.exists()
-    services.tick(at(16, 1))
-    services.tick(at(16, 2))
+    tick.tick(at(16, 1))
+    tick.tick(at(16, 2))
     assert balance(made) == (0, WEIGHT * 4 * HOUR)
 
 
@@ -80,8 +82,8 @@ def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
         made = change(made, alice, end=at(end))
     late = LateReturn.objects.get()
     assert (late.start, late.end) == (at(14), at(16))
-    services.tick(at(16, 1))
-    services.tick(at(16, 2))
+    tick.tick(at(16, 1))
+    tick.tick(at(16, 2))
     assert balance(made) == (0, WEIGHT * 3 * HOUR)
 
 
@@ -151,7 +153,7 @@ def test_moving_the_start_to_now_begins_at_once(lab, alice) -> None:
 
 def test_what_is_over_cannot_be_changed(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
-    services.cancel(reservation_id=made.pk, user=alice, now=NOW)
+    cancel(reservation_id=made.pk, user=alice, now=NOW)
     made.refresh_from_db()
     with pytest.raises(errors.NotChangeable):
         change(made, alice, end=at(18))
@@ -162,7 +164,7 @@ def test_the_quota_counts_what_has_run_when_the_end_moves(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     with pytest.raises(errors.QuotaExceeded):
         change(made, alice, end=at(14), now=at(11, 30))
-    seen = services.preview(
+    seen = preview(
         user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=NOW,
         end=at(13), now=at(11, 30), ignoring=made.pk,
     )  # fmt: skip

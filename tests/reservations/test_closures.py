@@ -5,15 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.closing import ClosureInvalid, PreviewStale
 from reservations.domain.closures import ClosedThen
 from reservations.domain.errors import NotFound, StaleVersion
 from reservations.domain.lifecycle import State
 from reservations.domain.relief import Fate
 from reservations.models import Allocation, AuditEntry, Notice, Token
-from reservations.services import closures
+from reservations.services import booking, closures, tick
 from reservations.services.closures import ClosureDraft
+from reservations.services.presence import check_in
+from reservations.services.search import find_slots
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, balance
@@ -82,8 +83,8 @@ def test_who_is_in_the_way_is_moved_or_cut_or_refunded_and_told(
         verb="closure.made", subject=f"closure:{row.pk}", actor=omar
     ).exists()
     # The one that runs pays what it used, when its new end has come.
-    services.check_in(reservation_id=running.pk, now=NOW, by="click")
-    services.tick(at(12, 1))
+    check_in(reservation_id=running.pk, now=NOW, by="click")
+    tick.tick(at(12, 1))
     running.refresh_from_db()
     assert (running.state, balance(running)) == (State.ENDED, (0, 3 * WEIGHT * HOUR))
 
@@ -97,13 +98,13 @@ def test_booking_into_a_closure_is_refused_with_its_reason_and_the_next_slot(
     assert "new fans" in refused.value.text()
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.start == at(14)
-    preview = services.preview(
+    preview = booking.preview(
         user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=at(11),
         end=at(13), now=NOW,
     )  # fmt: skip
     assert preview.refusal is not None
     assert preview.refusal.code == "closed-then"
-    found = services.find_slots(
+    found = find_slots(
         user=alice, membership=None, count=1, min_memory_bytes=0,
         duration_seconds=4 * HOUR, earliest=at(11), now=NOW,
     )  # fmt: skip
@@ -184,12 +185,12 @@ def test_a_gpu_that_joins_a_closed_pool_is_cleared_at_the_next_tick(
     other = make_gpus(1, make_node("node-b"), pool=make_pool("NVIDIA L4", weight=3))[0]
     booked = lab.book(alice, [other], at(12), 1)
     close(draft((), at(11), at(14), scope="pool", pool_id=pool.pk), omar)
-    services.tick(NOW)
+    tick.tick(NOW)
     booked.refresh_from_db()
     assert booked.state == State.CONFIRMED
     Gpu.objects.filter(pk=other.pk).update(pool=pool)
-    assert services.tick(NOW)["closed"] == 1
-    assert services.tick(NOW)["closed"] == 0
+    assert tick.tick(NOW)["closed"] == 1
+    assert tick.tick(NOW)["closed"] == 0
     booked.refresh_from_db()
     assert booked.state == State.REFUNDED
 

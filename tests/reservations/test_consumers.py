@@ -11,7 +11,7 @@ from gpuportal.asgi import application
 from reservations import consumers, live
 from reservations.consumers import CalendarConsumer
 from reservations.models import SitePolicy
-from reservations.snapshots import site_policy
+from reservations.snapshots.facts import site_policy
 from tests import factories
 from tests.sockets import WebsocketCommunicator
 

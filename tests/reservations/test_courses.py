@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.editing import Edit
 from reservations.domain.lifecycle import State
 from reservations.models import (
@@ -16,7 +15,8 @@ from reservations.models import (
     Token,
     TreeChange,
 )
-from reservations.services import accounts, courses, waiting
+from reservations.services import accounts, courses, tick, waiting
+from reservations.services.giving import cancel
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.notices import notices_of
 from tests.reservations.conftest import NOW, at, balance
@@ -35,7 +35,7 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
     vision = Account.objects.get(name="vision")
     carols = lab.book(carol, lab.gpus[2:3], at(12, day=13), 2, now=at(9, day=12))
     runs = lab.book(alice, lab.gpus[:1], at(10, day=12), 10, now=at(9, day=12))
-    services.tick(at(10, day=12))
+    tick.tick(at(10, day=12))
     ahead = lab.book(bob, lab.gpus[1:2], at(12, day=13), 2, now=at(11, day=12))
     owed = Token.objects.create(
         membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
@@ -124,7 +124,7 @@ def test_who_leaves_an_account_waits_no_more_and_is_still_owed(
     lab, alice, bob, omar
 ) -> None:
     ahead = lab.book(bob, lab.gpus[:1], at(12), 1)
-    services.cancel(reservation_id=ahead.pk, user=bob, now=NOW)
+    cancel(reservation_id=ahead.pk, user=bob, now=NOW)
     owed = Token.objects.create(
         membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
     )

@@ -5,15 +5,17 @@ from datetime import timedelta
 import pytest
 
 from gpuportal.board import holders_for, load_board, viewer_of
-from reservations import services
 from reservations.domain.errors import NotAllowed, NotChangeable, NotFound
 from reservations.domain.sharing import MOST_CO_USERS, CannotShare
 from reservations.models import CoUser, Notice
 from reservations.services import couse, offers
+from reservations.services.changing import change
+from reservations.services.giving import cancel, release
 from reservations.services.moving import move_rest
-from reservations.snapshots import current_holdings
+from reservations.services.presence import keep
 from reservations.snapshots.calendar import Reader, calendar_page
 from reservations.snapshots.facts import site_policy
+from reservations.snapshots.holders import current_holdings
 from reservations.snapshots.notices import notices_of
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import NOW, at
@@ -53,7 +55,7 @@ def test_only_the_owner_shares_and_only_with_members_of_the_account(
         share(alice, f"friend{number}")
     with pytest.raises(CannotShare):
         share(alice, "bob")
-    services.release(reservation_id=row.pk, user=alice, now=NOW + timedelta(hours=1))
+    release(reservation_id=row.pk, user=alice, now=NOW + timedelta(hours=1))
     with pytest.raises(NotChangeable):
         share(alice, "bob")
 
@@ -64,12 +66,10 @@ def test_a_co_user_may_use_it_but_not_change_cancel_keep_or_offer_it(
     row = lab.book(alice, lab.gpus[:1], at(13), 2)
     couse.share(reservation_id=row.pk, user=alice, username="bob", now=NOW)
     refused = (
-        lambda: services.cancel(reservation_id=row.pk, user=bob, now=NOW),
-        lambda: services.keep(reservation_id=row.pk, user=bob, now=NOW),
-        lambda: services.release(reservation_id=row.pk, user=bob, now=NOW),
-        lambda: services.change(
-            reservation_id=row.pk, user=bob, version=row.version, now=NOW
-        ),
+        lambda: cancel(reservation_id=row.pk, user=bob, now=NOW),
+        lambda: keep(reservation_id=row.pk, user=bob, now=NOW),
+        lambda: release(reservation_id=row.pk, user=bob, now=NOW),
+        lambda: change(reservation_id=row.pk, user=bob, version=row.version, now=NOW),
         lambda: offers.offer(reservation_id=row.pk, user=bob, to="alice", now=NOW),
     )
     for act in refused:

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
-from reservations.snapshots import site_policy
 from reservations.snapshots.calendar import Reader, calendar_page
+from reservations.snapshots.facts import site_policy
 from telemetry.models import Gpu, Pool, TelemetryPolicy
 from tests.factories import make_gpus, make_node, make_pool, make_reservation
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import live, services
+from reservations import live
 from reservations.domain import errors
 from reservations.domain.displacement import FlexHeld
 from reservations.domain.lifecycle import Kind, State
@@ -17,6 +17,11 @@ from reservations.models import (
     Reservation,
 )
 from reservations.services import displacing
+from reservations.services.booking import preview
+from reservations.services.changing import change
+from reservations.services.giving import cancel
+from reservations.services.search import find_slots, next_equal
+from reservations.services.standing import standing
 from reservations.snapshots.notices import notices_of
 from tests.factories import make_membership, make_reservation
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
@@ -149,7 +154,7 @@ def test_nobody_displaces_another_membership_of_the_same_person(lab, carol) -> N
 def test_a_change_displaces_by_the_same_rules(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     made = lab.book(carol, lab.gpus[1:2], TUESDAY, 2)
-    services.change(
+    change(
         reservation_id=made.pk, user=carol, gpu_ids=[lab.gpus[0].pk],
         version=made.version, now=NOW,
     )  # fmt: skip
@@ -161,7 +166,7 @@ def test_a_change_displaces_by_the_same_rules(lab, bob, carol) -> None:
 def test_a_change_that_only_gives_back_displaces_nobody(lab, bob, carol) -> None:
     made = lab.book(carol, lab.gpus[:1], TUESDAY, 4)
     lab.book(bob, lab.gpus[1:2], TUESDAY, 2)
-    services.change(
+    change(
         reservation_id=made.pk, user=carol, end=TUESDAY + timedelta(hours=3),
         version=made.version, now=NOW,
     )  # fmt: skip
@@ -187,7 +192,7 @@ def test_a_victim_that_moved_meanwhile_leaves_nothing_written(
 
 def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
-    decision = services.preview(
+    decision = preview(
         user=carol, membership=None, gpu_ids=[lab.gpus[0].pk], start=TUESDAY,
         end=TUESDAY + timedelta(hours=1), now=NOW,
     )  # fmt: skip
@@ -200,7 +205,7 @@ def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> 
 
 def test_flex_says_until_when_it_can_be_taken(lab, bob) -> None:
     def ask(start):
-        return services.preview(
+        return preview(
             user=bob, membership=None, gpu_ids=[lab.gpus[0].pk], start=start,
             end=start + timedelta(hours=1), now=NOW,
         )  # fmt: skip
@@ -216,7 +221,7 @@ def test_the_search_takes_the_gpu_with_the_fewest_in_the_way(
     lab.book(bob, lab.gpus[:1], TUESDAY, 1)
     lab.book(bob, lab.gpus[1:4], TUESDAY, 2)
     lab.book(alice, lab.gpus[:1], TUESDAY + timedelta(hours=1), 1)
-    (slot,) = services.find_slots(
+    (slot,) = find_slots(
         user=carol, membership=None, count=1, min_memory_bytes=0,
         duration_seconds=2 * HOUR, earliest=TUESDAY,
         latest=TUESDAY + timedelta(hours=2), now=NOW, limit=1,
@@ -229,7 +234,7 @@ def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     lab.book(carol, lab.gpus[:4], TUESDAY, 3)
     flex.refresh_from_db()
-    slot = services.next_equal(flex, [lab.gpus[0].pk], now=NOW)
+    slot = next_equal(flex, [lab.gpus[0].pk], now=NOW)
     assert slot is not None
     assert (slot.start, slot.kind, slot.displaces) == (
         TUESDAY + timedelta(hours=3), Kind.FLEX, 0,
@@ -263,8 +268,8 @@ def test_hoarding_prime_time_costs_quota_place_and_late_hours(
         lab.book(carol, lab.gpus[:2], far + timedelta(days=1), 12)
     places = {one.membership.user_id: one.place
               for user in (alice, carol)
-              for one in services.standing(user=user, now=NOW).memberships}  # fmt: skip
+              for one in standing(user=user, now=NOW).memberships}  # fmt: skip
     assert places[carol.pk] > places[alice.pk], "booking ahead is use at once"
     late = far - timedelta(hours=2)
-    services.cancel(reservation_id=first.pk, user=carol, now=late)
+    cancel(reservation_id=first.pk, user=carol, now=late)
     assert sum(part.weight for part in first.late_returns.all()) > 0

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.models import Favourite
 from reservations.services.favourites import star_class, star_gpu
+from reservations.services.search import find_slots
 from reservations.snapshots.favourites import favourite_gpus
 from tests.factories import make_gpu, make_node, make_pool
 from tests.reservations.calling import Caller
@@ -13,7 +13,7 @@ from tests.reservations.conftest import HOUR, NOW
 
 
 def first_found(user) -> tuple[int, ...]:
-    found = services.find_slots(
+    found = find_slots(
         user=user,
         membership=None,
         count=1,

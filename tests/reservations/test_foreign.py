@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.lifecycle import State
-from reservations.services import waiting
+from reservations.services import tick, waiting
+from reservations.services.giving import release
+from reservations.services.search import find_slots
 from reservations.snapshots.payers import payers
 from telemetry.domain.rules import INTRUDER, SQUATTER
 from telemetry.models import Alert
@@ -21,7 +22,7 @@ def squat(gpu, rule=SQUATTER) -> Alert:
 
 
 def find(user, **fields):
-    return services.find_slots(
+    return find_slots(
         user=user,
         membership=None,
         count=fields.pop("count", 1),
@@ -106,9 +107,9 @@ def test_the_waitlist_avoids_it_for_a_start_now(lab, alice, bob, start) -> None:
         any_notice=True,
         now=NOW,
     )
-    assert services.tick(NOW)["placed"] == 0
-    services.release(reservation_id=held.pk, user=bob, now=NOW + MINUTE)
-    services.tick(NOW + MINUTE)
+    assert tick.tick(NOW)["placed"] == 0
+    release(reservation_id=held.pk, user=bob, now=NOW + MINUTE)
+    tick.tick(NOW + MINUTE)
     asked.refresh_from_db()
     (got,) = asked.reservation.allocations.all()
     clean = lab.gpus[1] if start == NOW else lab.gpus[0]
@@ -127,6 +128,6 @@ def test_the_waitlist_takes_it_where_no_other_is_free(lab, alice, bob) -> None:
         any_notice=True,
         now=NOW,
     )
-    services.tick(NOW)
+    tick.tick(NOW)
     row.refresh_from_db()
     assert [one.gpu for one in row.reservation.allocations.all()] == [lab.gpus[0]]

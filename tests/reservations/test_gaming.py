@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.closures import DisplacementPaused
 from reservations.domain.lifecycle import Kind, State
@@ -19,7 +18,11 @@ from reservations.models import (
     Notice,
     Reservation,
 )
-from reservations.services import couse, offers, waiting
+from reservations.services import couse, offers, tick, waiting
+from reservations.services.booking import book
+from reservations.services.changing import change
+from reservations.services.giving import cancel, undo_cancel
+from reservations.services.undo import undo_booking
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.usage import ranking
 from tests.factories import make_membership, make_user
@@ -52,8 +55,8 @@ def test_hoarding_prime_time_far_ahead_meets_quota_limits_and_the_late_price(
         lab.book(alice, lab.gpus[:1], FAR + timedelta(days=2), 1)
     assert place(alice) > before, "what is booked counts as used at once"
     late = FAR - timedelta(hours=3)
-    services.cancel(reservation_id=held.pk, user=alice, now=late)
-    services.tick(FAR + timedelta(hours=7))
+    cancel(reservation_id=held.pk, user=alice, now=late)
+    tick.tick(FAR + timedelta(hours=7))
     assert balance(held) == (0, held.cost_gpu_seconds // 2)
 
 
@@ -129,15 +132,15 @@ def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     # Bob's process is nobody's the reservation knows: process_n counts the owner's.
     make_minutes(lab.gpus[0], NOW, 15, process_n=0, util_pct=90)
-    assert services.tick(at(9, 15))["no_shows"] == 1
+    assert tick.tick(at(9, 15))["no_shows"] == 1
     made.refresh_from_db()
     assert (made.state, made.no_show) == (State.RELEASED, True)
-    services.tick(at(12))
+    tick.tick(at(12))
     assert balance(made) == (0, WEIGHT * 3 * HOUR)
     # Nor can it be handed on behind the portal's back.
     other = lab.book(alice, lab.gpus[:1], FAR, 1)
     with pytest.raises(errors.NotAllowed):
-        services.change(
+        change(
             reservation_id=other.pk, user=bob, version=1, end=FAR, now=NOW, reason="us"
         )
 
@@ -146,10 +149,10 @@ def test_cancelling_at_the_last_minute_costs_what_nobody_else_took(
     lab, alice, bob
 ) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
-    services.cancel(reservation_id=made.pk, user=alice, now=at(11, 59))
+    cancel(reservation_id=made.pk, user=alice, now=at(11, 59))
     lab.book(bob, lab.gpus[:1], at(14), 2, now=at(12))
     for hour in (14, 16):
-        services.tick(at(hour))
+        tick.tick(at(hour))
     assert balance(made) == (0, WEIGHT * 2 * HOUR // 2)
 
 
@@ -165,22 +168,22 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     flex.refresh_from_db()
     assert (flex.state, flex.displaced_by) == (State.DISPLACED, taken)
     # Through a change in between, too: what was displaced is remembered by the rows.
-    taken = services.change(
+    taken = change(
         reservation_id=taken.pk, user=carol, version=1, end=start + timedelta(hours=7),
         now=NOW,
     )  # fmt: skip
-    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
     assert balance(taken) == (0, 0), "51 hours ahead"
     late = taken.late_returns.get()
     assert (late.start, late.end, late.permille) == (start, at(14, day=4), 500)
     # Whoever else then holds the time takes the price off: here one of the two hours.
     lab.book(bob, lab.gpus[:1], start, 1, now=at(9, 6))
     for hour in (12, 13, 23):
-        services.tick(at(hour, day=4))
+        tick.tick(at(hour, day=4))
     assert balance(taken) == (0, WEIGHT * HOUR // 2)
     # Who gives back what displaced nobody still pays nothing.
     other = lab.book(carol, lab.gpus[1:2], at(12, day=7), 2, now=at(0, day=5))
-    services.cancel(reservation_id=other.pk, user=carol, now=at(0, day=5))
+    cancel(reservation_id=other.pk, user=carol, now=at(0, day=5))
     assert not other.late_returns.exists()
 
 
@@ -212,8 +215,8 @@ def test_fake_load_saves_nobody_from_paying_for_what_is_held(lab, alice) -> None
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     make_minutes(lab.gpus[0], NOW, 120, process_n=60, util_pct=4)
     for minute in (5, 60, 119):
-        services.tick(NOW + timedelta(minutes=minute))
-    services.tick(at(11))
+        tick.tick(NOW + timedelta(minutes=minute))
+    tick.tick(at(11))
     assert balance(made) == (0, WEIGHT * 2 * HOUR)
 
 
@@ -257,11 +260,11 @@ def test_time_displaced_for_a_friend_is_paid_although_the_friend_holds_it(
     taken = lab.book(carol, lab.gpus[:1], start, 2)
     flex.refresh_from_db()
     assert flex.displaced_by == taken
-    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
     # Alice could not have taken it from Bob herself: she books it after Carol.
     friend = lab.book(alice, lab.gpus[:1], start, 2, now=at(9, 6))
     for hour in (12, 14, 23):
-        services.tick(at(hour, day=4))
+        tick.tick(at(hour, day=4))
     friend.refresh_from_db()
     assert friend.state != State.DISPLACED
     assert balance(taken) == (0, WEIGHT * 2 * HOUR // 2)
@@ -275,7 +278,7 @@ def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back
     start = at(12, day=4)
     lab.book(bob, lab.gpus[:1], start, 2)
     taken = lab.book(carol, lab.gpus[:1], start, 2)
-    services.cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
+    cancel(reservation_id=taken.pk, user=carol, now=at(9, 5))
     lab.book(bob, lab.gpus[:1], start, 2, now=at(9, 6))
     told = Notice.objects.filter(user=bob).count()
     with pytest.raises(DisplacementPaused) as refused:
@@ -301,7 +304,7 @@ def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
             ahead = moment + timedelta(hours=62)
             held = lab.book(alice, lab.gpus[:2], ahead, 12, now=moment)
             moment += timedelta(hours=36)
-            services.cancel(reservation_id=held.pk, user=alice, now=moment)
+            cancel(reservation_id=held.pk, user=alice, now=moment)
             given_back += held.cost_gpu_seconds
     # Half of the quota is free; the booking that goes beyond it is the last.
     assert given_back == WEIGHT * 24 * HOUR
@@ -316,17 +319,17 @@ def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
 
 def test_moving_a_booking_away_is_giving_it_back_and_a_slip_is_not(lab, alice) -> None:
     held = lab.book(alice, lab.gpus[:1], at(12, day=6), 4)
-    services.cancel(reservation_id=held.pk, user=alice, now=at(9, 8))
+    cancel(reservation_id=held.pk, user=alice, now=at(9, 8))
     assert not EarlyReturn.objects.exists(), "within ten minutes of booking"
     held = lab.book(alice, lab.gpus[:1], at(12, day=6), 4)
-    services.change(
+    change(
         reservation_id=held.pk, user=alice, version=1, start=at(14, day=7),
         end=at(18, day=7), now=at(11),
     )  # fmt: skip
     assert EarlyReturn.objects.get().gpu_seconds == held.cost_gpu_seconds
-    services.cancel(reservation_id=held.pk, user=alice, now=at(12))
+    cancel(reservation_id=held.pk, user=alice, now=at(12))
     assert EarlyReturn.objects.count() == 2
-    services.undo_cancel(reservation_id=held.pk, user=alice, now=at(12, 0))
+    undo_cancel(reservation_id=held.pk, user=alice, now=at(12, 0))
     assert EarlyReturn.objects.count() == 1, "an undo takes the return back"
 
 
@@ -342,9 +345,7 @@ def test_a_head_gives_back_for_members_what_counts_for_them(lab, alice, bob) -> 
             ahead = moment + timedelta(hours=62)
             held = lab.book(alice, lab.gpus[:2], ahead, 12, now=moment)
             moment += timedelta(hours=36)
-            services.cancel(
-                reservation_id=held.pk, user=head, now=moment, reason="for a friend"
-            )
+            cancel(reservation_id=held.pk, user=head, now=moment, reason="for a friend")
     assert set(EarlyReturn.objects.values_list("user", flat=True)) == {alice.pk}
     # Neither the head nor another member is limited by it.
     for gpu, user in zip(lab.gpus, (head, bob), strict=False):
@@ -354,9 +355,7 @@ def test_a_head_gives_back_for_members_what_counts_for_them(lab, alice, bob) -> 
 
 def test_what_an_admin_takes_is_no_return(lab, alice, omar) -> None:
     held = lab.book(alice, lab.gpus[:2], at(12, day=6), 4)
-    services.cancel(
-        reservation_id=held.pk, user=omar, now=at(12), reason="the hall is cooled"
-    )
+    cancel(reservation_id=held.pk, user=omar, now=at(12), reason="the hall is cooled")
     assert not EarlyReturn.objects.exists()
 
 
@@ -367,7 +366,7 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     his = lab.book(bob, lab.gpus[2:4], start, 2)
     with pytest.raises(CannotShare, match="Alice would use 4 GPUs at once, 2 of them"):
         couse.share(reservation_id=his.pk, user=bob, username="alice", now=NOW)
-    services.cancel(reservation_id=his.pk, user=bob, now=NOW)
+    cancel(reservation_id=his.pk, user=bob, now=NOW)
     # Nor the other way round: what is shared first counts when she books.
     later = lab.book(bob, lab.gpus[2:4], start + timedelta(hours=4), 2)
     couse.share(reservation_id=later.pk, user=bob, username="alice", now=NOW)
@@ -376,7 +375,7 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     assert "2 of them are shared with you" in refused.value.text()
     # Nor by lengthening what is shared until it meets what she holds.
     with pytest.raises(CannotShare):
-        services.change(
+        change(
             reservation_id=later.pk, user=bob, version=1, start=start, now=NOW,
             end=start + timedelta(hours=6), gpu_ids=[g.pk for g in lab.gpus[2:4]],
         )  # fmt: skip
@@ -393,20 +392,20 @@ def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     for _ in range(SLIPS_A_DAY):
         held = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
         moment += timedelta(minutes=9)
-        services.cancel(reservation_id=held.pk, user=alice, now=moment)
+        cancel(reservation_id=held.pk, user=alice, now=moment)
     assert not EarlyReturn.objects.exists()
     held = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
     moment += timedelta(minutes=9)
-    services.cancel(reservation_id=held.pk, user=alice, now=moment)
+    cancel(reservation_id=held.pk, user=alice, now=moment)
     assert EarlyReturn.objects.get().gpu_seconds == held.cost_gpu_seconds
     # Undo is no way around it. A day later a slip is free again.
     last = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
     with pytest.raises(errors.CannotUndoBooking, match="in the last 24 h"):
-        services.undo_booking(reservation_id=last.pk, user=alice, now=moment)
-    services.cancel(reservation_id=last.pk, user=alice, now=moment)
+        undo_booking(reservation_id=last.pk, user=alice, now=moment)
+    cancel(reservation_id=last.pk, user=alice, now=moment)
     moment += timedelta(days=1, minutes=10)
     last = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)
-    services.undo_booking(reservation_id=last.pk, user=alice, now=moment)
+    undo_booking(reservation_id=last.pk, user=alice, now=moment)
     assert EarlyReturn.objects.count() == 2
 
 
@@ -414,7 +413,7 @@ def test_nobody_holds_a_gpu_by_booking_and_undoing_for_ever(lab, alice) -> None:
     moment, undone = NOW, 0
     with pytest.raises(errors.CannotUndoBooking, match="new bookings"):
         while undone < 100:
-            made = services.book(
+            made = book(
                 user=alice,
                 membership=None,
                 gpu_ids=[lab.gpus[0].pk],
@@ -423,7 +422,7 @@ def test_nobody_holds_a_gpu_by_booking_and_undoing_for_ever(lab, alice) -> None:
                 now=moment,
             )
             moment += timedelta(seconds=9)
-            services.undo_booking(reservation_id=made.pk, user=alice, now=moment)
+            undo_booking(reservation_id=made.pk, user=alice, now=moment)
             undone += 1
     assert undone == SLIPS_A_DAY
     made.refresh_from_db()
@@ -439,16 +438,16 @@ def test_a_friend_does_not_undo_or_cancel_for_nothing_what_was_given_to_them(
     made = offers.offer(reservation_id=held.pk, user=alice, to="carol", now=later)
     given = offers.accept(offer_id=made.pk, user=carol, now=later).given
     with pytest.raises(errors.CannotUndoBooking, match="by an offer"):
-        services.undo_booking(reservation_id=given.pk, user=carol, now=later)
-    services.cancel(reservation_id=given.pk, user=carol, now=later)
-    services.tick(at(18))
+        undo_booking(reservation_id=given.pk, user=carol, now=later)
+    cancel(reservation_id=given.pk, user=carol, now=later)
+    tick.tick(at(18))
     assert balance(given) == (0, WEIGHT * 4 * HOUR // 2)
     # Far ahead it is no slip of the hand either.
     far = lab.book(alice, lab.gpus[:1], FAR, 4, now=later)
     day = later + timedelta(days=1)
     made = offers.offer(reservation_id=far.pk, user=alice, to="carol", now=day)
     given = offers.accept(offer_id=made.pk, user=carol, now=day).given
-    services.cancel(reservation_id=given.pk, user=carol, now=day)
+    cancel(reservation_id=given.pk, user=carol, now=day)
     assert [one.reservation_id for one in EarlyReturn.objects.all()][-1] == given.pk
 
 
@@ -465,7 +464,7 @@ def test_what_the_waitlist_booked_and_was_declined_was_held_from_others(
         latest=FAR + timedelta(hours=6),
         now=NOW,
     )
-    assert services.tick(NOW)["placed"] == 1
+    assert tick.tick(NOW)["placed"] == 1
     row.refresh_from_db()
     assert row.reservation.start == FAR
     waiting.decline(waiting_id=row.pk, user=alice, now=FAR - timedelta(days=2))

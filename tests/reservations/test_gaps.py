@@ -11,13 +11,12 @@ from datetime import datetime, timedelta
 
 from django.db.models import F
 
-from reservations import services
 from reservations.domain.errors import BookingError, InThePast
 from reservations.domain.lifecycle import State
 from reservations.domain.overstay import OverBeforeFree
 from reservations.domain.window import instant, unix
 from reservations.models import Allocation, Reservation
-from reservations.services import gaps, overstaying, placing, waiting
+from reservations.services import booking, gaps, overstaying, placing, tick, waiting
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.gaps import whole_holdings
 from telemetry.models import Gpu
@@ -115,7 +114,7 @@ class GapStory(Story):
     def attempt(self, user, gpu_ids, start, end) -> Reservation | BookingError:
         """Book as any story does; return what came of it."""
         try:
-            return services.book(
+            return booking.book(
                 user=user, membership=None, gpu_ids=gpu_ids, start=start, end=end,
                 now=self.now,
             )  # fmt: skip
@@ -191,7 +190,7 @@ def test_no_booking_is_refused_or_late_because_of_jobs_in_gaps(
             check_quotas(users)
             check_decided_again(story)
             for days in (0, 1, 60):
-                services.tick(story.now + timedelta(days=days))
+                tick.tick(story.now + timedelta(days=days))
             assert not Reservation.objects.live().exists()
             check_ledger()
             check_sums()

@@ -4,17 +4,20 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, LateReturn, LedgerEntry, Membership
+from reservations.services import giving, tick
+from reservations.services.changing import change
+from reservations.services.giving import release, undo_cancel
+from reservations.services.presence import keep
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 SOON = timedelta(seconds=8)
 
 
 def cancel(reservation, user, now=NOW, reason=""):
-    return services.cancel(
+    return giving.cancel(
         reservation_id=reservation.pk, user=user, now=now, reason=reason
     )
 
@@ -35,12 +38,12 @@ def test_a_late_cancel_costs_half_of_what_nobody_else_then_held(
     cancel(made, alice)
     assert balance(made) == (0, 0)
     taken = lab.book(bob, lab.gpus[:1], at(13), 1)
-    services.tick(at(13, 30))
+    tick.tick(at(13, 30))
     assert balance(made) == (0, 0)
-    services.tick(at(16, 1))
+    tick.tick(at(16, 1))
     assert balance(made) == (0, WEIGHT * 3 * HOUR // 2)
     assert balance(taken) == (0, WEIGHT * HOUR)
-    services.tick(at(16, 2))
+    tick.tick(at(16, 2))
     assert balance(made) == (0, WEIGHT * 3 * HOUR // 2)
 
 
@@ -48,17 +51,17 @@ def test_ones_own_rebooking_does_not_pay_for_a_late_cancel(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 2)
     cancel(made, alice)
     lab.book(alice, lab.gpus[:1], at(12), 2)
-    services.tick(at(14, 1))
+    tick.tick(at(14, 1))
     assert balance(made) == (0, WEIGHT * HOUR)
 
 
 def test_an_undone_cancel_keeps_what_was_owed_before_it(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
-    services.change(
+    change(
         reservation_id=made.pk, user=alice, end=at(13), version=made.version, now=NOW
     )
     cancel(made, alice)
-    services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+    undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
     late = LateReturn.objects.get()
     assert (late.start, late.end) == (at(13), at(16))
 
@@ -78,7 +81,7 @@ def test_late_hours_count_in_the_quota_at_half_until_and_after_they_pass(
     cancel(made, alice)
     with pytest.raises(errors.QuotaExceeded):
         lab.book(alice, lab.gpus[:1], at(12, day=5), 3)
-    services.tick(at(16, 1))
+    tick.tick(at(16, 1))
     with pytest.raises(errors.QuotaExceeded):
         lab.book(alice, lab.gpus[:1], at(18, day=5), 3, now=at(17))
     assert lab.book(alice, lab.gpus[:1], at(18, day=5), 2, now=at(17))
@@ -87,7 +90,7 @@ def test_late_hours_count_in_the_quota_at_half_until_and_after_they_pass(
 def test_a_cancel_can_be_undone_within_ten_seconds(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     cancel(made, alice)
-    back = services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+    back = undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
     assert back.state == State.CONFIRMED
     assert balance(made) == (made.cost_gpu_seconds, 0)
     assert not LateReturn.objects.exists()
@@ -99,7 +102,7 @@ def test_an_undo_is_refused_when_somebody_took_the_gpu(lab, alice, bob) -> None:
     cancel(made, alice)
     lab.book(bob, lab.gpus[:1], at(13), 1)
     with pytest.raises(errors.GpuTaken):
-        services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+        undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
     made.refresh_from_db()
     assert made.state == State.CANCELLED
     assert balance(made) == (0, 0)
@@ -109,12 +112,10 @@ def test_an_undo_after_its_time_is_refused(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     cancel(made, alice)
     with pytest.raises(errors.UndoOver):
-        services.undo_cancel(
-            reservation_id=made.pk, user=alice, now=NOW + timedelta(seconds=30)
-        )
+        undo_cancel(reservation_id=made.pk, user=alice, now=NOW + timedelta(seconds=30))
     with pytest.raises(errors.NotChangeable):
         other = lab.book(alice, lab.gpus[1:2], at(12), 1)
-        services.undo_cancel(reservation_id=other.pk, user=alice, now=NOW)
+        undo_cancel(reservation_id=other.pk, user=alice, now=NOW)
 
 
 def test_carol_and_bob_cannot_cancel_what_alice_booked(lab, alice, bob, carol) -> None:
@@ -122,16 +123,16 @@ def test_carol_and_bob_cannot_cancel_what_alice_booked(lab, alice, bob, carol) -
     for stranger in (bob, carol):
         for act in (
             lambda user: cancel(made, user, reason="because"),
-            lambda user: services.release(
+            lambda user: release(
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
-            lambda user: services.undo_cancel(
+            lambda user: undo_cancel(
                 reservation_id=made.pk, user=user, now=NOW
             ),
-            lambda user: services.keep(
+            lambda user: keep(
                 reservation_id=made.pk, user=user, now=NOW, reason="because"
             ),
-            lambda user: services.change(
+            lambda user: change(
                 reservation_id=made.pk, user=user, end=at(13), version=1, now=NOW,
                 reason="because",
             ),
@@ -165,30 +166,28 @@ def test_what_runs_is_released_and_charged_to_the_second(lab, alice, bob) -> Non
     made = lab.book(alice, lab.gpus[:1], NOW, 4)
     with pytest.raises(errors.NotChangeable):
         cancel(made, alice)
-    gone = services.release(
-        reservation_id=made.pk, user=alice, now=at(10, 30), reason=""
-    )
+    gone = release(reservation_id=made.pk, user=alice, now=at(10, 30), reason="")
     assert (gone.state, gone.end, gone.booked_end) == (
         State.RELEASED, at(10, 30), at(13),
     )  # fmt: skip
     assert balance(made) == (0, WEIGHT * 90 * 60)
     # The rest is free for others at once, and half of it may still be charged.
     assert lab.book(bob, lab.gpus[:1], at(10, 30), 0.5, now=at(10, 30))
-    services.tick(at(13))
+    tick.tick(at(13))
     assert balance(made) == (0, WEIGHT * (90 * 60 + 60 * 60))
 
 
 def test_a_release_in_the_second_of_the_start_costs_no_use(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 1)
-    services.release(reservation_id=made.pk, user=alice, now=NOW, reason="")
+    release(reservation_id=made.pk, user=alice, now=NOW, reason="")
     assert balance(made) == (0, 0)
     with pytest.raises(errors.NotChangeable):
-        services.release(reservation_id=made.pk, user=alice, now=NOW, reason="")
+        release(reservation_id=made.pk, user=alice, now=NOW, reason="")
 
 
 def test_the_ledger_says_why(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
-    services.release(reservation_id=made.pk, user=alice, now=at(10), reason="done")
+    release(reservation_id=made.pk, user=alice, now=at(10), reason="done")
     reasons = list(LedgerEntry.objects.order_by("pk").values_list("kind", "reason"))
     assert reasons == [
         ("hold", "booked firm"),
@@ -203,18 +202,18 @@ def test_an_undo_never_breaks_the_quota(lab, alice) -> None:
     cancel(made, alice)
     lab.book(alice, lab.gpus[1:2], at(12, day=5), 4)
     with pytest.raises(errors.QuotaExceeded):
-        services.undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
+        undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
 
 
 def test_a_move_counts_the_hours_it_gives_back_late(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     with pytest.raises(errors.QuotaExceeded):
-        services.change(
+        change(
             reservation_id=made.pk, user=alice, start=at(18), end=at(22), version=1,
             now=NOW,
         )  # fmt: skip
-    assert services.change(
+    assert change(
         reservation_id=made.pk, user=alice, start=at(18), end=at(20), version=1,
         now=NOW,
     ).kind == "firm"  # fmt: skip
@@ -227,4 +226,4 @@ def test_undoing_flex_keeps_the_limit_of_flex_ahead(lab, alice) -> None:
     for hour in (4, 8):
         lab.book(alice, lab.gpus[:1], at(hour, day=4), 1)
     with pytest.raises(errors.TooManyFlex):
-        services.undo_cancel(reservation_id=first.pk, user=alice, now=NOW + SOON)
+        undo_cancel(reservation_id=first.pk, user=alice, now=NOW + SOON)

@@ -8,12 +8,15 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from reservations import services
 from reservations.models import Account, Reservation
+from reservations.services import tick
+from reservations.services.giving import release
 from reservations.snapshots.history import held_in_hour, reservation_usage
-from telemetry import services as telemetry
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.models import AccountHour, SampleMinute, UsageSummary
+from telemetry.services.hours import roll_hours
+from telemetry.services.minutes import record_minutes
+from telemetry.services.summaries import fill_summaries
 from tests.factories import make_gpus, make_membership, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -28,7 +31,7 @@ def hour_ago(hours: int) -> datetime:
 
 def store(gpu, first: datetime, *utils: float) -> None:
     """Store one minute after another."""
-    telemetry.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, int(first.timestamp()) + 60 * number): MinuteTotals(
                 n=60, util_n=60, util_sum_pct=60 * util, energy_joules=60.0
@@ -78,8 +81,8 @@ def test_what_was_cancelled_or_never_began_held_nothing(alice):
 def test_the_tick_rolls_up_accounts_and_may_run_twice(held, alice, omar):
     _gpus, nine, _alices, _carols = held
     now = timezone.now()
-    assert services.tick(now)["hours_rolled"] == 1
-    assert services.tick(now)["hours_rolled"] == 0
+    assert tick.tick(now)["hours_rolled"] == 1
+    assert tick.tick(now)["hours_rolled"] == 0
     row = AccountHour.objects.get(account_id=alice.memberships.get().account_id)
     assert (row.hour_at, row.n, row.held_seconds) == (nine, 1800, 1800)
 
@@ -88,8 +91,8 @@ def test_an_account_s_chart_is_of_what_it_held_at_both_tiers(held, alice):
     account = alice.memberships.get().account_id
     path = f"/accounts/{account}/history?hours=6&points="
     fine = told(alice, path + "720")["series"]
-    services.tick(timezone.now())
-    telemetry.roll_hours(now=timezone.now())
+    tick.tick(timezone.now())
+    roll_hours(now=timezone.now())
     coarse = told(alice, path + "6")["series"]
     assert (fine["step_seconds"], coarse["step_seconds"]) == (60, 3600)
     for series in (fine, coarse):
@@ -140,9 +143,9 @@ def test_a_reservation_s_usage_is_counted_so_far_and_kept_at_the_end(alice):
     so_far = reservation_usage(made, now=half)
     assert so_far is not None
     assert (so_far.totals.util_mean_pct, so_far.gpu_seconds) == (40, 3600)
-    assert services.tick(nine + HOUR)["ended"] == 1
+    assert tick.tick(nine + HOUR)["ended"] == 1
     assert UsageSummary.objects.filter(reservation_id=made.pk).count() == 3
-    telemetry.fill_summaries(now=nine + HOUR * 3)
+    fill_summaries(now=nine + HOUR * 3)
     SampleMinute.objects.all().delete()
     made.refresh_from_db()
     kept = reservation_usage(made, now=timezone.now())
@@ -156,7 +159,7 @@ def test_releasing_asks_for_a_summary_of_the_time_that_was_held(alice):
     gpu = make_gpus(1)[0]
     now = timezone.now().replace(microsecond=0)
     made = make_reservation(alice, [gpu], now - HOUR, now + HOUR, state="active")
-    services.release(reservation_id=made.pk, user=alice, now=now)
+    release(reservation_id=made.pk, user=alice, now=now)
     whole = UsageSummary.objects.get(reservation_id=made.pk, gpu=None)
     assert (whole.to_at, whole.gpu_seconds) == (now, 3600)
 

@@ -18,7 +18,6 @@ from django.db.models import Sum
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from reservations import services
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.quota import PERMILLE, Load
@@ -38,8 +37,11 @@ from reservations.models import (
     SitePolicy,
     Token,
 )
-from reservations.snapshots import quota_infos, site_policy
-from reservations.snapshots.facts import account_path
+from reservations.services import booking, changing, giving
+from reservations.services import tick as tick_service
+from reservations.services.giving import undo_cancel
+from reservations.services.overstaying import set_overstay
+from reservations.snapshots.facts import account_path, quota_infos, site_policy
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, make_minutes
 from tests.reservations.worlds import world
@@ -129,7 +131,7 @@ class Story:
         token = tokens.first() if self.chance.random() < 0.5 else None
         if token is not None:
             start, end = (at + timedelta(days=14) for at in (start, end))
-        made = services.book(
+        made = booking.book(
             user=user, membership=None, gpu_ids=self.gpus(), start=start, end=end,
             now=self.now, token_id=token.pk if token else None,
             overstay=self.chance.random() < 0.2,
@@ -138,9 +140,7 @@ class Story:
 
     def stay(self) -> None:
         row = self.some(State.CONFIRMED, State.ACTIVE)
-        services.set_overstay(
-            reservation_id=row.pk, user=self.by(row.user), now=self.now
-        )
+        set_overstay(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def come(self) -> None:
         """Samples of the next minutes, with or without the holder."""
@@ -162,7 +162,7 @@ class Story:
             gpu.lost = lost
             gpu.save(update_fields=["lost"])
             self.now += timedelta(minutes=minutes)
-            services.tick(self.now)
+            tick_service.tick(self.now)
 
     def set_rules(self) -> None:
         """The admin changes what is charged for late returns: another version."""
@@ -170,13 +170,11 @@ class Story:
 
     def cancel(self) -> None:
         row = self.some(State.CONFIRMED)
-        services.cancel(reservation_id=row.pk, user=self.by(row.user), now=self.now)
+        giving.cancel(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def undo(self) -> None:
         row = self.some(State.CANCELLED)
-        services.undo_cancel(
-            reservation_id=row.pk, user=self.by(row.user), now=self.now
-        )
+        undo_cancel(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def change(self) -> None:
         row = self.some(State.CONFIRMED, State.ACTIVE)
@@ -184,22 +182,22 @@ class Story:
         fields: dict = {"end": end}
         if row.state == State.CONFIRMED:
             fields |= {"start": start, "gpu_ids": self.gpus()}
-        services.change(
+        changing.change(
             reservation_id=row.pk, user=self.by(row.user), version=row.version,
             now=self.now, **fields,
         )  # fmt: skip
 
     def release(self) -> None:
         row = self.some(State.ACTIVE)
-        services.release(reservation_id=row.pk, user=self.by(row.user), now=self.now)
+        giving.release(reservation_id=row.pk, user=self.by(row.user), now=self.now)
 
     def tick(self) -> None:
-        services.tick(self.now)
+        tick_service.tick(self.now)
 
     def wait(self) -> None:
         minutes = self.chance.choice((1, 7, 30, 60, 240))
         self.now += timedelta(minutes=minutes, seconds=self.chance.randrange(60))
-        services.tick(self.now)
+        tick_service.tick(self.now)
 
 
 def check_calendar() -> None:
@@ -307,8 +305,8 @@ def tell(story: Story, acts: list[tuple[str, int]]) -> None:
     check_decided_again(story)
     check_notices()
     for hours in (0, 60 * 24):
-        services.tick(story.now + timedelta(hours=hours))
-    services.tick(story.now + timedelta(days=60, seconds=1))
+        tick_service.tick(story.now + timedelta(hours=hours))
+    tick_service.tick(story.now + timedelta(days=60, seconds=1))
     assert not Reservation.objects.live().exists()
     assert not LateReturn.objects.filter(charged_at=None).exists()
     check_ledger()
@@ -356,6 +354,6 @@ def test_flex_counts_in_no_quota_and_is_paid_all_the_same(lab, alice) -> None:
     lab.set(quota_gpu_seconds=0)
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     assert made.kind == Kind.FLEX
-    services.tick(NOW + timedelta(hours=3))
+    tick_service.tick(NOW + timedelta(hours=3))
     charges = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
     assert charges.get().gpu_seconds == WEIGHT * 2 * HOUR

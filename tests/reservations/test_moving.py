@@ -6,7 +6,6 @@ import pytest
 from django.core.management import call_command
 from django.db import transaction
 
-from reservations import services
 from reservations.domain.errors import (
     GpuNotBookable,
     GpuTaken,
@@ -16,6 +15,10 @@ from reservations.domain.errors import (
 )
 from reservations.domain.lifecycle import State
 from reservations.models import Allocation, AuditEntry, LedgerEntry, SitePolicy
+from reservations.services import tick
+from reservations.services.booking import book
+from reservations.services.moving import move_rest
+from reservations.services.presence import check_in, keep
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node
 
@@ -30,7 +33,7 @@ def gpus():
 @pytest.fixture
 def held(alice, gpus):
     """Alice's Reservation of two Gpus, 9 to 15 o'clock; it is 9."""
-    return services.book(
+    return book(
         user=alice, membership=None, gpu_ids=[gpus[0].pk, gpus[1].pk],
         start=at(9), end=at(15), purpose="train", now=at(9),
     )  # fmt: skip
@@ -38,7 +41,7 @@ def held(alice, gpus):
 
 def rest(held, gpus, *, now=None, actor=None):
     with transaction.atomic():
-        return services.move_rest(
+        return move_rest(
             reservation_id=held.pk, gpu_ids=[gpu.pk for gpu in gpus], actor=actor,
             now=now or at(11), reason="test",
         )  # fmt: skip
@@ -58,7 +61,7 @@ def test_the_rest_goes_on_elsewhere_and_costs_the_same(held, gpus, alice):
 
 def test_nothing_is_charged_for_hours_that_the_portal_asked_for(held, gpus):
     rest(held, [gpus[2], gpus[3]])
-    services.tick(at(15, 1))
+    tick.tick(at(15, 1))
     kinds = LedgerEntry.objects.filter(kind="charge").order_by("pk")
     assert [row.gpu_seconds for row in kinds] == [2 * 10 * 7200, 2 * 10 * 4 * 3600]
     held.refresh_from_db()
@@ -82,7 +85,7 @@ def unchanged(held, gpus):
 
 
 def test_a_gpu_that_somebody_holds_changes_nothing(held, gpus, bob):
-    services.book(
+    book(
         user=bob, membership=None, gpu_ids=[gpus[2].pk], start=at(13), end=at(14),
         now=at(10),
     )  # fmt: skip
@@ -116,7 +119,7 @@ def test_only_what_runs_can_move_and_only_by_whom_it_concerns(held, gpus, carol)
 
 
 def test_who_came_has_come_and_what_was_kept_stays_kept(held, gpus, alice):
-    services.check_in(reservation_id=held.pk, now=at(9, 5), by="click")
-    services.keep(reservation_id=held.pk, user=alice, now=at(10))
+    check_in(reservation_id=held.pk, now=at(9, 5), by="click")
+    keep(reservation_id=held.pk, user=alice, now=at(10))
     made = rest(held, [gpus[2]])
     assert (made.checked_in_at, made.keep_used) == (at(9, 5), True)

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from reservations.models import Membership, Notice, SitePolicy
-from reservations.services import book
+from reservations.services.booking import book
 from tests.factories import make_account, make_gpus
 from tests.reservations.calling import Caller, iso
 from tests.reservations.test_consumers import heard_by, opened

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from reservations import services
 from reservations.domain.errors import (
     NotAllowed,
     NotChangeable,
@@ -24,7 +23,10 @@ from reservations.models import (
     Offer,
     Reservation,
 )
-from reservations.services import locking, offers
+from reservations.services import locking, offers, tick
+from reservations.services.changing import change
+from reservations.services.giving import undo_cancel
+from reservations.services.presence import check_in
 from reservations.snapshots.facts import site_policy
 from tests.factories import make_membership, make_user
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_minutes
@@ -60,7 +62,7 @@ def test_what_is_given_away_begins_anew_as_the_takers_and_costs_the_giver_nothin
         "accepted"
     )
     with pytest.raises((UndoOver, NotChangeable)):
-        services.undo_cancel(reservation_id=row.pk, user=alice, now=LATER)
+        undo_cancel(reservation_id=row.pk, user=alice, now=LATER)
     with pytest.raises(OfferOver):
         offers.accept(offer_id=made.pk, user=carol, now=LATER)
 
@@ -76,7 +78,7 @@ def test_the_rest_of_a_running_one_is_given_and_the_giver_pays_what_was_used(
     assert balance(row) == (0, WEIGHT * HOUR)
     assert done.given.start == NOW + timedelta(hours=1)
     assert done.given.checked_in_at is None, "who takes it has to come too"
-    services.tick(NOW + timedelta(hours=5))
+    tick.tick(NOW + timedelta(hours=5))
     assert balance(done.given) == (0, WEIGHT * 3 * HOUR)
 
 
@@ -92,12 +94,12 @@ def test_handing_on_what_nobody_came_to_does_not_set_the_clock_back(
         )
         row = offers.accept(offer_id=made.pk, user=other, now=then).given
     assert (row.user, row.watched_from) == (bob, NOW)
-    services.tick(NOW + timedelta(minutes=16))
+    tick.tick(NOW + timedelta(minutes=16))
     row.refresh_from_db()
     assert (row.state, row.no_show) == (State.RELEASED, True)
     # Who came hands on a clock that begins with the new holder.
     used = lab.book(alice, lab.gpus[1:2], NOW, 4)
-    services.check_in(reservation_id=used.pk, now=NOW, by="click")
+    check_in(reservation_id=used.pk, now=NOW, by="click")
     later = NOW + timedelta(hours=1)
     made = offers.offer(reservation_id=used.pk, user=alice, to="bob", now=later)
     given = offers.accept(offer_id=made.pk, user=bob, now=later).given
@@ -190,9 +192,7 @@ def test_offers_end_by_answer_by_time_and_when_what_they_offer_changes(
         offers.decline(offer_id=made.pk, user=carol, now=NOW)
 
     made = offers.offer(reservation_id=row.pk, user=alice, to="bob", now=NOW)
-    services.change(
-        reservation_id=row.pk, user=alice, end=at(15), version=row.version, now=NOW
-    )
+    change(reservation_id=row.pk, user=alice, end=at(15), version=row.version, now=NOW)
     with pytest.raises(OfferOver) as void:
         offers.accept(offer_id=made.pk, user=bob, now=NOW)
     assert void.value.changed

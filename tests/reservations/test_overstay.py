@@ -4,12 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import Allocation, Membership, Notice
-from reservations.snapshots import quota_infos, site_policy
-from reservations.snapshots.facts import account_path
+from reservations.services import tick
+from reservations.services.booking import preview
+from reservations.services.changing import change
+from reservations.services.giving import cancel, release, undo_cancel
+from reservations.services.overstaying import set_overstay
+from reservations.services.presence import check_in
+from reservations.snapshots.facts import account_path, quota_infos, site_policy
 from tests.reservations.calling import Caller, wish
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
@@ -19,15 +23,15 @@ HALF = timedelta(minutes=30)
 def stays_on(lab, user, hours=2):
     """Book from now on and ask to stay."""
     made = lab.book(user, lab.gpus[:1], NOW, hours)
-    services.check_in(reservation_id=made.pk, now=NOW)
-    return services.set_overstay(reservation_id=made.pk, user=user, now=at(9, 1))
+    check_in(reservation_id=made.pk, now=NOW)
+    return set_overstay(reservation_id=made.pk, user=user, now=at(9, 1))
 
 
 def test_who_stays_on_pays_as_used_and_uses_no_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 2 * HOUR)
     made = stays_on(lab, alice)
     assert (made.booked_end, made.end) == (at(11), at(23)), "12 h at most"
-    services.tick(at(15))
+    tick.tick(at(15))
     made.refresh_from_db()
     assert (made.state, made.kind) == (State.ACTIVE, Kind.FIRM)
     member = Membership.objects.get(user=alice)
@@ -35,17 +39,17 @@ def test_who_stays_on_pays_as_used_and_uses_no_quota(lab, alice) -> None:
         member, account_path(member), NOW, at(23), policy=site_policy()
     )
     assert [(s.end - s.start) // HOUR for s in info.spends] == [2]
-    services.release(reservation_id=made.pk, user=alice, now=at(15, 30))
+    release(reservation_id=made.pk, user=alice, now=at(15, 30))
     assert balance(made) == (0, WEIGHT * 6 * HOUR + WEIGHT * HOUR // 2)
-    services.tick(at(23, 30))
+    tick.tick(at(23, 30))
     assert balance(made) == (0, WEIGHT * 13 * HOUR // 2), "leaving is free"
 
 
 def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
-    services.tick(at(12))
+    tick.tick(at(12))
     now = at(12, 7)
-    seen = services.preview(
+    seen = preview(
         user=bob, membership=None, gpu_ids=[lab.gpus[0].pk], start=now, end=at(14),
         now=now,
     )  # fmt: skip
@@ -57,10 +61,10 @@ def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     assert (made.end, made.state) == (at(12, 17), State.ACTIVE)
     notice = Notice.objects.get(user=alice, kind="overstay_claimed")
     assert notice.detail["leave_at"] == at(12, 17).isoformat()
-    services.tick(at(12, 16))
+    tick.tick(at(12, 16))
     made.refresh_from_db()
     assert made.state == State.ACTIVE, "it has its ten minutes"
-    services.tick(at(12, 17))
+    tick.tick(at(12, 17))
     made.refresh_from_db()
     claimed.refresh_from_db()
     assert (made.state, claimed.state) == (State.ENDED, State.ACTIVE)
@@ -85,7 +89,7 @@ def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
     made.refresh_from_db()
     assert made.end == made.booked_end == at(11)
     # Bob's time is over at twelve, but Alice's is too by then.
-    services.tick(at(11))
+    tick.tick(at(11))
     made.refresh_from_db()
     assert made.state == State.ENDED
 
@@ -93,11 +97,11 @@ def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
 def test_a_claim_that_is_cancelled_lets_it_stay_on(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     claim = lab.book(bob, lab.gpus[:1], at(11), 1, now=at(9, 30))
-    services.cancel(reservation_id=claim.pk, user=bob, now=at(9, 31))
-    assert services.tick(at(9, 32))["stayed_on"] == 1
+    cancel(reservation_id=claim.pk, user=bob, now=at(9, 31))
+    assert tick.tick(at(9, 32))["stayed_on"] == 1
     made.refresh_from_db()
     assert made.end == at(23)
-    services.undo_cancel(reservation_id=claim.pk, user=bob, now=at(9, 31))
+    undo_cancel(reservation_id=claim.pk, user=bob, now=at(9, 31))
     made.refresh_from_db()
     assert made.end == at(11)
 
@@ -108,18 +112,16 @@ def test_it_ends_where_somebodys_time_begins_and_at_the_owners_word(
     lab.book(carol, lab.gpus[:1], at(14), 2)
     made = stays_on(lab, alice)
     assert made.end == at(14)
-    gone = services.set_overstay(
-        reservation_id=made.pk, user=alice, wanted=False, now=at(12)
-    )
+    gone = set_overstay(reservation_id=made.pk, user=alice, wanted=False, now=at(12))
     assert gone.end == at(12)
-    services.tick(at(12))
+    tick.tick(at(12))
     gone.refresh_from_db()
     assert gone.state == State.ENDED
     assert not Allocation.objects.filter(reservation=gone, live=True).exists()
     with pytest.raises(errors.NotChangeable):
-        services.set_overstay(reservation_id=made.pk, user=alice, now=at(12))
+        set_overstay(reservation_id=made.pk, user=alice, now=at(12))
     with pytest.raises(errors.NotAllowed):
-        services.set_overstay(reservation_id=made.pk, user=carol, now=at(10))
+        set_overstay(reservation_id=made.pk, user=carol, now=at(10))
 
 
 def test_making_it_longer_is_judged_like_any_request(lab, alice, bob) -> None:
@@ -127,17 +129,17 @@ def test_making_it_longer_is_judged_like_any_request(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     with pytest.raises(errors.QuotaExceeded):
         # Inside what it may stay on for; as firm time it does not fit.
-        services.change(
+        change(
             reservation_id=made.pk, user=alice, end=at(14), version=made.version,
             now=at(10),
         )  # fmt: skip
-    longer = services.change(
+    longer = change(
         reservation_id=made.pk, user=alice, end=at(13), version=made.version,
         now=at(10),
     )  # fmt: skip
     assert (longer.kind, longer.end, longer.booked_end) == (Kind.FIRM, at(13), at(13))
     assert balance(made)[0] == WEIGHT * 4 * HOUR
-    services.tick(at(10, 1))
+    tick.tick(at(10, 1))
     longer.refresh_from_db()
     assert longer.end > at(13), "it stays on after the new end"
 
@@ -164,4 +166,4 @@ def test_a_site_may_let_nobody_stay_on(lab, alice) -> None:
     lab.set(overstay_seconds=0)
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     with pytest.raises(errors.NotChangeable):
-        services.set_overstay(reservation_id=made.pk, user=alice, now=at(9, 1))
+        set_overstay(reservation_id=made.pk, user=alice, now=at(9, 1))

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.errors import NotAllowed, NotChangeable, NotFound
 from reservations.domain.lifecycle import State
 from reservations.management.commands.check_books import findings
 from reservations.models import Reservation
-from reservations.services import parting
+from reservations.services import parting, tick
+from reservations.services.presence import check_in
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 
@@ -17,7 +17,7 @@ def test_one_gpu_of_a_running_reservation_goes_and_the_other_runs_on(
     lab, alice, bob
 ) -> None:
     row = lab.book(alice, lab.gpus[:2], NOW, 4)
-    services.check_in(reservation_id=row.pk, now=NOW)
+    check_in(reservation_id=row.pk, now=NOW)
     row.refresh_from_db()
     later = NOW + timedelta(hours=1)
     act = {"reservation_id": row.pk, "user": alice, "gpu_ids": [lab.gpus[1].pk]}
@@ -37,7 +37,7 @@ def test_one_gpu_of_a_running_reservation_goes_and_the_other_runs_on(
     assert list(findings()) == []
     # Bob takes the first of the three hours: it is not charged twice.
     lab.book(bob, lab.gpus[1:2], later, 1, now=later)
-    services.tick(NOW + timedelta(hours=5))
+    tick.tick(NOW + timedelta(hours=5))
     assert balance(part) == (0, WEIGHT * HOUR + WEIGHT * 2 * HOUR // 2)
     assert balance(row) == (0, WEIGHT * 4 * HOUR)
     assert list(findings()) == []
@@ -57,8 +57,8 @@ def test_the_last_hours_and_a_gpu_of_what_is_ahead_go_at_the_price_that_was_told
     assert told.returned_gpu_seconds == WEIGHT * 5 * HOUR
     left = parting.give_back_part(**act, version=row.version, now=NOW)
     assert (left.end, left.cost_gpu_seconds) == (at(15), WEIGHT * 3 * HOUR)
-    services.tick(at(12))
-    services.tick(at(16))
+    tick.tick(at(12))
+    tick.tick(at(16))
     charged = balance(row)[1] - WEIGHT * 3 * HOUR
     assert charged == told.late_gpu_seconds == WEIGHT * 5 * HOUR / 2
 

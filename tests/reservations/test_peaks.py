@@ -14,7 +14,6 @@ from django.urls import reverse
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from reservations import services
 from reservations.domain.desk import DeskInvalid
 from reservations.domain.errors import QuotaExceeded
 from reservations.domain.lifecycle import Kind, State
@@ -33,8 +32,13 @@ from reservations.models import (
     PoolRule,
     Reservation,
 )
-from reservations.services import closures, parting, pools, replacing
+from reservations.services import closures, parting, pools, replacing, tick
+from reservations.services.booking import book, preview
+from reservations.services.changing import change
+from reservations.services.giving import cancel, release
+from reservations.services.overstaying import set_overstay
 from reservations.services.pools import PoolEdit
+from reservations.services.presence import check_in
 from reservations.snapshots.bookings import month_bookings
 from reservations.snapshots.facts import pending_late_gpu_seconds
 from telemetry.models import Pool
@@ -90,7 +94,7 @@ def test_peak_hours_count_at_their_factor_in_cost_and_quota(lab, alice) -> None:
     pool = lab.gpus[0].pool
     set_peak(pool, 3, "Mon-Fri 12-14")
     # 12:00 to 14:00 in Berlin is 11:00 to 13:00 UTC.
-    seen = services.preview(
+    seen = preview(
         user=alice, membership=None, gpu_ids=[lab.gpus[0].pk], start=at(10, day=4),
         end=at(13, day=4), now=NOW,
     )  # fmt: skip
@@ -118,7 +122,7 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     # A new price is none of its concern; what is added on new Gpus has it.
     set_peak(pool, 5, "0-24")
     Pool.objects.filter(pk=pool.pk).update(weight=2 * WEIGHT)
-    row = services.change(
+    row = change(
         reservation_id=row.pk, user=alice, start=at(11, day=3), end=at(14, day=3),
         version=row.version, now=NOW,
     )  # fmt: skip
@@ -126,7 +130,7 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     assert row.decision["quotas"][0]["held_gpu_seconds"] == 7 * HOUR * WEIGHT
     new = lab.book(bob, lab.gpus[1:2], at(22, day=10), 1)
     assert new.cost_gpu_seconds == 10 * HOUR * WEIGHT
-    services.cancel(reservation_id=new.pk, user=bob, now=NOW)
+    cancel(reservation_id=new.pk, user=bob, now=NOW)
     set_peak(pool, 3, "Mon-Fri 12-14")
     Pool.objects.filter(pk=pool.pk).update(weight=WEIGHT)
 
@@ -149,14 +153,14 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     assert pending_late_gpu_seconds()[row.membership_id] == 2 * HOUR * WEIGHT
     # Bob takes the peak hour of it: that one costs Alice nothing.
     other = lab.book(bob, lab.gpus[:1], at(12, day=3), 1, now=soon)
-    services.tick(at(11, day=3))
-    services.check_in(reservation_id=row.pk, now=at(11, day=3), by="click")
+    tick.tick(at(11, day=3))
+    check_in(reservation_id=row.pk, now=at(11, day=3), by="click")
     half = at(11, day=3) + timedelta(minutes=30)
-    services.release(reservation_id=row.pk, user=alice, now=half)
+    release(reservation_id=row.pk, user=alice, now=half)
     assert balance(row) == (0, 3 * HOUR * WEIGHT // 2)
-    services.tick(at(12, day=3))
-    services.check_in(reservation_id=other.pk, now=at(12, day=3), by="click")
-    services.tick(at(15, day=3))
+    tick.tick(at(12, day=3))
+    check_in(reservation_id=other.pk, now=at(12, day=3), by="click")
+    tick.tick(at(15, day=3))
     # Half an hour used at 3, half an hour of it late at 3/2, the hour outside at 1/2.
     late = (3 * HOUR // 4 + HOUR // 2) * WEIGHT
     assert balance(row) == (0, 3 * HOUR * WEIGHT // 2 + late)
@@ -179,7 +183,7 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     plainer = make_gpus(1, make_node("node-p"), pool=make_pool("A30", weight=4))[0]
     row = lab.book(alice, [lab.gpus[0], plainer], NOW, 4)
     assert row.cost_gpu_seconds == (6 * WEIGHT + 4 * 4) * HOUR
-    services.check_in(reservation_id=row.pk, now=NOW)
+    check_in(reservation_id=row.pk, now=NOW)
     row.refresh_from_db()
     left = parting.give_back_part(
         reservation_id=row.pk, user=alice, gpu_ids=[lab.gpus[0].pk],
@@ -188,7 +192,7 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     assert left.cost_gpu_seconds == 4 * 4 * HOUR
     part = Reservation.objects.exclude(pk=row.pk).get()
     assert balance(part) == (0, 2 * WEIGHT * HOUR)
-    services.tick(at(13))
+    tick.tick(at(13))
     assert balance(row) == (0, 4 * 4 * HOUR)
     assert balance(part) == (0, (2 + 2) * WEIGHT * HOUR)
 
@@ -218,11 +222,11 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     # Who stays on past the end pays the peak hours that come then.
     lab.set(overstay_seconds=2 * HOUR)
     stays = lab.book(bob, lab.gpus[3:4], at(10, day=3), 1, now=at(9, day=3))
-    services.set_overstay(reservation_id=stays.pk, user=bob, now=at(9, day=3))
-    services.tick(at(10, day=3))
-    services.check_in(reservation_id=stays.pk, now=at(10, day=3), by="click")
-    services.tick(at(10, day=3) + timedelta(minutes=1))
-    services.tick(at(13, day=3))
+    set_overstay(reservation_id=stays.pk, user=bob, now=at(9, day=3))
+    tick.tick(at(10, day=3))
+    check_in(reservation_id=stays.pk, now=at(10, day=3), by="click")
+    tick.tick(at(10, day=3) + timedelta(minutes=1))
+    tick.tick(at(13, day=3))
     assert balance(stays) == (0, 5 * WEIGHT * HOUR)
     assert list(findings()) == []
 
@@ -291,11 +295,11 @@ class Priced(Story):
         set_peak(pool, 3, "0-24")
         start = instant((unix(self.now) // HOUR + self.chance.choice((2, 3))) * HOUR)
         user = self.by(self.chance.choice(self.users))
-        row = services.book(
+        row = book(
             user=user, membership=None, gpu_ids=self.gpus()[:1], start=start,
             end=start + timedelta(hours=1), now=self.now,
         )  # fmt: skip
-        services.cancel(reservation_id=row.pk, user=user, now=self.now)
+        cancel(reservation_id=row.pk, user=user, now=self.now)
         set_peak(pool, 1, "")
 
 
@@ -380,8 +384,8 @@ def test_books_and_quotas_hold_to_the_second_while_prices_change(
             check_decided_again(story)
             check_notices()
             for days in (0, 60):
-                services.tick(story.now + timedelta(days=days))
-            services.tick(story.now + timedelta(days=61))
+                tick.tick(story.now + timedelta(days=days))
+            tick.tick(story.now + timedelta(days=61))
             assert not Reservation.objects.live().exists()
             check_ledger()
             check_sums_plainly()

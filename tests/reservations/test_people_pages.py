@@ -6,7 +6,6 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from reservations import services
 from reservations.domain.ical import MOST_OCTETS, Event, calendar_text, folded
 from reservations.models import (
     CalendarFeed,
@@ -16,6 +15,7 @@ from reservations.models import (
     Series,
     SitePolicy,
 )
+from reservations.services import booking
 from tests.factories import make_reservation
 from tests.reservations.calling import Caller, iso, wish
 
@@ -31,7 +31,7 @@ def said(answer) -> str:
 
 
 def book(user, gpus, start, hours=2) -> Reservation:
-    return services.book(
+    return booking.book(
         user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus], start=start,
         end=start + timedelta(hours=hours), now=timezone.now(),
     )  # fmt: skip

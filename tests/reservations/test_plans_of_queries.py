@@ -7,9 +7,17 @@ from datetime import timedelta
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from reservations import services, snapshots
 from reservations.models import Account
-from reservations.snapshots.calendar import Reader
+from reservations.services import tick
+from reservations.services.booking import preview
+from reservations.services.giving import cancel
+from reservations.snapshots.calendar import Reader, calendar_page
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.holders import (
+    current_holdings,
+    next_holdings,
+    recent_holdings,
+)
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 
 GROWING = ("reservation", "allocation", "ledgerentry", "auditentry", "latereturn")
@@ -51,11 +59,11 @@ def test_booking_searches_by_index(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], at(12), 2)
     with CaptureQueriesContext(connection) as seen:
         made = lab.book(alice, lab.gpus[1:2], at(12), 2)
-        services.preview(
+        preview(
             user=alice, membership=None, gpu_ids=[lab.gpus[2].pk], start=at(12),
             end=at(13), now=NOW, ignoring=made.pk,
         )  # fmt: skip
-        services.cancel(reservation_id=made.pk, user=alice, now=NOW)
+        cancel(reservation_id=made.pk, user=alice, now=NOW)
     # Ranking reads the sum of all live ones, and all charges: see usage.py.
     own = [q for q in seen.captured_queries if "SUM(" not in q["sql"]]
     own = [q for q in own if "'charge'" not in q["sql"] and "MAX(" not in q["sql"]]
@@ -64,15 +72,15 @@ def test_booking_searches_by_index(lab, alice, bob) -> None:
 
 def test_reading_the_calendar_and_the_holders_searches_by_index(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(12), 2)
-    policy = snapshots.site_policy()
+    policy = site_policy()
     with CaptureQueriesContext(connection) as seen:
-        page = snapshots.calendar_page(
+        page = calendar_page(
             NOW, NOW + timedelta(days=7), reader=Reader.of(alice, policy),
             policy=policy, now=NOW,
         )  # fmt: skip
-        snapshots.current_holdings(NOW)
-        snapshots.recent_holdings(NOW, within_seconds=900)
-        snapshots.next_holdings(NOW)
+        current_holdings(NOW)
+        recent_holdings(NOW, within_seconds=900)
+        next_holdings(NOW)
     assert len(json.dumps(page.to_json())) > 100
     assert_no_scan(seen.captured_queries)
 
@@ -80,7 +88,7 @@ def test_reading_the_calendar_and_the_holders_searches_by_index(lab, alice) -> N
 def test_a_tick_with_nothing_to_do_searches_by_index(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(12), 2)
     with CaptureQueriesContext(connection) as seen:
-        services.tick(NOW)
+        tick.tick(NOW)
     # The policy once, then one short query for each kind of row that a step looks for:
     # every kind has an index of its own, which one query over all could not use.
     assert len(seen.captured_queries) == 16

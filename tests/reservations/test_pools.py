@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.closing import PreviewStale
 from reservations.domain.closures import PoolNotYours, PoolQuotaExceeded
 from reservations.domain.desk import DeskInvalid
@@ -12,8 +11,11 @@ from reservations.domain.errors import GpuNotBookable
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.replacing import CannotReplace, Carry
 from reservations.models import AuditEntry, Notice
-from reservations.services import closures, pools, replacing
+from reservations.services import booking, closures, pools, replacing, tick
+from reservations.services.giving import cancel, release
 from reservations.services.pools import PoolEdit
+from reservations.services.presence import check_in
+from reservations.services.search import find_slots
 from reservations.snapshots.closed import shut_to
 from telemetry.models import Gpu
 from tests.factories import at, make_gpus, make_node, make_pool
@@ -30,7 +32,7 @@ def account_of(user):
 
 
 def find(user, **wish):
-    return services.find_slots(
+    return find_slots(
         user=user, membership=None, count=wish.pop("count", 1), min_memory_bytes=0,
         duration_seconds=HOUR, earliest=at(12), now=NOW, **wish,
     )  # fmt: skip
@@ -49,7 +51,7 @@ def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
         lab.book(carol, [gpu], at(13), 1)
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.gpu_ids[0] in {g.pk for g in lab.gpus}
-    preview = services.preview(
+    preview = booking.preview(
         user=carol, membership=None, gpu_ids=[gpu.pk], start=at(13), end=at(14), now=NOW
     )
     assert preview.refusal is not None
@@ -128,9 +130,9 @@ def test_a_new_weight_counts_for_new_bookings_only(lab, alice, bob, desk) -> Non
     after = lab.book(bob, lab.gpus[1:2], at(12), 2)
     assert after.cost_gpu_seconds == 2 * before.cost_gpu_seconds
     for row in (before, after):
-        services.tick(at(12))
-        services.check_in(reservation_id=row.pk, now=at(12), by="click")
-    services.tick(at(14))
+        tick.tick(at(12))
+        check_in(reservation_id=row.pk, now=at(12), by="click")
+    tick.tick(at(14))
     assert balance(before) == (0, 2 * HOUR * WEIGHT)
     assert balance(after) == (0, 4 * HOUR * WEIGHT)
 
@@ -190,12 +192,12 @@ def test_a_replaced_gpu_hands_its_bookings_on_and_names_conflicts(
     old.refresh_from_db()
     assert (old.replaced_by, old.draining, old.retired) == (new, True, False)
     assert new.replaces == old
-    services.cancel(reservation_id=clash.pk, user=alice, now=NOW)
-    services.release(reservation_id=running.pk, user=alice, now=at(10))
-    assert services.tick(at(10))["gpus_retired"] == 1
+    cancel(reservation_id=clash.pk, user=alice, now=NOW)
+    release(reservation_id=running.pk, user=alice, now=at(10))
+    assert tick.tick(at(10))["gpus_retired"] == 1
     old.refresh_from_db()
     assert old.retired
-    assert "gpus_retired" not in services.tick(at(10))
+    assert "gpus_retired" not in tick.tick(at(10))
     clash.refresh_from_db()
     assert clash.state == State.CANCELLED
 

@@ -12,8 +12,7 @@ import pytest
 from django.db import connection
 
 from reservations.models import Account, Allocation, LedgerEntry, Notice, Reservation
-from reservations.snapshots import quota_infos, site_policy
-from reservations.snapshots.facts import account_path
+from reservations.snapshots.facts import account_path, quota_infos, site_policy
 from tests import early
 from tests.factories import make_account, make_gpus, make_membership, make_user
 from tests.reservations.conftest import at, balance

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.urls import reverse
 
-from reservations import services
 from reservations.domain.errors import GpuTaken, Refusal
 from reservations.domain.stored import recompute_refusal
 from reservations.models import (
@@ -17,6 +16,7 @@ from reservations.models import (
     WaitingRequest,
 )
 from reservations.services import pools, refused
+from reservations.services.changing import change
 from reservations.services.erasure import _drop_own
 from reservations.services.pools import PoolEdit
 from tests.factories import at, make_gpus, make_node, make_pool
@@ -86,13 +86,13 @@ def check_changes(lab, carol, one, four) -> None:
     before = RefusedRequest.objects.count()
     mine = lab.book(carol, [four], at(15), 1)
     with pytest.raises(Refusal):
-        services.change(
+        change(
             reservation_id=mine.pk, user=carol, start=at(12), end=at(14),
             gpu_ids=[one.pk], version=mine.version, now=NOW,
         )  # fmt: skip
     assert RefusedRequest.objects.first().rule == "gpu-taken"
     with pytest.raises(Refusal):
-        services.change(
+        change(
             reservation_id=mine.pk, user=carol, start=at(12), end=at(14),
             version=mine.version + 1, now=NOW,
         )  # fmt: skip

@@ -5,7 +5,6 @@ from datetime import date, timedelta
 import pytest
 from django.urls import reverse
 
-from reservations import services
 from reservations.domain.errors import Refusal
 from reservations.models import (
     Account,
@@ -14,7 +13,9 @@ from reservations.models import (
     RefusedDemand,
     RolledMonth,
 )
-from reservations.services import reports
+from reservations.services import reports, tick
+from reservations.services.giving import cancel, release
+from reservations.services.presence import check_in
 from telemetry.models import UsageSummary
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 
@@ -29,17 +30,17 @@ def test_a_month_adds_up_what_was_booked_held_used_and_given_back(lab, alice, ca
     kept = lab.book(alice, lab.gpus[:2], at(10), 4)
     back = lab.book(alice, lab.gpus[2:3], at(10), 3)
     gone = lab.book(carol, lab.gpus[3:4], at(20), 2)
-    services.cancel(reservation_id=gone.pk, user=carol, now=NOW)
-    services.tick(at(10))
+    cancel(reservation_id=gone.pk, user=carol, now=NOW)
+    tick.tick(at(10))
     for row in (kept, back):
-        services.check_in(reservation_id=row.pk, now=at(10), by="click")
-    services.release(reservation_id=back.pk, user=alice, now=at(11))
-    services.tick(at(14))
+        check_in(reservation_id=row.pk, now=at(10), by="click")
+    release(reservation_id=back.pk, user=alice, now=at(11))
+    tick.tick(at(14))
     UsageSummary.objects.filter(reservation_id=kept.pk, gpu__isnull=False).update(
         n=7200, util_n=7200, util_sum_pct=7200 * 50.0, energy_joules=3.6e6
     )
     later = at(9) + timedelta(days=2)
-    services.tick(later)
+    tick.tick(later)
     assert reports.roll_months(later) == 1
     assert reports.roll_months(later) == 0
     assert set(MonthUse.objects.values_list("month", flat=True)) == {MARCH}
@@ -96,8 +97,8 @@ def test_the_report_shows_adds_up_narrows_and_tames(
     lab.book(carol, lab.gpus[2:3], at(10), 2)
     with pytest.raises(Refusal):
         lab.book(carol, lab.gpus[:1], at(10), 2)
-    services.tick(at(10))
-    services.tick(at(14))
+    tick.tick(at(10))
+    tick.tick(at(14))
     reports.roll_months(at(15))
     client.force_login(omar)
     where = reverse("manage-reports") + "?since=2026-03&until=2026-03"

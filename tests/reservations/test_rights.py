@@ -2,10 +2,12 @@
 
 import pytest
 
-from reservations import services
 from reservations.domain.errors import MembershipNeeded
 from reservations.domain.rights import RightEnds
 from reservations.models import Account, Membership
+from reservations.services.booking import preview
+from reservations.services.search import find_slots
+from reservations.services.standing import standing
 from tests.reservations.conftest import NOW, at
 
 pytestmark = pytest.mark.django_db
@@ -18,12 +20,12 @@ def test_nobody_books_past_the_end_of_their_right(lab, alice, bob) -> None:
     assert lab.book(alice, lab.gpus[:1], at(16), 2).end == at(18)
     with pytest.raises(RightEnds, match="with Vision until"):
         lab.book(alice, lab.gpus[:1], at(20), 1)
-    seen = services.preview(
+    seen = preview(
         user=alice, membership=None, gpu_ids=[lab.gpus[1].pk],
         start=at(17), end=at(19), now=NOW,
     )  # fmt: skip
     assert seen.refusal is not None and seen.refusal.code == "right-ends"
-    slots = services.find_slots(
+    slots = find_slots(
         user=alice, membership=None, count=1, min_memory_bytes=0,
         duration_seconds=3 * 3600, now=NOW, limit=9,
     )  # fmt: skip
@@ -45,5 +47,5 @@ def test_what_is_archived_books_nothing_and_has_no_part_in_its_level(
     Account.objects.filter(name="nlp").update(archived_at=NOW)
     with pytest.raises(MembershipNeeded):
         lab.book(carol, lab.gpus[:1], at(12), 1)
-    own = services.standing(user=alice, now=NOW).memberships[0]
+    own = standing(user=alice, now=NOW).memberships[0]
     assert own.path[1].norm_shares == 1.0

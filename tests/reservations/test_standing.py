@@ -6,11 +6,23 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from reservations import services, snapshots
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind
 from reservations.models import Account, LedgerEntry, Reservation, SitePolicy, Token
+from reservations.services import tick
+from reservations.services.booking import book
+from reservations.services.giving import cancel
+from reservations.services.presence import check_in
+from reservations.services.search import find_slots
+from reservations.services.standing import standing
 from reservations.snapshots import usage
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.holders import (
+    current_holdings,
+    next_holdings,
+    recent_holdings,
+)
+from reservations.snapshots.usage import usage_by_membership
 from tests.factories import make_gpus, make_membership, make_node, make_pool
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 
@@ -20,36 +32,36 @@ GIB = 2**30
 def test_who_booked_stands_behind_who_did_not(lab, alice, bob, carol) -> None:
     lab.book(alice, lab.gpus[:1], at(12), 4)
     places = {
-        user.username: services.standing(user=user, now=NOW).memberships[0].place
+        user.username: standing(user=user, now=NOW).memberships[0].place
         for user in (alice, bob, carol)
     }
     assert places == {"carol": 1, "bob": 2, "alice": 3}
-    own = services.standing(user=alice, now=NOW).memberships[0]
+    own = standing(user=alice, now=NOW).memberships[0]
     assert own.of == 3
     assert [level.kind for level in own.path] == ["account", "account", "member"]
     member = own.path[-1]
     assert member.usage_gpu_hours == WEIGHT * 4
     assert (member.norm_shares, member.effective_usage) == (0.5, 1.0)
     assert member.level_fs == 0.5
-    idle = services.standing(user=carol, now=NOW).memberships[0]
+    idle = standing(user=carol, now=NOW).memberships[0]
     assert idle.path[-1].level_fs is None
 
 
 def test_past_charges_count_less_with_time_and_commitments_do_not(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], NOW, 4)
-    services.tick(at(13))
+    tick.tick(at(13))
     later = at(13) + timedelta(seconds=lab.policy.half_life_seconds)
-    own = services.standing(user=alice, now=later).memberships[0]
+    own = standing(user=alice, now=later).memberships[0]
     assert own.path[-1].usage_gpu_hours == pytest.approx(WEIGHT * 2)
     lab.book(alice, lab.gpus[:1], later + timedelta(days=2), 1, now=later)
-    own = services.standing(user=alice, now=later).memberships[0]
+    own = standing(user=alice, now=later).memberships[0]
     assert own.path[-1].usage_gpu_hours == pytest.approx(WEIGHT * 3)
 
 
 def test_the_quota_band_says_when_there_is_room(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 10 * HOUR)
     lab.book(alice, lab.gpus[:1], at(9, day=4), 8)
-    own = services.standing(user=alice, now=NOW).memberships[0].quotas[0]
+    own = standing(user=alice, now=NOW).memberships[0].quotas[0]
     assert (own.quota_gpu_seconds, own.own) == (WEIGHT * 10 * HOUR, True)
     assert own.held_gpu_seconds == WEIGHT * 8 * HOUR
     assert {p.left_gpu_seconds for p in own.band if p.at < at(9, day=4)} == {
@@ -62,7 +74,7 @@ def test_the_quota_band_says_when_there_is_room(lab, alice) -> None:
 
 def test_the_groups_quota_is_shown_beside_ones_own(lab, alice) -> None:
     Account.objects.filter(name="vision").update(quota_gpu_seconds=WEIGHT * HOUR)
-    quotas = services.standing(user=alice, now=NOW).memberships[0].quotas
+    quotas = standing(user=alice, now=NOW).memberships[0].quotas
     assert [(quota.account, quota.own) for quota in quotas] == [
         ("Vision", True), ("Vision", False),
     ]  # fmt: skip
@@ -74,31 +86,31 @@ def test_a_standing_costs_the_same_queries_for_any_history(
     for hour in range(10, 20, 2):
         lab.book(alice, lab.gpus[:1], at(hour), 1)
     with django_assert_max_num_queries(15):
-        services.standing(user=alice, now=NOW)
+        standing(user=alice, now=NOW)
 
 
 def test_who_belongs_nowhere_has_an_empty_standing(lab, omar) -> None:
-    assert services.standing(user=omar, now=NOW).memberships == ()
+    assert standing(user=omar, now=NOW).memberships == ()
 
 
 def test_a_large_ledger_is_summed_once_a_minute(lab, alice, monkeypatch) -> None:
     monkeypatch.setattr(usage, "SMALL_LEDGER_ROWS", 0)
     policy = SitePolicy.current().to_policy()
     lab.book(alice, lab.gpus[:1], NOW, 1)
-    services.tick(at(10))
+    tick.tick(at(10))
     own = alice.memberships.get().pk
-    first = snapshots.usage_by_membership(at(10), policy)[own]
+    first = usage_by_membership(at(10), policy)[own]
     LedgerEntry.objects.create(
         membership_id=own, reservation=Reservation.objects.get(),
         kind="charge", gpu_seconds=999, at=at(10), reason="later",
     )  # fmt: skip
-    assert snapshots.usage_by_membership(at(10, 0), policy)[own] == first
-    assert snapshots.usage_by_membership(at(10, 2), policy)[own] > first
+    assert usage_by_membership(at(10, 0), policy)[own] == first
+    assert usage_by_membership(at(10, 2), policy)[own] > first
     usage._kept.clear()
 
 
 def find(user, *, count=1, hours=1.0, **fields):
-    return services.find_slots(
+    return find_slots(
         **{
             "user": user, "membership": None, "count": count, "min_memory_bytes": 0,
             "duration_seconds": int(hours * HOUR), "now": NOW,
@@ -109,12 +121,12 @@ def find(user, *, count=1, hours=1.0, **fields):
 
 def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeypatch):
     monkeypatch.setattr(usage, "UNSETTLED_ROWS", 1)
-    policy = snapshots.site_policy()
+    policy = site_policy()
     for day, user in enumerate((alice, bob, alice, bob), start=2):
         row = lab.book(user, lab.gpus[:1], at(10, day=day), 2, now=at(9, day=day))
-        services.tick(at(10, day=day))
-        services.check_in(reservation_id=row.pk, now=at(10, day=day), by="click")
-        services.tick(at(12, day=day))
+        tick.tick(at(10, day=day))
+        check_in(reservation_id=row.pk, now=at(10, day=day), by="click")
+        tick.tick(at(12, day=day))
         later = at(13, day=day)
         with monkeypatch.context() as large:
             large.setattr(usage, "SMALL_LEDGER_ROWS", 0)
@@ -129,12 +141,12 @@ def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
     slots = find(alice, count=2, hours=3, now=at(9, 10))
     assert slots[0].start == at(15)
     for slot in slots:
-        made = services.book(
+        made = book(
             user=alice, membership=None, gpu_ids=list(slot.gpu_ids), start=slot.start,
             end=slot.end, now=at(9, 10),
         )  # fmt: skip
         assert made.kind == slot.kind
-        services.cancel(reservation_id=made.pk, user=alice, now=at(9, 10))
+        cancel(reservation_id=made.pk, user=alice, now=at(9, 10))
 
 
 def test_slots_skip_what_the_quota_forbids(lab, alice) -> None:
@@ -176,22 +188,20 @@ def test_holders_are_known_at_every_instant(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], at(11), 1)
     lab.book(bob, lab.gpus[:1], at(14), 1)
     pk = lab.gpus[0].pk
-    held = snapshots.current_holdings(at(10))[pk]
+    held = current_holdings(at(10))[pk]
     assert (held.username, held.unix_user, held.account) == (
         "alice", "alice1", "vision",
     )  # fmt: skip
-    assert snapshots.next_holdings(at(10))[pk].start == at(11)
+    assert next_holdings(at(10))[pk].start == at(11)
     # By the Window: no tick has run yet.
-    assert snapshots.current_holdings(at(11))[pk].username == "bob"
-    assert snapshots.recent_holdings(at(11, 1), within_seconds=300)[pk].username == (
-        "alice"
-    )
-    assert snapshots.current_holdings(at(13)) == {}
+    assert current_holdings(at(11))[pk].username == "bob"
+    assert recent_holdings(at(11, 1), within_seconds=300)[pk].username == ("alice")
+    assert current_holdings(at(13)) == {}
 
 
 def test_who_has_two_memberships_stands_twice(lab, alice) -> None:
     make_membership(alice, "nlp")
-    found = services.standing(user=alice, now=NOW).memberships
+    found = standing(user=alice, now=NOW).memberships
     assert [own.membership.account.name for own in found] == ["nlp", "vision"]
 
 

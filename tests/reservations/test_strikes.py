@@ -4,11 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain.lifecycle import State
 from reservations.domain.policy import Policy
 from reservations.domain.strikes import StruckHorizon, strike_of
 from reservations.models import Reservation
+from reservations.services import standing as standing_service
+from reservations.services import tick
+from reservations.services.giving import release
 from tests.factories import make_membership, make_reservation
 from tests.reservations.calling import Caller
 from tests.reservations.conftest import NOW, at, make_minutes
@@ -22,7 +24,7 @@ def no_show(lab, user, start) -> Reservation:
         user, lab.gpus[:1], start, start + timedelta(hours=2), state=State.ACTIVE
     )
     make_minutes(lab.gpus[0], start, 15)
-    services.tick(start + timedelta(minutes=15))
+    tick.tick(start + timedelta(minutes=15))
     made.refresh_from_db()
     assert made.no_show and made.state == State.RELEASED
     return made
@@ -51,9 +53,9 @@ def test_the_third_no_show_shortens_the_horizon_for_a_fortnight(lab, alice) -> N
         alice, lab.gpus[:1], until + 3 * DAY - timedelta(minutes=15), 1,
         now=until, membership=first,
     )  # fmt: skip
-    standing = services.standing(user=alice, now=now)
+    standing = standing_service.standing(user=alice, now=now)
     assert standing.strike is not None and standing.strike.until == until
-    assert services.standing(user=alice, now=until).strike is None
+    assert standing_service.standing(user=alice, now=until).strike is None
     assert len(Caller(alice)("GET", "/standing").body["no_shows"]) == 0
 
 
@@ -64,16 +66,16 @@ def test_time_without_samples_makes_no_strike(lab, alice) -> None:
             alice, lab.gpus[:1], start, start + timedelta(hours=2), state=State.ACTIVE
         )
         make_minutes(lab.gpus[0], start, 14)
-        services.tick(start + timedelta(hours=1))
-        services.tick(start + timedelta(hours=2))
+        tick.tick(start + timedelta(hours=1))
+        tick.tick(start + timedelta(hours=2))
         made.refresh_from_db()
         assert (made.state, made.no_show) == (State.ENDED, False)
-    assert services.standing(user=alice, now=NOW + 3 * DAY).no_shows == ()
+    assert standing_service.standing(user=alice, now=NOW + 3 * DAY).no_shows == ()
 
 
 def test_idle_time_that_was_freed_is_no_no_show(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
-    services.release(reservation_id=made.pk, user=alice, now=at(10))
+    release(reservation_id=made.pk, user=alice, now=at(10))
     made.refresh_from_db()
     assert not made.no_show
 

@@ -4,7 +4,6 @@ from datetime import time, timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import State
 from reservations.models import (
@@ -14,8 +13,9 @@ from reservations.models import (
     NoticeSettings,
     Reservation,
 )
-from reservations.services import locking
+from reservations.services import locking, tick
 from reservations.services.absence import IDLE_WARNING
+from reservations.services.presence import check_in, keep
 from reservations.snapshots.notices import notices_in_words
 from telemetry.models import Alert
 from tests.factories import make_reservation
@@ -31,11 +31,11 @@ from tests.reservations.conftest import (
 
 def test_a_reservation_begins_runs_and_is_charged(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:2], at(10), 2)
-    assert services.tick(at(9, 59))["started"] == 0
-    assert services.tick(at(10))["started"] == 1
+    assert tick.tick(at(9, 59))["started"] == 0
+    assert tick.tick(at(10))["started"] == 1
     made.refresh_from_db()
     assert made.state == State.ACTIVE
-    assert services.tick(at(12))["ended"] == 1
+    assert tick.tick(at(12))["ended"] == 1
     made.refresh_from_db()
     assert made.state == State.ENDED
     assert balance(made) == (0, made.cost_gpu_seconds)
@@ -44,12 +44,12 @@ def test_a_reservation_begins_runs_and_is_charged(lab, alice) -> None:
 
 def test_a_second_tick_finds_nothing_to_do(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(10), 1)
-    services.tick(at(10))
+    tick.tick(at(10))
     rows = LedgerEntry.objects.count()
-    assert not any(services.tick(at(10)).values())
-    services.tick(at(11))
+    assert not any(tick.tick(at(10)).values())
+    tick.tick(at(11))
     after = LedgerEntry.objects.count()
-    assert not any(services.tick(at(11)).values())
+    assert not any(tick.tick(at(11)).values())
     assert (rows, LedgerEntry.objects.count()) == (1, after)
 
 
@@ -57,10 +57,10 @@ def test_the_holder_hears_once_that_a_booking_begins(lab, alice) -> None:
     NoticeSettings.objects.create(user=alice, webhook_url="https://chat.example/x")
     made = lab.book(alice, lab.gpus[:2], at(10), 2)
     lab.book(alice, lab.gpus[2:3], NOW, 1)  # Whoever books for now knows it.
-    services.tick(at(9, 59))
+    tick.tick(at(9, 59))
     assert not Notice.objects.filter(kind="booking_started").exists()
-    services.tick(at(10))
-    services.tick(at(10, 1))
+    tick.tick(at(10))
+    tick.tick(at(10, 1))
     told = Notice.objects.get(kind="booking_started")
     (info,) = notices_in_words([told], alice)
     assert told.user == alice and told.reservation == made
@@ -84,7 +84,7 @@ def test_who_chose_a_channel_hears_there_that_a_booking_begins(lab, alice) -> No
     )
     lab.set(release_no_shows=False)
     lab.book(alice, lab.gpus[:1], at(10), 2)
-    services.tick(at(10))
+    tick.tick(at(10))
     told = Notice.objects.get(kind="booking_started")
     assert told.deliveries.get().channel == "webhook"
     assert told.deliveries.get().next_at > at(10)
@@ -94,7 +94,7 @@ def test_who_chose_a_channel_hears_there_that_a_booking_begins(lab, alice) -> No
 
 def test_nobody_pays_for_a_window_the_portal_slept_through(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 1)
-    services.tick(at(15))
+    tick.tick(at(15))
     made.refresh_from_db()
     assert made.state == State.REFUNDED
     mine = LedgerEntry.objects.filter(membership__user=alice)
@@ -114,7 +114,7 @@ def test_one_bad_row_does_not_block_the_rest(lab, alice, bob, monkeypatch) -> No
         return original(pk, **fields)
 
     monkeypatch.setattr(locking, "load_reservation", load)
-    assert services.tick(at(10))["started"] == 1
+    assert tick.tick(at(10))["started"] == 1
     good.refresh_from_db()
     assert good.state == State.ACTIVE
 
@@ -122,7 +122,7 @@ def test_one_bad_row_does_not_block_the_rest(lab, alice, bob, monkeypatch) -> No
 def test_a_process_of_the_holder_is_checking_in(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     make_minutes(lab.gpus[0], NOW, 1, process_n=3)
-    assert services.tick(at(9, 2))["checked_in"] == 1
+    assert tick.tick(at(9, 2))["checked_in"] == 1
     made.refresh_from_db()
     assert made.checked_in_at == at(9, 2)
 
@@ -132,13 +132,13 @@ def test_who_does_not_come_loses_the_gpu_and_pays_what_nobody_took(
 ) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     make_minutes(lab.gpus[0], NOW, 15)
-    assert services.tick(at(9, 14))["no_shows"] == 0
-    assert services.tick(at(9, 15))["no_shows"] == 1
+    assert tick.tick(at(9, 14))["no_shows"] == 0
+    assert tick.tick(at(9, 15))["no_shows"] == 1
     made.refresh_from_db()
     assert (made.state, made.end) == (State.RELEASED, at(9, 15))
     assert balance(made) == (0, WEIGHT * 15 * 60)
     lab.book(bob, lab.gpus[:1], at(9, 15), 0.75, now=at(9, 15))
-    services.tick(at(12))
+    tick.tick(at(12))
     # lambda is 1 for a no-show; Bob's 45 minutes are not charged twice.
     assert balance(made) == (0, WEIGHT * (15 * 60 + 2 * HOUR))
 
@@ -151,28 +151,28 @@ def test_blindness_is_never_the_students_fault(lab, alice) -> None:
     make_minutes(lab.gpus[0], at(11), 30, n=20)
     make_minutes(lab.gpus[1], at(11), 30, n=60)
     make_minutes(lab.gpus[0], at(12), 30)
-    assert services.tick(at(12, 40))["no_shows"] == 0
+    assert tick.tick(at(12, 40))["no_shows"] == 0
     made.refresh_from_db()
     assert made.state == State.ACTIVE
     assert made.blind_seconds == 210 * 60
     for gpu in lab.gpus[:2]:
         make_minutes(gpu, at(13), 5)
-    assert services.tick(at(13, 5))["no_shows"] == 1
+    assert tick.tick(at(13, 5))["no_shows"] == 1
 
 
 def test_no_shows_stay_where_the_site_does_not_release_them(lab, alice) -> None:
     lab.set(release_no_shows=False)
     lab.book(alice, lab.gpus[:1], NOW, 3)
     make_minutes(lab.gpus[0], NOW, 60)
-    assert services.tick(at(10))["no_shows"] == 0
+    assert tick.tick(at(10))["no_shows"] == 0
 
 
 def test_a_job_that_checked_in_is_no_no_show(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
-    assert services.check_in(reservation_id=made.pk, now=at(9, 1), by="job")
-    assert not services.check_in(reservation_id=made.pk, now=at(9, 2), by="job")
+    assert check_in(reservation_id=made.pk, now=at(9, 1), by="job")
+    assert not check_in(reservation_id=made.pk, now=at(9, 2), by="job")
     make_minutes(lab.gpus[0], NOW, 60)
-    assert services.tick(at(10))["no_shows"] == 0
+    assert tick.tick(at(10))["no_shows"] == 0
 
 
 @pytest.fixture
@@ -180,19 +180,19 @@ def idle(lab, alice) -> Reservation:
     """Alice came at nine and has idled since."""
     lab.set(release_idle=True)
     made = lab.book(alice, lab.gpus[:1], NOW, 5)
-    services.check_in(reservation_id=made.pk, now=NOW)
+    check_in(reservation_id=made.pk, now=NOW)
     make_minutes(lab.gpus[0], NOW, 30, process_n=60, util_pct=1)
     return made
 
 
 def test_an_idle_reservation_is_warned_once_and_then_freed(lab, idle) -> None:
-    assert services.tick(at(9, 29))["idle_warned"] == 0
-    assert services.tick(at(9, 30))["idle_warned"] == 1
+    assert tick.tick(at(9, 29))["idle_warned"] == 0
+    assert tick.tick(at(9, 30))["idle_warned"] == 1
     alert = Alert.objects.get()
     assert (alert.rule, alert.reservation_id) == (IDLE_WARNING, idle.pk)
     make_minutes(lab.gpus[0], at(9, 30), 10, process_n=60, util_pct=1)
-    assert services.tick(at(9, 39))["idle_released"] == 0
-    assert services.tick(at(9, 40))["idle_released"] == 1
+    assert tick.tick(at(9, 39))["idle_released"] == 0
+    assert tick.tick(at(9, 40))["idle_released"] == 1
     idle.refresh_from_db()
     assert (idle.state, idle.end) == (State.RELEASED, at(9, 40))
     assert LateReturn.objects.first().permille == 1000
@@ -200,37 +200,37 @@ def test_an_idle_reservation_is_warned_once_and_then_freed(lab, idle) -> None:
 
 
 def test_work_after_the_warning_takes_it_back(lab, idle) -> None:
-    services.tick(at(9, 30))
+    tick.tick(at(9, 30))
     make_minutes(lab.gpus[0], at(9, 30), 1, process_n=60, util_pct=80)
-    services.tick(at(9, 31))
+    tick.tick(at(9, 31))
     assert not Alert.objects.open().exists()
     idle.refresh_from_db()
     assert (idle.idle_warned_at, idle.state) == (None, State.ACTIVE)
 
 
 def test_keep_gives_the_idle_clock_back_once(lab, idle, alice) -> None:
-    services.tick(at(9, 30))
-    kept = services.keep(reservation_id=idle.pk, user=alice, now=at(9, 31))
+    tick.tick(at(9, 30))
+    kept = keep(reservation_id=idle.pk, user=alice, now=at(9, 31))
     assert kept.keep_used
     assert not Alert.objects.open().exists()
     make_minutes(lab.gpus[0], at(9, 30), 25, process_n=60, util_pct=0)
-    assert services.tick(at(9, 55))["idle_warned"] == 0
+    assert tick.tick(at(9, 55))["idle_warned"] == 0
     with pytest.raises(errors.KeepUsed):
-        services.keep(reservation_id=idle.pk, user=alice, now=at(9, 56))
+        keep(reservation_id=idle.pk, user=alice, now=at(9, 56))
 
 
 def test_a_blind_stretch_does_not_free_an_idle_reservation(lab, idle) -> None:
-    services.tick(at(9, 30))
-    assert services.tick(at(11))["idle_released"] == 0
+    tick.tick(at(9, 30))
+    assert tick.tick(at(11))["idle_released"] == 0
 
 
 def test_a_gpu_lost_for_long_is_refunded_and_the_site_pays(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:2], NOW, 4)
     lab.gpus[0].lost = True
     lab.gpus[0].save()
-    assert services.tick(at(10))["lost"] == 0
-    assert services.tick(at(10, 9))["lost"] == 0
-    assert services.tick(at(10, 10))["lost"] == 1
+    assert tick.tick(at(10))["lost"] == 0
+    assert tick.tick(at(10, 9))["lost"] == 0
+    assert tick.tick(at(10, 10))["lost"] == 1
     made.refresh_from_db()
     assert (made.state, made.end) == (State.REFUNDED, at(10, 10))
     mine = LedgerEntry.objects.exclude(membership=None)
@@ -244,7 +244,7 @@ def test_a_gpu_that_comes_back_in_time_is_no_refund(lab, alice) -> None:
     for lost, minute in ((True, 10), (False, 15), (True, 20)):
         lab.gpus[0].lost = lost
         lab.gpus[0].save()
-        assert services.tick(at(9, minute))["lost"] == 0
+        assert tick.tick(at(9, minute))["lost"] == 0
     made.refresh_from_db()
     assert made.lost_since == at(9, 20)
 
@@ -253,8 +253,8 @@ def test_the_site_pays_the_minutes_a_gpu_was_lost_before_the_end(lab, alice) -> 
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     lab.gpus[0].lost = True
     lab.gpus[0].save()
-    services.tick(at(10, 55))
-    services.tick(at(11))
+    tick.tick(at(10, 55))
+    tick.tick(at(11))
     made.refresh_from_db()
     assert made.state == State.ENDED
     site = LedgerEntry.objects.get(membership=None)
@@ -266,7 +266,7 @@ def test_rows_without_a_ledger_end_all_the_same(lab, alice) -> None:
     made = make_reservation(
         alice, lab.gpus[:1], at(6), at(8), state=State.ACTIVE, checked_in_at=at(6)
     )
-    services.tick(NOW)
+    tick.tick(NOW)
     made.refresh_from_db()
     assert made.state == State.ENDED
     assert balance(made) == (0, WEIGHT * 2 * HOUR)

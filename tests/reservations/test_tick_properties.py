@@ -14,7 +14,6 @@ from datetime import datetime
 import pytest
 from django.db import connection, transaction
 
-from reservations import services
 from reservations.models import (
     Allocation,
     AuditEntry,
@@ -24,6 +23,11 @@ from reservations.models import (
     Reservation,
     Token,
 )
+from reservations.services import tick as tick_service
+from reservations.services.booking import book
+from reservations.services.giving import cancel
+from reservations.services.overstaying import set_overstay
+from reservations.services.presence import check_in
 from tests.reservations.conftest import NOW, at, make_minutes
 from tests.reservations.worlds import world
 
@@ -60,7 +64,7 @@ class Fate:
         for _ in range(200):
             try:
                 with ends(self, now):
-                    services.tick(now)
+                    tick_service.tick(now)
                 return
             except Died:
                 continue
@@ -88,7 +92,7 @@ def ends(fate: Fate, now: datetime):
         if drawn == "second":
             fate.inside = True
             try:
-                services.tick(now)
+                tick_service.tick(now)
             finally:
                 fate.inside = False
         return None
@@ -103,8 +107,8 @@ def ends(fate: Fate, now: datetime):
 def day(lab, alice, bob, carol) -> list[tuple[datetime, datetime]]:
     """Book a day of everything; return the Windows that a tick has to begin."""
     stays = lab.book(alice, lab.gpus[:1], NOW, 2)
-    services.check_in(reservation_id=stays.pk, now=NOW)
-    services.set_overstay(reservation_id=stays.pk, user=alice, now=NOW)
+    check_in(reservation_id=stays.pk, now=NOW)
+    set_overstay(reservation_id=stays.pk, user=alice, now=NOW)
     nobody = lab.book(bob, lab.gpus[1:2], at(10), 2)
     make_minutes(lab.gpus[1], at(10), 20)
     comes = lab.book(carol, lab.gpus[2:3], at(11), 2)
@@ -112,8 +116,8 @@ def day(lab, alice, bob, carol) -> list[tuple[datetime, datetime]]:
     claims = lab.book(carol, lab.gpus[:1], at(13), 3)
     make_minutes(lab.gpus[0], at(13), 9, process_n=60, util_pct=90)
     returned = lab.book(alice, lab.gpus[3:], at(14), 4)
-    services.cancel(reservation_id=returned.pk, user=alice, now=at(9, 1))
-    takes = services.book(
+    cancel(reservation_id=returned.pk, user=alice, now=at(9, 1))
+    takes = book(
         user=bob, membership=None, gpu_ids=[lab.gpus[3].pk], start=at(15), end=at(16),
         now=at(9, 2), overstay=True,
     )  # fmt: skip

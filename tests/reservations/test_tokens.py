@@ -5,11 +5,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import Kind, State
 from reservations.domain.spending import TokenRefused
 from reservations.models import Membership, Notice, Reservation, Token
+from reservations.services import tick
+from reservations.services.booking import book
+from reservations.services.giving import cancel
 from tests.factories import make_membership
 from tests.reservations.calling import Caller
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
@@ -23,8 +25,8 @@ def failed(lab, user) -> Token:
     made = lab.book(user, lab.gpus[:1], NOW, 4)
     lab.gpus[0].lost = True
     lab.gpus[0].save()
-    services.tick(at(9, 30))
-    services.tick(at(9, 40))
+    tick.tick(at(9, 30))
+    tick.tick(at(9, 40))
     lab.gpus[0].lost = False
     lab.gpus[0].save()
     return Token.objects.get(given_for=made)
@@ -32,7 +34,7 @@ def failed(lab, user) -> Token:
 
 def book_far(lab, user, token, start=FAR, hours=2, now=None, **fields):
     fields.setdefault("membership", None)
-    return services.book(
+    return book(
         user=user, gpu_ids=[lab.gpus[1].pk], start=start,
         end=start + timedelta(hours=hours), now=now or at(10), token_id=token.pk,
         **fields,
@@ -49,7 +51,7 @@ def test_a_token_is_one_firm_booking_beyond_the_horizon(lab, alice) -> None:
     with pytest.raises(TokenRefused) as used:
         book_far(lab, alice, token, start=FAR + timedelta(days=1))
     assert used.value.why == "used"
-    services.cancel(reservation_id=made.pk, user=alice, now=at(11))
+    cancel(reservation_id=made.pk, user=alice, now=at(11))
     token.refresh_from_db()
     assert token.used_for == made, "what its owner cancels does not bring it back"
 
@@ -107,8 +109,8 @@ def test_a_token_comes_back_when_the_site_fails_its_booking_too(lab, alice) -> N
     Reservation.objects.filter(pk=made.pk).update(state=State.ACTIVE)
     lab.gpus[1].lost = True
     lab.gpus[1].save()
-    services.tick(FAR + timedelta(minutes=1))
-    services.tick(FAR + timedelta(minutes=30))
+    tick.tick(FAR + timedelta(minutes=1))
+    tick.tick(FAR + timedelta(minutes=30))
     made.refresh_from_db()
     token.refresh_from_db()
     assert (made.state, token.used_for) == (State.REFUNDED, None)

@@ -4,17 +4,21 @@ from datetime import timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.lifecycle import State
 from reservations.models import AuditEntry, LateReturn, Token
+from reservations.services import tick
+from reservations.services.booking import book
+from reservations.services.giving import undo_cancel
+from reservations.services.presence import check_in
+from reservations.services.undo import undo_booking, undo_until
 from tests.reservations.conftest import NOW, at, balance
 
 SOON = NOW + timedelta(seconds=9)
 
 
 def undo(reservation, user, now=SOON):
-    return services.undo_booking(reservation_id=reservation.pk, user=user, now=now)
+    return undo_booking(reservation_id=reservation.pk, user=user, now=now)
 
 
 def test_a_booking_that_runs_is_undone_at_no_cost(lab, alice, bob) -> None:
@@ -24,7 +28,7 @@ def test_a_booking_that_runs_is_undone_at_no_cost(lab, alice, bob) -> None:
     assert gone.state == State.CANCELLED
     assert balance(made) == (0, 0)
     assert not LateReturn.objects.exists()
-    services.tick(at(13))
+    tick.tick(at(13))
     assert balance(made) == (0, 0)
     assert AuditEntry.objects.filter(verb__contains="booking-undone").count() == 1
     # The GPU can be booked again at once.
@@ -34,11 +38,11 @@ def test_a_booking_that_runs_is_undone_at_no_cost(lab, alice, bob) -> None:
 def test_a_booking_for_later_today_is_undone_at_no_cost(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 3)
     assert undo(made, alice).state == State.CANCELLED
-    services.tick(at(16))
+    tick.tick(at(16))
     assert balance(made) == (0, 0)
     with pytest.raises(errors.NotChangeable):
         # Nor does the undo of a cancel bring it back.
-        services.undo_cancel(reservation_id=made.pk, user=alice, now=SOON)
+        undo_cancel(reservation_id=made.pk, user=alice, now=SOON)
 
 
 @pytest.mark.parametrize("seconds", [14, 60, 3600])
@@ -52,7 +56,7 @@ def test_it_is_too_late_after_ten_seconds(lab, alice, seconds) -> None:
 
 def test_what_is_in_use_is_not_undone(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
-    services.check_in(reservation_id=made.pk, now=NOW, by="job")
+    check_in(reservation_id=made.pk, now=NOW, by="job")
     with pytest.raises(errors.CannotUndoBooking, match="in use"):
         undo(made, alice)
 
@@ -77,7 +81,7 @@ def test_what_took_over_flex_is_not_undone(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(9, day=4), 3)
     flex.refresh_from_db()
     assert flex.state == State.DISPLACED
-    assert services.undo_until(made) is None
+    assert undo_until(made) is None
     with pytest.raises(errors.CannotUndoBooking, match="took over"):
         undo(made, alice)
 
@@ -90,7 +94,7 @@ def test_a_token_comes_back(lab, alice) -> None:
         expires_at=NOW + timedelta(days=90),
     )  # fmt: skip
     start = NOW + timedelta(days=20)
-    made = services.book(
+    made = book(
         user=alice,
         membership=membership,
         gpu_ids=[lab.gpus[0].pk],

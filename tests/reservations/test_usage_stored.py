@@ -1,7 +1,8 @@
 """A large ledger is added up once; a process that starts goes on from there."""
 
 from reservations.models import KeptUsage, LedgerEntry
-from reservations.services import book, release
+from reservations.services.booking import book
+from reservations.services.giving import release
 from reservations.services.usage import store_usage
 from reservations.snapshots import usage
 from reservations.snapshots.facts import site_policy

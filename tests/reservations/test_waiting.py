@@ -4,7 +4,6 @@ from datetime import time, timedelta
 
 import pytest
 
-from reservations import services
 from reservations.domain import errors
 from reservations.domain.displacement import PlannedFor
 from reservations.domain.lifecycle import Kind, State
@@ -27,7 +26,9 @@ from reservations.models import (
     Reservation,
     WaitingRequest,
 )
-from reservations.services import placing, waiting
+from reservations.services import placing, tick, waiting
+from reservations.services.changing import change
+from reservations.services.giving import release
 from reservations.snapshots.calendar import Reader
 from reservations.snapshots.facts import site_policy
 from reservations.snapshots.notices import notices_of
@@ -88,7 +89,7 @@ def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
 ) -> None:
     held = fill(lab, bob, FRIDAY)
     row = ask(alice, count=2, hours=8, purpose="thesis")
-    assert services.tick(NOW)["placed"] == 0
+    assert tick.tick(NOW)["placed"] == 0
     row.refresh_from_db()
     assert (row.state, row.planned, row.expected_start) == ("waiting", True, FRIDAY)
     assert row.first_estimate == FRIDAY
@@ -97,13 +98,13 @@ def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
         "booking can delay it."
     ]
     later = NOW + timedelta(hours=1)
-    assert services.tick(later)["placed"] == 0 and len(texts(alice)) == 1
+    assert tick.tick(later)["placed"] == 0 and len(texts(alice)) == 1
 
     for one in held[1:3]:
         Reservation.objects.filter(pk=one.pk).update(end=at(6, day=4))
         one.allocations.update(end=at(6, day=4))
     later += timedelta(hours=1)
-    assert services.tick(later)["placed"] == 1
+    assert tick.tick(later)["placed"] == 1
     row.refresh_from_db()
     made = row.reservation
     assert (made.start, made.kind, made.purpose) == (at(6, day=4), Kind.FLEX, "thesis")
@@ -128,9 +129,9 @@ def test_what_the_holder_made_of_a_placement_is_not_declined_at_no_cost(
     lab, alice
 ) -> None:
     row = ask(alice, earliest=NOW + timedelta(hours=14))
-    assert services.tick(NOW)["placed"] == 1
+    assert tick.tick(NOW)["placed"] == 1
     row.refresh_from_db()
-    made = services.change(
+    made = change(
         reservation_id=row.reservation_id, user=alice, version=1, now=NOW,
         end=row.reservation.end + timedelta(hours=8),
     )  # fmt: skip
@@ -145,9 +146,9 @@ def test_requests_are_served_by_rank_then_age(lab, alice, carol) -> None:
         ask(carol, any_notice=True),
         ask(alice, any_notice=True, now=NOW + timedelta(minutes=1)),
     ]
-    services.tick(NOW + timedelta(minutes=2))
-    services.release(reservation_id=held[0].pk, user=held[0].user, now=at(10))
-    services.tick(at(10))
+    tick.tick(NOW + timedelta(minutes=2))
+    release(reservation_id=held[0].pk, user=held[0].user, now=at(10))
+    tick.tick(at(10))
     for row in rows:
         row.refresh_from_db()
     first, second = rows[1], rows[0]
@@ -168,7 +169,7 @@ def test_who_is_displaced_waits_again_from_the_original_time_of_request(
     assert (row.displaced_from, row.may_take, row.duration_seconds) == (
         flex, False, 3 * HOUR,
     )  # fmt: skip
-    services.tick(later)
+    tick.tick(later)
     row.refresh_from_db()
     again = row.reservation
     assert (again.start, again.kind) == (TUESDAY, Kind.FLEX), "other GPUs, same time"
@@ -187,10 +188,10 @@ def test_on_short_notice_time_is_offered_and_only_taken_when_accepted(
     held = fill(lab, bob, FRIDAY)
     soon = at(20)
     row = ask(alice, latest=soon)
-    services.tick(NOW)
+    tick.tick(NOW)
     assert not WaitingRequest.objects.get().offer_until
-    services.release(reservation_id=held[0].pk, user=bob, now=at(10))
-    assert services.tick(at(10))["offered"] == 1
+    release(reservation_id=held[0].pk, user=bob, now=at(10))
+    assert tick.tick(at(10))["offered"] == 1
     row.refresh_from_db()
     assert (row.state, row.offer_start) == ("waiting", at(10))
     assert row.offer_until == at(10, 30)
@@ -207,20 +208,20 @@ def test_an_offer_lapses_is_gone_when_booked_and_pauses_when_declined(
 ) -> None:
     held = fill(lab, bob, FRIDAY)
     row = ask(alice, latest=at(20))
-    services.release(reservation_id=held[0].pk, user=bob, now=at(10))
-    services.tick(at(10))
+    release(reservation_id=held[0].pk, user=bob, now=at(10))
+    tick.tick(at(10))
     with pytest.raises(OfferLapsed):
         waiting.accept(waiting_id=row.pk, user=alice, now=at(10, 30))
     waiting.decline(waiting_id=row.pk, user=alice, now=at(10, 5))
-    assert services.tick(at(11))["offered"] == 0, "two hours of peace"
-    assert services.tick(at(12, 5))["offered"] == 1
+    assert tick.tick(at(11))["offered"] == 0, "two hours of peace"
+    assert tick.tick(at(12, 5))["offered"] == 1
     lab.book(bob, lab.gpus[:1], at(13), 5, now=at(12, 6))
     with pytest.raises(OfferLapsed) as gone:
         waiting.accept(waiting_id=row.pk, user=alice, now=at(12, 10))
     assert gone.value.taken
     row.refresh_from_db()
     assert row.state == "waiting"
-    services.tick(at(19))
+    tick.tick(at(19))
     row.refresh_from_db()
     assert row.state == "expired"
     assert "has expired" in texts(alice)[0]
@@ -230,17 +231,17 @@ def test_in_quiet_hours_one_is_asked_and_has_time_until_they_end(lab, alice) -> 
     NoticeSettings.objects.create(user=alice, quiet_from=time(22), quiet_until=time(7))
     night = at(23)
     row = ask(alice, earliest=at(9, day=4), now=night)
-    assert services.tick(night)["placed"] == 0
+    assert tick.tick(night)["placed"] == 0
     row.refresh_from_db()
     assert row.offer_start == at(9, day=4)
     assert row.offer_until == at(7, 30, day=3)
-    assert services.tick(at(7, day=3))["placed"] == 1, "awake: nobody need be asked"
+    assert tick.tick(at(7, day=3))["placed"] == 1, "awake: nobody need be asked"
 
 
 def test_a_plan_is_kept_against_flex_and_yields_to_firm(lab, alice, bob, carol) -> None:
     fill(lab, bob, at(9, day=4))
     row = ask(alice, count=4, hours=4, earliest=FRIDAY)
-    services.tick(NOW)
+    tick.tick(NOW)
     row.refresh_from_db()
     assert row.planned and row.expected_start == FRIDAY, "beyond the flex horizon"
     thursday = at(10, day=5)
@@ -252,14 +253,14 @@ def test_a_plan_is_kept_against_flex_and_yields_to_firm(lab, alice, bob, carol) 
 
     Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)
     lab.book(carol, lab.gpus[1:2], FRIDAY, 3, now=NOW + timedelta(minutes=1))
-    services.tick(NOW + timedelta(minutes=2))
+    tick.tick(NOW + timedelta(minutes=2))
     row.refresh_from_db()
     assert row.planned and row.expected_start == FRIDAY + timedelta(hours=3)
     assert "moved from Fri 6 Mar 09:00 to Fri 6 Mar 12:00" in texts(alice)[0]
 
     # Placed at its planned start it is flex that no flex takes.
     due = at(12, day=3)
-    services.tick(due)
+    tick.tick(due)
     row.refresh_from_db()
     assert (row.state, row.planned) == ("placed", True)
     make_reservation(alice, start=at(9, day=9), end=at(9, day=11))
@@ -272,7 +273,7 @@ def test_a_waiting_request_bypasses_no_limit(lab, alice, bob) -> None:
     lab.book(alice, lab.gpus[:1], TUESDAY, 2)
     row = ask(alice)
     for now in (NOW, NOW + timedelta(hours=20)):
-        assert services.tick(now)["placed"] == 0
+        assert tick.tick(now)["placed"] == 0
     row.refresh_from_db()
     assert row.state == "waiting" and row.expected_start is not None
 
@@ -341,7 +342,7 @@ def test_one_reads_who_is_ahead_by_group_and_by_name_only_where_allowed(
     ask(alice)
     ask(alice, hours=3)
     own = ask(carol)
-    services.tick(NOW)
+    tick.tick(NOW)
     for names, users in ((True, ("Alice", "Alice")), (False, ())):
         lab.set(names_visible=names)
         policy = site_policy()

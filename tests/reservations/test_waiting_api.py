@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from reservations import services
 from reservations.domain.lifecycle import State
 from reservations.models import Membership, Reservation, WaitingRequest
+from reservations.services import tick
 from tests.factories import make_account, make_gpus, make_node, make_reservation
 from tests.reservations.calling import Caller, iso, wish
 
@@ -40,7 +40,7 @@ def test_asking_reading_declining_and_withdrawing(full, alice, carol, now) -> No
     never = call("POST", "/waiting", body | {"gpu_class": "H100"})
     assert never.status_code == 409 and never.body["code"] == "never-fits"
 
-    services.tick(timezone.now())
+    tick.tick(timezone.now())
     pk = made.body["id"]
     (own,) = call("GET", "/waiting").body["requests"]
     assert own["state"] == "placed" and own["decline_until"]
@@ -62,7 +62,7 @@ def test_ghosts_and_the_chance_of_flex_on_the_calendar(full, alice, bob, now) ->
     far = now + 100 * HOUR
     body = {"hours": 4, "earliest": iso(far), "latest": iso(far + 8 * HOUR)}
     call("POST", "/waiting", body)
-    services.tick(timezone.now())
+    tick.tick(timezone.now())
     span = f"?start={iso(now)}&end={iso(now + 140 * HOUR)}"
     (ghost,) = call("GET", f"/calendar{span}").body["waiting"]
     assert ghost["planned"] and len(ghost["gpu_ids"]) == 1
@@ -98,7 +98,7 @@ def test_the_page_shows_own_requests_and_keeps_what_the_address_asks(
     far = now + 100 * HOUR
     body = {"hours": 4, "earliest": iso(far), "latest": iso(far + 8 * HOUR)}
     Caller(alice)("POST", "/waiting", body)
-    services.tick(timezone.now())
+    tick.tick(timezone.now())
     page = client.get("/waiting/?count=2&hours=1.5&min_gib=80&latest=never").content
     assert b"planned start" in page and b"1 of 1" in page and b"node-a:0" in page
     assert b'name="count" value="2"' in page and b'name="hours" value="1.5"' in page

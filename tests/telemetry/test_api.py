@@ -8,11 +8,13 @@ from django.test import Client
 from django.utils import timezone
 
 from reservations.models import SitePolicy
-from telemetry import live, services
+from telemetry import live
 from telemetry.domain.frame import Frame, FrameRow, encode
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.state import GpuState
 from telemetry.models import Gpu
+from telemetry.services.alerts import open_alert
+from telemetry.services.minutes import record_minutes
 from telemetry.snapshots import load_cluster
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
 
@@ -101,7 +103,7 @@ class TestHistory:
             )
             for ago, util in minutes.items()
         }
-        services.record_minutes(totals=totals)
+        record_minutes(totals=totals)
         return now
 
     def test_bands_of_an_hour_with_holes_as_null(self, alice):
@@ -131,7 +133,7 @@ class TestHistory:
     def test_a_mean_over_unequal_minutes_is_of_the_samples(self, alice):
         gpu = make_gpu()
         hour = int(time.time()) // 7200 * 7200 - 7200
-        services.record_minutes(
+        record_minutes(
             totals={
                 (gpu.pk, hour): MinuteTotals(n=60, util_n=60, util_sum_pct=6000.0),
                 (gpu.pk, hour + 60): MinuteTotals(n=20, util_n=20, util_sum_pct=0.0),
@@ -158,7 +160,7 @@ class TestPage:
     def test_facts_alerts_and_data_for_the_script(self, alice):
         node = make_node("node-a", fast_links=[["GPU-node-a-0", "GPU-node-a-1"]])
         gpu, other = make_gpus(2, node)
-        services.open_alert(rule="no sample", gpu_id=gpu.pk, now=timezone.now())
+        open_alert(rule="no sample", gpu_id=gpu.pk, now=timezone.now())
         answer = signed_in(alice).get(f"/gpus/{gpu.pk}/")
         page = answer.content.decode()
         assert answer.status_code == 200
@@ -187,7 +189,7 @@ class TestAdmin:
     @pytest.mark.parametrize("model", ["node", "gpu", "pool", "alert"])
     def test_lists_and_rows_open(self, admin, model):
         gpu = make_gpu()
-        services.open_alert(rule="intruder", gpu_id=gpu.pk, now=timezone.now())
+        open_alert(rule="intruder", gpu_id=gpu.pk, now=timezone.now())
         pks = {"node": gpu.node_id, "gpu": gpu.pk, "pool": gpu.pool_id}
         assert admin.get(f"/admin/telemetry/{model}/").status_code == 200
         if model in pks:
@@ -215,7 +217,7 @@ class TestAdmin:
 
     def test_a_finding_can_be_closed_by_hand(self, admin):
         gpu = make_gpu()
-        services.open_alert(rule="claimed elsewhere", gpu_id=gpu.pk, now=timezone.now())
+        open_alert(rule="claimed elsewhere", gpu_id=gpu.pk, now=timezone.now())
         alert = gpu.alerts.get()
         admin.post(
             "/admin/telemetry/alert/",

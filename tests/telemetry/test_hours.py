@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from telemetry import history, services
+from telemetry import history
 from telemetry.domain.energy import EnergyMeters
 from telemetry.domain.rollup import (
     EMPTY,
@@ -27,6 +27,13 @@ from telemetry.models import (
     SampleMinute,
     TelemetryPolicy,
 )
+from telemetry.services.hours import (
+    mark_hours_due,
+    prune_hours,
+    roll_account_hours,
+    roll_hours,
+)
+from telemetry.services.minutes import record_minutes
 from tests.factories import make_gpu, make_gpus, make_node
 
 HOUR = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -41,7 +48,7 @@ def minute(util: float = 50, n: int = 60, **more: object) -> MinuteTotals:
 
 def store(gpu, *minutes: tuple[int, MinuteTotals]) -> int:
     """Store minutes, counted from 09:00."""
-    return services.record_minutes(
+    return record_minutes(
         totals={(gpu.pk, START + 60 * number): total for number, total in minutes}
     )
 
@@ -76,8 +83,8 @@ class TestRollUpsEqualTheRaw(TestCase):
             raw[hour] = merge(raw.get(hour, EMPTY), total)
             key = (gpu.pk, minute_start(START + second))
             minutes[key] = merge(minutes.get(key, EMPTY), total)
-        services.record_minutes(totals=minutes)
-        services.roll_hours(now=NOON)
+        record_minutes(totals=minutes)
+        roll_hours(now=NOON)
         rolled = {
             int((row["hour_at"] - HOUR).total_seconds()) // 3600: MinuteTotals(
                 **{name: row[name] for name in ALL}
@@ -98,42 +105,42 @@ class TestRolling:
     def test_an_hour_is_rolled_up_when_it_is_over_and_not_before(self):
         gpu = make_gpu()
         store(gpu, (0, minute(20)), (59, minute(80)), (60, minute(99)))
-        assert services.roll_hours(now=HOUR + timedelta(minutes=59)) == 0
-        assert services.roll_hours(now=HOUR + timedelta(minutes=60)) == 1
+        assert roll_hours(now=HOUR + timedelta(minutes=59)) == 0
+        assert roll_hours(now=HOUR + timedelta(minutes=60)) == 1
         row = SampleHour.objects.get()
         assert (row.hour_at, row.n, row.util_sum_pct) == (HOUR, 120, 6000)
-        assert services.roll_hours(now=HOUR + timedelta(minutes=60)) == 0
+        assert roll_hours(now=HOUR + timedelta(minutes=60)) == 0
 
     def test_a_late_minute_makes_its_hour_due_again(self):
         gpu = make_gpu()
         store(gpu, (0, minute(20)))
-        services.roll_hours(now=NOON)
+        roll_hours(now=NOON)
         store(gpu, (1, minute(40)), (0, minute(20, n=30)))
         assert HourDue.objects.filter(tier="gpu").count() == 1
-        assert services.roll_hours(now=NOON) == 1
+        assert roll_hours(now=NOON) == 1
         row = SampleHour.objects.get()
         assert (row.n, row.util_sum_pct) == (120, 3600)
 
     def test_storing_the_same_again_makes_nothing_due(self):
         gpu = make_gpu()
         store(gpu, (0, minute(20)))
-        services.roll_hours(now=NOON)
+        roll_hours(now=NOON)
         store(gpu, (0, minute(20)))
         assert not HourDue.objects.filter(tier="gpu").exists()
 
     def test_pruned_minutes_do_not_empty_their_hour(self):
         gpu = make_gpu()
         store(gpu, (0, minute(20)), (1, minute(30)))
-        services.roll_hours(now=NOON)
+        roll_hours(now=NOON)
         SampleMinute.objects.filter(minute_at=HOUR).delete()
-        services.mark_hours_due([HOUR])
-        services.roll_hours(now=NOON)
+        mark_hours_due([HOUR])
+        roll_hours(now=NOON)
         assert SampleHour.objects.get().n == 120
 
     def test_an_hour_without_a_minute_has_no_row(self):
         gpu = make_gpu()
         store(gpu, (0, minute(20)), (130, minute(20)))
-        services.roll_hours(now=NOON)
+        roll_hours(now=NOON)
         hours = SampleHour.objects.values_list("hour_at", flat=True)
         assert list(hours) == [HOUR, HOUR + timedelta(hours=2)]
 
@@ -154,7 +161,7 @@ class TestRolling:
             roll(hour)
 
         monkeypatch.setattr(hours, "_roll_gpus", fails_once)
-        assert services.roll_hours(now=NOON) == 1
+        assert roll_hours(now=NOON) == 1
         assert "is not rolled up" in caplog.text
         assert HourDue.objects.filter(tier="gpu").get().hour_at == HOUR
 
@@ -162,19 +169,19 @@ class TestRolling:
         self, django_assert_max_num_queries
     ):
         gpus = make_gpus(200)
-        services.record_minutes(
+        record_minutes(
             totals={(gpu.pk, START + 60 * m): minute() for gpu in gpus for m in (0, 1)}
         )
         with django_assert_max_num_queries(12):
-            services.roll_hours(now=NOON)
+            roll_hours(now=NOON)
         assert SampleHour.objects.count() == 200
 
     def test_hours_older_than_kept_are_deleted(self):
         gpu = make_gpu()
         store(gpu, (0, minute()))
-        services.roll_hours(now=NOON)
-        assert services.prune_hours(now=NOON, keep_days=2) == 0
-        assert services.prune_hours(now=NOON + timedelta(days=3), keep_days=2) == 1
+        roll_hours(now=NOON)
+        assert prune_hours(now=NOON, keep_days=2) == 0
+        assert prune_hours(now=NOON + timedelta(days=3), keep_days=2) == 1
         assert not SampleHour.objects.exists()
 
     def test_an_account_s_hour_is_written_once_and_follows_what_was_held(self):
@@ -182,10 +189,10 @@ class TestRolling:
         store(gpu, (0, minute(20)), (1, minute(60)))
         key = (7, gpu.pool_id)
         told = {key: (minute(20), 1800)}
-        assert services.roll_account_hours(now=NOON, held=lambda hour: told) == 1
+        assert roll_account_hours(now=NOON, held=lambda hour: told) == 1
         told[key] = (merge_all([minute(20), minute(60)]), 3600)
-        services.mark_hours_due([HOUR])
-        assert services.roll_account_hours(now=NOON, held=lambda hour: told) == 1
+        mark_hours_due([HOUR])
+        assert roll_account_hours(now=NOON, held=lambda hour: told) == 1
         row = AccountHour.objects.get()
         assert (row.account_id, row.n, row.held_seconds) == (7, 120, 3600)
 
@@ -193,7 +200,7 @@ class TestRolling:
 @pytest.mark.django_db(transaction=True)
 def test_two_that_roll_up_at_once_write_the_same_once():
     gpus = make_gpus(20)
-    services.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, START + 60 * number): minute(number)
             for gpu in gpus
@@ -205,7 +212,7 @@ def test_two_that_roll_up_at_once_write_the_same_once():
 
     def work() -> None:
         start.wait()
-        rolled.append(services.roll_hours(now=NOON))
+        rolled.append(roll_hours(now=NOON))
         connection.close()
 
     def late() -> None:
@@ -219,7 +226,7 @@ def test_two_that_roll_up_at_once_write_the_same_once():
         thread.start()
     for thread in threads:
         thread.join()
-    services.roll_hours(now=NOON)
+    roll_hours(now=NOON)
     assert sum(rolled) >= 3
     assert not HourDue.objects.filter(tier="gpu").exists()
     for gpu in gpus:
@@ -240,7 +247,7 @@ class TestHistory:
     def test_minutes_and_hours_tell_the_same(self):
         gpu = make_gpu()
         store(gpu, *((number, minute(number % 100)) for number in range(0, 170, 7)))
-        services.roll_hours(now=NOON)
+        roll_hours(now=NOON)
         fine = self.read(history.of_gpu(gpu), 3)
         coarse = self.read(history.of_gpu(gpu), 3, points=4)
         assert (fine["step_seconds"], coarse["step_seconds"]) == (60, 3600)
@@ -258,7 +265,7 @@ class TestHistory:
     def test_the_hour_that_runs_comes_from_its_minutes(self):
         gpu = make_gpu()
         store(gpu, (0, minute(10)), (150, minute(90)))
-        services.roll_hours(now=HOUR + timedelta(minutes=155))
+        roll_hours(now=HOUR + timedelta(minutes=155))
         at = HOUR + timedelta(minutes=155)
         asked = history.Asked(START, int(at.timestamp()), 4)
         told = history.read_history(history.of_gpu(gpu), asked, now=at)

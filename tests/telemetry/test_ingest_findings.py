@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from telemetry import services
 from telemetry.domain.rules import RIGHTS, THERMAL, WEDGED
 from telemetry.domain.trouble import NodeTrouble, TroubleState
 from telemetry.models import Alert, TelemetryPolicy, XidCount
+from telemetry.services.alerts import open_alert
 from tests.factories import make_gpu, make_node
 from tests.telemetry.messages import reading, sample, send
 from tests.telemetry.stepped import Stepped
@@ -108,7 +108,7 @@ def test_missing_rights_are_a_finding_of_the_node_until_it_has_them(gpu, redis_c
 def test_a_hot_card_stays_one_alert_over_a_restart_of_ingest(gpu, redis_client):
     set_policy(thermal_after_seconds=60)
     now = datetime.now(UTC)
-    services.open_alert(rule=THERMAL, gpu_id=gpu.pk, now=now - timedelta(hours=1))
+    open_alert(rule=THERMAL, gpu_id=gpu.pk, now=now - timedelta(hours=1))
     second = Second(redis_client)
     for _ in range(70):
         second.send(gpu, throttle=["hw_thermal"])

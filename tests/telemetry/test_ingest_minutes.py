@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 import pytest
 from django.db import OperationalError
 
-from telemetry import live, services
+from telemetry import live
 from telemetry.domain.rollup import minute_start
+from telemetry.ingest import writer
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import Alert, Node, SampleMinute
+from telemetry.services.alerts import open_alert
 from tests.factories import make_gpu, make_node
 from tests.telemetry.messages import (
     GIB,
@@ -127,7 +129,7 @@ class TestMinutes:
 
         with monkeypatch.context() as patch:
             for name in ("record_minutes", "record_roster", "mark_seen"):
-                patch.setattr(services, name, away)
+                patch.setattr(writer, name, away)
             for _ in range(3):
                 (row,) = ingest.round().rows
             assert row.util_pct == 77
@@ -164,7 +166,7 @@ class TestAlertsAndSeen:
     ):
         gpu = make_gpu(node_a)
         now = datetime.now(UTC)
-        services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
+        open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
         skip = 0
         ingest = stepped(steady=lambda: time.monotonic() + skip, ahead=lambda: skip)
         for skip in range(20):

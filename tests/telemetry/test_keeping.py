@@ -7,12 +7,14 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from reservations import services as reservations
-from telemetry import services, tasks
+from reservations.services import tick
+from telemetry import tasks
 from telemetry.domain.rollup import MinuteTotals, minute_start
 from telemetry.domain.usage import Span
 from telemetry.ingest.intake import MINUTES_DONE
 from telemetry.models import SampleHour, SampleMinute, TelemetryPolicy, UsageSummary
+from telemetry.services.minutes import record_minutes
+from telemetry.services.summaries import ask_summary, stored_usage
 from tests.factories import make_gpu, make_node
 from tests.telemetry.messages import reading, sample, send
 from tests.telemetry.stepped import Stepped
@@ -33,7 +35,7 @@ def test_each_tier_is_kept_as_long_as_the_operator_says(redis_client, monkeypatc
     gpu = make_gpu()
     now = timezone.now()
     days = (0, 3, 6, 12)
-    services.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, int((now - timedelta(days=n, hours=2)).timestamp()) // 60 * 60): (
                 MinuteTotals(n=60)
@@ -41,7 +43,7 @@ def test_each_tier_is_kept_as_long_as_the_operator_says(redis_client, monkeypatc
             for n in days
         }
     )
-    reservations.tick(now)
+    tick.tick(now)
     keep(keep_minute_days=5, keep_hour_days=10)
     done = tasks.tick()
     assert (done["hours_rolled"], done["minutes_deleted"]) == (4, 2)
@@ -49,10 +51,10 @@ def test_each_tier_is_kept_as_long_as_the_operator_says(redis_client, monkeypatc
     assert (SampleMinute.objects.count(), SampleHour.objects.count()) == (2, 3)
     long_ago = now - timedelta(days=900)
     span = Span(gpu.pk, long_ago, long_ago + timedelta(hours=1))
-    services.ask_summary(reservation_id=1, spans=[span], now=long_ago)
+    ask_summary(reservation_id=1, spans=[span], now=long_ago)
     tasks.tick()
     assert UsageSummary.objects.filter(next_at=None).count() == 2
-    assert services.stored_usage(reservation_id=1) is not None
+    assert stored_usage(reservation_id=1) is not None
 
 
 @pytest.mark.parametrize(

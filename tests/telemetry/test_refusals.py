@@ -6,11 +6,11 @@ import pytest
 import redis
 from django.utils import timezone
 
-from telemetry import services
 from telemetry.broker_log import refused_nodes
 from telemetry.domain.refusals import Refusal, Why, recent
 from telemetry.domain.rules import REFUSED, SILENT
 from telemetry.models import Alert, Node
+from telemetry.services.alerts import judge_refused, mark_silent_nodes
 from tests import brokers
 from tests.factories import make_gpu, make_node
 
@@ -41,7 +41,7 @@ def test_a_wrong_password_an_unknown_name_and_a_renamed_node_are_known(
     assert found["ghost"].address.startswith("127.0.0.1:")
 
     now = timezone.now()
-    assert services.judge_refused(refused=found, now=now) == (1, 0)
+    assert judge_refused(refused=found, now=now) == (1, 0)
     alert = Alert.objects.get(rule=REFUSED)
     assert alert.node == atlas
     client.force_login(omar)
@@ -65,11 +65,11 @@ def test_a_wrong_password_an_unknown_name_and_a_renamed_node_are_known(
             call()
     assert refused_nodes()["atlas"].why is Why.NAME
     assert refused_nodes()["atlas"].used == "borea"
-    services.judge_refused(refused=refused_nodes(), now=now)
+    judge_refused(refused=refused_nodes(), now=now)
     page = client.get("/nodes/atlas/").content.decode()
     assert ": it uses the name borea." in page
 
-    assert services.judge_refused(refused={}, now=now) == (0, 1)
+    assert judge_refused(refused={}, now=now) == (0, 1)
 
 
 @pytest.mark.django_db
@@ -79,14 +79,12 @@ def test_a_node_that_is_refused_has_one_alert():
     node = make_node("atlas")
     make_gpu(node)
     Node.objects.update(last_seen_at=now - timedelta(minutes=11))
-    assert services.mark_silent_nodes(now=now) == (1, 0)
-    services.judge_refused(
-        refused={"atlas": Refusal("atlas", Why.PASSWORD, 3.0)}, now=now
-    )
-    assert services.mark_silent_nodes(now=now) == (0, 1)
+    assert mark_silent_nodes(now=now) == (1, 0)
+    judge_refused(refused={"atlas": Refusal("atlas", Why.PASSWORD, 3.0)}, now=now)
+    assert mark_silent_nodes(now=now) == (0, 1)
     assert list(Alert.objects.open().values_list("rule", flat=True)) == [REFUSED]
-    services.judge_refused(refused={}, now=now)
-    assert services.mark_silent_nodes(now=now)[0] == 1
+    judge_refused(refused={}, now=now)
+    assert mark_silent_nodes(now=now)[0] == 1
     assert Alert.objects.open().get().rule == SILENT
 
 

@@ -9,12 +9,21 @@ from django.core.exceptions import ValidationError
 from django.db import connection, connections
 from django.utils import timezone
 
-from telemetry import services
 from telemetry.domain.errors import NodeExists, NodeUnknown, RosterRefused
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.rules import CLAIMED_ELSEWHERE, MISSING, SILENT
 from telemetry.models import Alert, Gpu, Node, Pool, SampleMinute
+from telemetry.services.alerts import (
+    close_alert,
+    close_unseen_alerts,
+    mark_silent_nodes,
+    open_alert,
+)
+from telemetry.services.hours import roll_account_hours, roll_hours
+from telemetry.services.minutes import prune_minutes, record_minutes
+from telemetry.services.nodes import enroll_node, mark_seen, renew_token, set_lost
+from telemetry.services.roster import record_roster
 from tests.factories import make_gpu, make_gpus, make_node
 from tests.telemetry.messages import GIB, gpu_info, roster
 
@@ -25,22 +34,22 @@ MINUTE = int(NOW.timestamp())
 def tell(node: str, *gpus: dict, now: datetime = NOW, **fields: object):
     """Take over a roster as ingest does."""
     info = NodeInfo.from_message(json.dumps(roster(*gpus, **fields)), node=node)
-    return services.record_roster(info=info, now=now)
+    return record_roster(info=info, now=now)
 
 
 @pytest.fixture
 def node_a(db) -> Node:
-    return services.enroll_node(name="node-a", simulated=True, now=NOW)[0]
+    return enroll_node(name="node-a", simulated=True, now=NOW)[0]
 
 
 @pytest.fixture
 def node_b(db) -> Node:
-    return services.enroll_node(name="node-b", simulated=True, now=NOW)[0]
+    return enroll_node(name="node-b", simulated=True, now=NOW)[0]
 
 
 class TestEnrolling:
     def test_a_token_opens_and_only_its_hash_is_stored(self, db):
-        node, token = services.enroll_node(name="node-a", simulated=False, now=NOW)
+        node, token = enroll_node(name="node-a", simulated=False, now=NOW)
         stored = Node.objects.get()
         assert stored.accepts(token)
         assert not stored.accepts(token + "x")
@@ -49,20 +58,20 @@ class TestEnrolling:
 
     def test_a_name_is_enrolled_once(self, node_a):
         with pytest.raises(NodeExists):
-            services.enroll_node(name="node-a", simulated=True, now=NOW)
+            enroll_node(name="node-a", simulated=True, now=NOW)
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "../x", "-x", "x" * 64, "ä"])
     def test_a_name_that_cannot_be_part_of_a_path_is_refused(self, db, name):
         with pytest.raises(ValidationError):
-            services.enroll_node(name=name, simulated=True, now=NOW)
+            enroll_node(name=name, simulated=True, now=NOW)
 
     def test_a_renewed_token_voids_the_old_one(self, db):
-        _node, old = services.enroll_node(name="node-a", simulated=True, now=NOW)
-        node, new = services.renew_token(name="node-a")
+        _node, old = enroll_node(name="node-a", simulated=True, now=NOW)
+        node, new = renew_token(name="node-a")
         assert node.accepts(new)
         assert not node.accepts(old)
         with pytest.raises(NodeUnknown):
-            services.renew_token(name="node-z")
+            renew_token(name="node-z")
 
 
 class TestRoster:
@@ -133,7 +142,7 @@ class TestRoster:
         ("enrolled_simulated", "backend"), [(True, "nvml"), (False, "simulated")]
     )
     def test_a_node_is_what_it_was_enrolled_as(self, db, enrolled_simulated, backend):
-        services.enroll_node(name="node-c", simulated=enrolled_simulated, now=NOW)
+        enroll_node(name="node-c", simulated=enrolled_simulated, now=NOW)
         with pytest.raises(RosterRefused):
             tell("node-c", gpu_info("GPU-1"), backend=backend)
 
@@ -170,49 +179,49 @@ def totals(n: int = 60, **fields: object) -> MinuteTotals:
 class TestMinutes:
     def test_a_minute_is_stored_with_its_sums(self, db):
         gpu = make_gpu()
-        assert services.record_minutes(totals={(gpu.pk, MINUTE): totals()}) == 1
+        assert record_minutes(totals={(gpu.pk, MINUTE): totals()}) == 1
         row = SampleMinute.objects.get()
         assert (row.minute_at, row.n, row.util_sum_pct) == (NOW, 60, 3000.0)
         assert (row.util_min_pct, row.memory_max_bytes) == (40, None)
 
     def test_the_same_minute_twice_is_counted_once(self, db):
         gpu = make_gpu()
-        services.record_minutes(totals={(gpu.pk, MINUTE): totals()})
-        assert services.record_minutes(totals={(gpu.pk, MINUTE): totals()}) == 0
+        record_minutes(totals={(gpu.pk, MINUTE): totals()})
+        assert record_minutes(totals={(gpu.pk, MINUTE): totals()}) == 0
         assert SampleMinute.objects.get().n == 60
 
     def test_the_fuller_count_of_a_minute_wins_in_either_order(self, db):
         first, second = make_gpus(2)
-        services.record_minutes(totals={(first.pk, MINUTE): totals(20)})
-        services.record_minutes(totals={(first.pk, MINUTE): totals(60)})
-        services.record_minutes(totals={(second.pk, MINUTE): totals(60)})
-        services.record_minutes(totals={(second.pk, MINUTE): totals(20)})
+        record_minutes(totals={(first.pk, MINUTE): totals(20)})
+        record_minutes(totals={(first.pk, MINUTE): totals(60)})
+        record_minutes(totals={(second.pk, MINUTE): totals(60)})
+        record_minutes(totals={(second.pk, MINUTE): totals(20)})
         assert list(SampleMinute.objects.values_list("n", flat=True)) == [60, 60]
 
     def test_a_minute_without_samples_and_of_a_deleted_gpu_is_left_out(self, db):
         gpu = make_gpu()
         found = {(gpu.pk, MINUTE): MinuteTotals(), (gpu.pk + 99, MINUTE): totals()}
-        assert services.record_minutes(totals=found) == 0
+        assert record_minutes(totals=found) == 0
 
     def test_a_thousand_gpus_are_a_handful_of_queries(
         self, db, django_assert_max_num_queries
     ):
         gpus = make_gpus(200)
         with django_assert_max_num_queries(9):
-            services.record_minutes(totals={(g.pk, MINUTE): totals() for g in gpus})
+            record_minutes(totals={(g.pk, MINUTE): totals() for g in gpus})
         assert SampleMinute.objects.count() == 200
 
     def test_old_minutes_are_pruned_and_young_ones_stay(self, db):
         gpu = make_gpu()
         day = 24 * 3600
         ages = [0, 29 * day, 31 * day, 40 * day]
-        services.record_minutes(totals={(gpu.pk, MINUTE - a): totals() for a in ages})
-        assert services.prune_minutes(now=NOW, keep_days=30) == 1
-        assert services.roll_hours(now=NOW) == 3
-        assert services.prune_minutes(now=NOW, keep_days=30) == 0
-        assert services.roll_account_hours(now=NOW, held=lambda hour: {}) == 3
-        assert services.prune_minutes(now=NOW, keep_days=30) == 1
-        assert services.prune_minutes(now=NOW, keep_days=30) == 0
+        record_minutes(totals={(gpu.pk, MINUTE - a): totals() for a in ages})
+        assert prune_minutes(now=NOW, keep_days=30) == 1
+        assert roll_hours(now=NOW) == 3
+        assert prune_minutes(now=NOW, keep_days=30) == 0
+        assert roll_account_hours(now=NOW, held=lambda hour: {}) == 3
+        assert prune_minutes(now=NOW, keep_days=30) == 1
+        assert prune_minutes(now=NOW, keep_days=30) == 0
         assert SampleMinute.objects.count() == 2
 
 
@@ -220,28 +229,28 @@ class TestAlerts:
     def test_one_finding_is_open_once_and_seen_again(self, db):
         gpu = make_gpu()
         later = NOW + timedelta(minutes=5)
-        assert services.open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
-        assert not services.open_alert(rule="intruder", gpu_id=gpu.pk, now=later)
+        assert open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        assert not open_alert(rule="intruder", gpu_id=gpu.pk, now=later)
         alert = Alert.objects.get()
         assert (alert.opened_at, alert.last_seen_at) == (NOW, later)
         assert alert.lasted == timedelta(minutes=5)
 
     def test_a_closed_finding_can_open_anew(self, db):
         gpu = make_gpu()
-        services.open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
-        assert services.close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
-        assert not services.close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        assert close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        assert not close_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
         later = NOW + timedelta(minutes=6)
-        assert services.open_alert(rule="intruder", gpu_id=gpu.pk, now=later)
+        assert open_alert(rule="intruder", gpu_id=gpu.pk, now=later)
         assert Alert.objects.count() == 2
 
     def test_an_unseen_finding_closes_and_a_standing_one_stays(self, db):
         gpu = make_gpu()
-        services.open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
-        services.open_alert(rule=MISSING, gpu_id=gpu.pk, now=NOW)
+        open_alert(rule="intruder", gpu_id=gpu.pk, now=NOW)
+        open_alert(rule=MISSING, gpu_id=gpu.pk, now=NOW)
         soon, late = NOW + timedelta(seconds=60), NOW + timedelta(seconds=600)
-        assert services.close_unseen_alerts(now=soon, unseen_seconds=240) == 0
-        assert services.close_unseen_alerts(now=late, unseen_seconds=240) == 1
+        assert close_unseen_alerts(now=soon, unseen_seconds=240) == 0
+        assert close_unseen_alerts(now=late, unseen_seconds=240) == 1
         assert Alert.objects.open().get().rule == MISSING
 
     def test_a_silent_node_is_told_and_its_return_closes_it(self, db):
@@ -249,23 +258,23 @@ class TestAlerts:
         make_gpus(3, node)
         make_gpu(make_node("node-b", last_seen_at=NOW + timedelta(minutes=11)))
         late = NOW + timedelta(minutes=12)
-        assert services.mark_silent_nodes(now=late) == (1, 0)
-        assert services.mark_silent_nodes(now=late) == (0, 0)
+        assert mark_silent_nodes(now=late) == (1, 0)
+        assert mark_silent_nodes(now=late) == (0, 0)
         told = Alert.objects.open().get(rule=SILENT)
         assert (told.node, told.gpu, told.place) == (node, None, "node-a")
-        services.mark_seen(seen={"node-a": late})
-        assert services.mark_silent_nodes(now=late) == (0, 1)
+        mark_seen(seen={"node-a": late})
+        assert mark_silent_nodes(now=late) == (0, 1)
 
     def test_last_seen_never_goes_backwards(self, db):
         node = make_node("node-a", last_seen_at=NOW)
-        services.mark_seen(seen={"node-a": NOW - timedelta(hours=1), "gone": NOW})
+        mark_seen(seen={"node-a": NOW - timedelta(hours=1), "gone": NOW})
         node.refresh_from_db()
         assert node.last_seen_at == NOW
 
     def test_lost_gpus_are_marked_and_cannot_be_booked(self, db):
         first, second = make_gpus(2)
-        assert services.set_lost(gpu_ids=[first.pk], lost=True) == 1
-        assert services.set_lost(gpu_ids=[first.pk], lost=True) == 0
+        assert set_lost(gpu_ids=[first.pk], lost=True) == 1
+        assert set_lost(gpu_ids=[first.pk], lost=True) == 0
         assert list(Gpu.objects.bookable()) == [second]
 
 
@@ -278,7 +287,7 @@ def test_two_finders_at_once_open_one_alert():
     def find() -> None:
         start.wait()
         now = timezone.now()
-        opened.append(services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now))
+        opened.append(open_alert(rule="intruder", gpu_id=gpu.pk, now=now))
         connections.close_all()
 
     threads = [threading.Thread(target=find) for _ in range(4)]

@@ -4,11 +4,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from telemetry import services
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.usage import Span
 from telemetry.models import Gpu, SampleMinute, UsageSummary
-from telemetry.services.summaries import FIRST_LOOK, LAST_LOOK
+from telemetry.services.minutes import record_minutes
+from telemetry.services.summaries import (
+    FIRST_LOOK,
+    LAST_LOOK,
+    ask_summary,
+    count_usage,
+    fill_summaries,
+    stored_usage,
+)
 from tests.factories import make_gpu, make_gpus
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +28,7 @@ LATE = END + LAST_LOOK
 
 def store(gpu: Gpu, first: int, *utils: float) -> None:
     """Store one minute after another, from so many minutes after 09:00."""
-    services.record_minutes(
+    record_minutes(
         totals={
             (gpu.pk, int(START.timestamp()) + 60 * number): MinuteTotals(
                 n=60,
@@ -37,27 +44,27 @@ def store(gpu: Gpu, first: int, *utils: float) -> None:
 
 
 def ask(*spans: Span, job_id: int | None = None) -> None:
-    services.ask_summary(reservation_id=5, spans=spans, job_id=job_id, now=END)
+    ask_summary(reservation_id=5, spans=spans, job_id=job_id, now=END)
 
 
 def test_it_is_filled_in_after_the_last_minute_and_stands_after_the_last_look():
     gpu = make_gpu()
     store(gpu, 0, *[0] * 10, *[50] * 84, *[90] * 6)
     ask(Span(gpu.pk, START, END))
-    assert services.fill_summaries(now=END) == 0
-    assert services.stored_usage(reservation_id=5) is None
-    assert services.fill_summaries(now=SOON) == 1
-    usage = services.stored_usage(reservation_id=5)
+    assert fill_summaries(now=END) == 0
+    assert stored_usage(reservation_id=5) is None
+    assert fill_summaries(now=SOON) == 1
+    usage = stored_usage(reservation_id=5)
     assert usage is not None
     assert usage.totals.util_mean_pct == pytest.approx((84 * 50 + 6 * 90) / 100)
     assert (usage.util_p95_pct, usage.totals.idle_ratio) == (90.0, 0.1)
     assert usage.totals.memory_max_bytes == 90 * 2**30
     assert (usage.energy_kwh, usage.gpu_seconds) == (1.0, 6000)
     assert usage.seen_ratio == 1.0
-    assert services.fill_summaries(now=SOON) == 0
+    assert fill_summaries(now=SOON) == 0
     store(gpu, -1, 99)  # not its own
-    assert services.fill_summaries(now=LATE) == 1
-    assert services.stored_usage(reservation_id=5) == usage
+    assert fill_summaries(now=LATE) == 1
+    assert stored_usage(reservation_id=5) == usage
     assert not UsageSummary.objects.exclude(next_at=None).exists()
 
 
@@ -65,10 +72,10 @@ def test_minutes_that_come_late_are_in_the_last_count():
     gpu = make_gpu()
     store(gpu, 0, 20)
     ask(Span(gpu.pk, START, END))
-    services.fill_summaries(now=SOON)
+    fill_summaries(now=SOON)
     store(gpu, 1, 60)
-    services.fill_summaries(now=LATE)
-    usage = services.stored_usage(reservation_id=5)
+    fill_summaries(now=LATE)
+    usage = stored_usage(reservation_id=5)
     assert usage is not None and usage.totals.util_mean_pct == 40
 
 
@@ -76,10 +83,10 @@ def test_a_summary_outlives_its_minutes():
     gpu = make_gpu()
     store(gpu, 0, 20)
     ask(Span(gpu.pk, START, END))
-    services.fill_summaries(now=SOON)
+    fill_summaries(now=SOON)
     SampleMinute.objects.all().delete()
-    services.fill_summaries(now=LATE)
-    usage = services.stored_usage(reservation_id=5)
+    fill_summaries(now=LATE)
+    usage = stored_usage(reservation_id=5)
     assert usage is not None and usage.totals.n == 60
 
 
@@ -89,7 +96,7 @@ def test_each_gpu_has_its_own_and_all_together_theirs():
     store(two, 0, 80)
     store(other, 0, 99)
     ask(Span(one.pk, START, END), Span(two.pk, START, END))
-    services.fill_summaries(now=SOON)
+    fill_summaries(now=SOON)
     rows = UsageSummary.objects.order_by("gpu_id")
     told = {row.gpu_id: (row.n, row.util_p95_pct, row.gpu_seconds) for row in rows}
     assert told == {
@@ -102,8 +109,8 @@ def test_each_gpu_has_its_own_and_all_together_theirs():
 def test_what_was_never_read_is_unknown_and_not_zero():
     gpu = make_gpu()
     ask(Span(gpu.pk, START, END))
-    services.fill_summaries(now=LATE)
-    usage = services.stored_usage(reservation_id=5)
+    fill_summaries(now=LATE)
+    usage = stored_usage(reservation_id=5)
     assert usage is not None
     assert usage.totals.util_mean_pct is None
     assert (usage.util_p95_pct, usage.energy_kwh, usage.seen_ratio) == (None, None, 0)
@@ -113,9 +120,9 @@ def test_a_minute_belongs_to_the_span_its_middle_lies_in():
     gpu = make_gpu()
     store(gpu, 0, 10, 20, 30)
     half = timedelta(seconds=40)
-    usage = services.count_usage([Span(gpu.pk, START + half, START + 2 * half)])
+    usage = count_usage([Span(gpu.pk, START + half, START + 2 * half)])
     assert usage.totals.util_mean_pct is None
-    whole = services.count_usage([Span(gpu.pk, START + half, START + 4 * half)])
+    whole = count_usage([Span(gpu.pk, START + half, START + 4 * half)])
     assert whole.totals.util_mean_pct == 25
 
 
@@ -125,10 +132,10 @@ def test_a_job_and_its_reservation_have_a_summary_each_and_asking_again_replaces
     ask(Span(gpu.pk, START, END))
     ask(Span(gpu.pk, START, START + timedelta(minutes=1)), job_id=9)
     ask(Span(gpu.pk, START, START + timedelta(minutes=2)), job_id=9)
-    services.fill_summaries(now=LATE)
-    job = services.stored_usage(reservation_id=5, job_id=9)
+    fill_summaries(now=LATE)
+    job = stored_usage(reservation_id=5, job_id=9)
     assert job is not None and job.totals.util_mean_pct == 15
-    whole = services.stored_usage(reservation_id=5)
+    whole = stored_usage(reservation_id=5)
     assert whole is not None and whole.totals.util_mean_pct == 20
     assert UsageSummary.objects.filter(kind="job").count() == 2
 
@@ -137,7 +144,7 @@ def test_what_had_no_gpu_for_any_time_has_no_summary():
     gpu = make_gpu()
     ask(Span(gpu.pk, END, START))
     assert not UsageSummary.objects.exists()
-    assert services.stored_usage(reservation_id=5) is None
+    assert stored_usage(reservation_id=5) is None
 
 
 def test_counting_many_gpus_is_one_query(django_assert_num_queries):
@@ -145,5 +152,5 @@ def test_counting_many_gpus_is_one_query(django_assert_num_queries):
     for number, gpu in enumerate(gpus):
         store(gpu, 0, *range(number, 40))
     with django_assert_num_queries(1):
-        usage = services.count_usage([Span(gpu.pk, START, END) for gpu in gpus])
+        usage = count_usage([Span(gpu.pk, START, END) for gpu in gpus])
     assert usage.totals.n == 60 * sum(40 - number for number in range(8))

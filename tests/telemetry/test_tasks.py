@@ -6,12 +6,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from telemetry import services, tasks
+from telemetry import tasks
 from telemetry.domain.frame import Frame, encode
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.rules import SILENT
 from telemetry.live import FRAME_LATEST
 from telemetry.models import Alert, SampleMinute
+from telemetry.services.alerts import open_alert
+from telemetry.services.minutes import record_minutes
 from tests.factories import make_gpu, make_gpus, make_node
 
 pytestmark = pytest.mark.django_db
@@ -38,9 +40,9 @@ def test_the_tick_closes_marks_and_prunes_and_may_run_twice(redis_client):
     make_gpus(2, quiet)
     gpu = make_gpu(make_node("node-b"))
     long_ago = now - timedelta(days=40)
-    services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now - timedelta(hours=1))
+    open_alert(rule="intruder", gpu_id=gpu.pk, now=now - timedelta(hours=1))
     minute = int(long_ago.timestamp()) // 60 * 60
-    services.record_minutes(totals={(gpu.pk, minute): MinuteTotals(n=1)})
+    record_minutes(totals={(gpu.pk, minute): MinuteTotals(n=1)})
     done = tasks.tick()
     assert done == {
         "alerts_closed": 1,
@@ -64,7 +66,7 @@ def test_while_ingest_is_down_no_node_is_blamed_and_nothing_is_closed(
         show_frame(redis_client, age_seconds)
     long_ago = timezone.now() - timedelta(hours=1)
     gpu = make_gpu(make_node("node-a", last_seen_at=long_ago))
-    services.open_alert(rule="intruder", gpu_id=gpu.pk, now=long_ago)
+    open_alert(rule="intruder", gpu_id=gpu.pk, now=long_ago)
     assert tasks.tick() == dict.fromkeys(KEPT, 0)
     assert Alert.objects.open().get().rule == "intruder"
 
@@ -80,7 +82,7 @@ def test_a_step_that_fails_does_not_stop_the_next(redis_client, monkeypatch, cap
     def fails(**_kwargs):
         raise ZeroDivisionError("one bad row")
 
-    monkeypatch.setattr(services, "close_unseen_alerts", fails)
+    monkeypatch.setattr(tasks, "close_unseen_alerts", fails)
     others = dict.fromkeys(("nodes_silent", "channels_judged", "xids_judged", *KEPT), 0)
     assert tasks.tick() == others
     assert "alerts_closed failed" in caplog.text

@@ -9,7 +9,6 @@ import pytest
 import redis
 from django.utils import timezone
 
-from telemetry import services
 from telemetry.domain.frame import FrameRow
 from telemetry.domain.hardware import NodeInfo
 from telemetry.domain.reading import XidEvent
@@ -26,6 +25,14 @@ from telemetry.domain.rules import (
 from telemetry.domain.state import GpuState
 from telemetry.domain.trouble import NodeTrouble, TroubleState
 from telemetry.models import Alert, Gpu, Node, Pool, TelemetryPolicy
+from telemetry.services.alerts import (
+    close_alert,
+    judge_channels,
+    mark_silent_nodes,
+    open_alert,
+)
+from telemetry.services.roster import record_roster
+from telemetry.services.xids import count_xids, judge_xids
 from telemetry.snapshots import ClusterSnapshot, load_cluster, read_live
 from tests.factories import GIB, make_gpu, make_node, make_user
 from tests.telemetry.messages import gpu_info, reading, roster, sample, send
@@ -70,7 +77,7 @@ def test_two_boards_never_have_one_number(make_probe):
 def record(node: Node, *gpus: dict, now=None) -> None:
     message = json.dumps(roster(*gpus))
     info = NodeInfo.from_message(message, node=node.name)
-    services.record_roster(info=info, now=now or timezone.now())
+    record_roster(info=info, now=now or timezone.now())
 
 
 def test_a_card_without_its_memory_keeps_what_was_known_and_its_pool():
@@ -201,7 +208,7 @@ def test_a_gpu_off_the_bus_is_one_alert_whoever_comes_first(redis_client, first)
         clock.second(reading(dead.uuid, state="lost"), reading(well.uuid))
     if first == "lost":
         clock.second(reading(dead.uuid, state="lost", xids=xid), reading(well.uuid))
-    services.judge_xids(now=timezone.now())
+    judge_xids(now=timezone.now())
     rule = XID_CRITICAL if first == "xid" else LOST
     assert [found for found, _node in open_rules()] == [rule]
     dead.refresh_from_db()
@@ -212,20 +219,20 @@ def test_a_node_whose_driver_is_told_is_not_told_as_silent_too():
     now = timezone.now()
     node = make_node("node-a", last_seen_at=now - timedelta(hours=1))
     make_gpu(node)
-    services.open_alert(rule=DRIVER, node_id=node.pk, now=now)
-    services.mark_silent_nodes(now=now)
+    open_alert(rule=DRIVER, node_id=node.pk, now=now)
+    mark_silent_nodes(now=now)
     assert open_rules() == [(DRIVER, "node-a")]
-    services.close_alert(rule=DRIVER, node_id=node.pk, now=now)
-    services.mark_silent_nodes(now=now)
+    close_alert(rule=DRIVER, node_id=node.pk, now=now)
+    mark_silent_nodes(now=now)
     assert open_rules() == [(SILENT, "node-a")]
 
 
 def test_another_xid_of_the_same_gpu_is_told_beside(redis_client):
     gpu = make_gpu()
     now = timezone.now()
-    services.open_alert(rule=LOST, gpu_id=gpu.pk, now=now)
+    open_alert(rule=LOST, gpu_id=gpu.pk, now=now)
     events = [XidEvent(79, now.timestamp()), XidEvent(48, now.timestamp())]
-    services.count_xids(events={gpu.pk: events}, now=now)
+    count_xids(events={gpu.pk: events}, now=now)
     told = Alert.objects.open().get(rule=XID_CRITICAL).detail["xids"]
     assert [xid["code"] for xid in told] == [48]
 
@@ -254,11 +261,11 @@ def test_a_node_that_cannot_show_itself_to_the_web_is_an_alert_of_its_own():
     late = now - timedelta(minutes=9)
     make_node("mute", channel_state="ok", **(seen | {"channel_at": late}))
     make_node("off", channel_state="refused", last_seen_at=late, channel_at=late)
-    assert services.judge_channels(now=now) == (2, 0)
+    assert judge_channels(now=now) == (2, 0)
     assert open_rules() == [(CHANNEL, "mute"), (CHANNEL, "node-a")]
     bad.channel_state = "ok"
     bad.save()
-    assert services.judge_channels(now=now) == (0, 1)
+    assert judge_channels(now=now) == (0, 1)
 
 
 # --- a page that knows no Gpu for a moment -----------------------

@@ -4,11 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from telemetry import services
 from telemetry.domain.reading import XidEvent
 from telemetry.domain.rules import XID_CRITICAL, XID_WARNING
 from telemetry.models import Alert, TelemetryPolicy, XidCount
-from telemetry.services.xids import MOST_CODES
+from telemetry.services.xids import MOST_CODES, clear_xids, count_xids, judge_xids
 from tests.factories import make_gpu
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +19,7 @@ def event(code: int, seconds_ago: float = 0.0) -> XidEvent:
 
 
 def count(gpu, *events: XidEvent, now: datetime = NOW) -> int:
-    return services.count_xids(events={gpu.pk: events}, now=now)
+    return count_xids(events={gpu.pk: events}, now=now)
 
 
 def test_they_are_counted_and_dated_and_a_stream_read_twice_counts_once():
@@ -58,8 +57,8 @@ def test_clearing_closes_and_a_new_one_counts_from_one():
     gpu = make_gpu()
     count(gpu, event(79, 9), event(79, 8))
     later = NOW + timedelta(minutes=1)
-    assert services.clear_xids(gpu_id=gpu.pk, now=later) == 1
-    assert services.clear_xids(gpu_id=gpu.pk, now=later) == 0
+    assert clear_xids(gpu_id=gpu.pk, now=later) == 1
+    assert clear_xids(gpu_id=gpu.pk, now=later) == 0
     assert not Alert.objects.open().exists()
     after = later + timedelta(minutes=1)
     count(gpu, XidEvent(79, after.timestamp()), now=after)
@@ -71,14 +70,14 @@ def test_clearing_closes_and_a_new_one_counts_from_one():
 def test_an_alert_is_over_some_time_after_the_last_one_and_follows_the_policy():
     gpu = make_gpu()
     count(gpu, event(79))
-    assert services.judge_xids(now=NOW + timedelta(hours=23)) == 0
+    assert judge_xids(now=NOW + timedelta(hours=23)) == 0
     assert Alert.objects.open().exists()
-    services.judge_xids(now=NOW + timedelta(hours=25))
+    judge_xids(now=NOW + timedelta(hours=25))
     assert not Alert.objects.open().exists()
     policy = TelemetryPolicy.current()
     policy.xid_never = "79"
     policy.save()
-    services.judge_xids(now=NOW + timedelta(minutes=1))
+    judge_xids(now=NOW + timedelta(minutes=1))
     assert not Alert.objects.open().exists()
 
 

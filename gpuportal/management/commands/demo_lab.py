@@ -7,7 +7,7 @@ from django.utils import timezone
 from gpuportal import paths
 from gpuportal.demo import load
 from gpuportal.demo.cast import RECIPE_SETTINGS
-from placement import services as placement
+from placement.services import jobs
 
 
 class Command(BaseCommand):
@@ -26,7 +26,7 @@ class Command(BaseCommand):
             ) from None
         for scene, reservation in made.scenes:
             if scene.recipe:
-                placement.launch(
+                jobs.launch(
                     user=reservation.user,
                     reservation_id=reservation.pk,
                     name=scene.purpose,

@@ -13,7 +13,7 @@ from django.utils import timezone
 from gpuportal import paths
 from placement import signing
 from telemetry.domain.errors import TelemetryError
-from telemetry.services import enroll_node, renew_token
+from telemetry.services.nodes import enroll_node, renew_token
 
 NODE_FILES = Path("/etc/gpuportal")
 """Where ``deploy/node.env.example`` looks for them on the node."""

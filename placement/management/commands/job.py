@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from placement import logs, services, snapshots
+from placement import logs, snapshots
 from placement.domain.errors import BadInput, LaunchInvalid
 from placement.domain.launchers import Launcher
 from placement.domain.lifecycle import JobState
@@ -24,7 +24,11 @@ from placement.domain.sweeps import read_sweep
 from placement.gap_snapshots import gap_facts
 from placement.management.options import one_line
 from placement.models import Backfill, Job
+from placement.services import jobs
+from placement.services.backfill import ask as ask_for_gaps
+from placement.services.backfill import stop_in_gaps
 from placement.services.checking import MOST_SCRIPT_BYTES
+from placement.services.sweeping import launch_array
 from reservations.domain.errors import BookingError
 from reservations.models import Membership, User
 
@@ -138,10 +142,10 @@ class Command(BaseCommand):
         if options["reservation"] is None:
             raise Wrong("give --reservation or --backfill")
         if not options["sweep"]:
-            self.stdout.write(str(services.launch(**launch).pk))
+            self.stdout.write(str(jobs.launch(**launch).pk))
             return
         sweep = read_sweep("\n".join(options["sweep"]))
-        array = services.launch_array(sweep=sweep, **launch)
+        array = launch_array(sweep=sweep, **launch)
         for pk in array.tasks.order_by("pk").values_list("pk", flat=True):
             self.stdout.write(str(pk))
 
@@ -161,7 +165,7 @@ class Command(BaseCommand):
                 raise Wrong(f"{user} is not a member of {options['account']}")
         gone = ("user", "reservation_id", "node", "gpu_count", "now")
         job = {name: given for name, given in launch.items() if name not in gone}
-        made = services.ask_for_gaps(
+        made = ask_for_gaps(
             user=user,
             job=job | {"gpus": launch["gpu_count"]},
             membership=payer,
@@ -229,10 +233,10 @@ class Command(BaseCommand):
             "now": timezone.now(),
         }
         if options["gaps"]:
-            row = services.stop_in_gaps(backfill_id=options["job"], **how)
+            row = stop_in_gaps(backfill_id=options["job"], **how)
             self.stdout.write(row.state)
             return
-        self.stdout.write(services.stop(job_id=options["job"], **how).state)
+        self.stdout.write(jobs.stop(job_id=options["job"], **how).state)
 
 
 def _add_submit(parser: argparse.ArgumentParser) -> None:

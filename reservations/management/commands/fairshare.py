@@ -22,7 +22,8 @@ from reservations.domain.sshare import (
 )
 from reservations.domain.window import unix
 from reservations.models import Account, Membership
-from reservations.snapshots import ranking, site_policy
+from reservations.snapshots.facts import site_policy
+from reservations.snapshots.usage import ranking
 
 BAD_INPUT = 2
 MOST_FILE_BYTES = 32 * 2**20

@@ -6,9 +6,10 @@ import pytest
 from celery import current_app
 
 import gpuportal.celery
-from placement import services, signing
+from placement import signing
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import parse_order
+from placement.services import jobs, ticking
 from reservations.domain.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.services.stage import NOW, fact, now_is, record
@@ -34,7 +35,7 @@ def reservation(alice, node):
 
 @pytest.fixture
 def job(alice, reservation):
-    return services.launch(
+    return jobs.launch(
         user=alice, reservation_id=reservation.pk, name="try", kind="recipe",
         recipe="burn-in", recipe_settings={"seconds": 5}, now=NOW,
     )  # fmt: skip
@@ -68,7 +69,7 @@ def text_bodies(monkeypatch):
 
 @pytest.fixture
 def running(job, orders):
-    services.tick(NOW)
+    ticking.tick(NOW)
     # Heard then, however long ago that is by the clock on the wall.
     record(fact(job, "started", at=NOW.timestamp()), now=NOW)
     orders()

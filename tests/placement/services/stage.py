@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from placement import services
+from placement.services.facts import record_fact
 
 NOW = timezone.now()
 
@@ -35,7 +35,7 @@ def belief(*running, at=None, ended=()):
 
 
 def record(message, now=None, node="red"):
-    return services.record_fact(node, message, now or timezone.now())
+    return record_fact(node, message, now or timezone.now())
 
 
 def now_is(job):

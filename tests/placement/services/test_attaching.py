@@ -5,16 +5,19 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import Job, WaitingLaunch
-from reservations import services as booking
+from placement.services import jobs, ticking
+from placement.services.planning import keep_plan, make_plans, offered
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import Membership, Notice, SitePolicy, WaitingRequest
-from reservations.services import couse, create_token, placing, waiting
+from reservations.services import couse, placing, tick, waiting
+from reservations.services.booking import book
+from reservations.services.giving import release
+from reservations.services.tokens import create_token
 from reservations.snapshots.facts import site_policy
 from tests.factories import make_gpus, make_reservation
 from tests.placement.services.stage import NOW as STAGE
@@ -64,7 +67,7 @@ def test_a_booking_that_a_job_starts_with_is_no_news(alice, node) -> None:
         recipe="burn-in",
         node=node,
     )
-    assert booking.tick(NOW)["started"] == 2
+    assert tick.tick(NOW)["started"] == 2
     told = Notice.objects.filter(kind="booking_started")
     assert [one.reservation for one in told] == [without]
 
@@ -89,12 +92,12 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
 
     row = ask(alice, job=JOB, latest=NOW + 11 * HOUR)
     place(NOW)
-    assert row.has_job and services.tick(NOW)["brought"] == 0
-    booking.release(reservation_id=held.pk, user=bob, now=NOW + HOUR)
+    assert row.has_job and ticking.tick(NOW)["brought"] == 0
+    release(reservation_id=held.pk, user=bob, now=NOW + HOUR)
     row = place(NOW + HOUR)
     assert row.state == "placed", "inside the freeze, without asking"
     assert row.reservation.start == NOW + HOUR
-    assert services.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
+    assert ticking.tick(NOW + HOUR)["brought"] == 1, "and it is ordered at once"
     job = Job.objects.get()
     assert (job.reservation, job.state, job.name) == (
         row.reservation, JobState.STARTING, "train",
@@ -104,12 +107,12 @@ def test_a_job_that_waits_with_a_request_is_queued_where_it_is_placed(
     late = {"now": NOW + HOUR, "earliest": NOW + 9 * HOUR, "gpu_class": ""}
     gone = ask(alice, job=JOB, **late)
     waiting.withdraw(waiting_id=gone.pk, user=alice, now=NOW + HOUR)
-    services.tick(NOW + HOUR)
+    ticking.tick(NOW + HOUR)
     assert not WaitingLaunch.objects.exists() and Job.objects.count() == 1
 
     too_wide = ask(alice, job=JOB | {"gpus": 2}, **late)
     place(NOW + 2 * HOUR)
-    services.tick(NOW + 2 * HOUR)
+    ticking.tick(NOW + 2 * HOUR)
     too_wide.refresh_from_db()
     assert too_wide.state == "placed" and Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
@@ -122,16 +125,16 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     gpus = make_gpus(2, node)
     start = NOW + 9 * HOUR
     spec = well_known_spec("gpt2")
-    there = services.offered(user=alice, at=start, hours=2, now=NOW)
-    found = services.make_plans(spec=spec, workload=Workload(), offers=there.offers)
+    there = offered(user=alice, at=start, hours=2, now=NOW)
+    found = make_plans(spec=spec, workload=Workload(), offers=there.offers)
     plan = next(one for one in found.plans if one.strategy == "single")
-    kept = services.keep_plan(user=alice, spec=spec, plan=plan, now=NOW)
+    kept = keep_plan(user=alice, spec=spec, plan=plan, now=NOW)
     (planned_on,) = [gpu for gpu in gpus if gpu.uuid == plan.shards[0].gpu_uuid]
     make_reservation(bob, [planned_on], start=NOW, end=NOW + 60 * HOUR)
     job = JOB | {"recipe": "tiny-transformer", "recipe_settings": {}, "plan": kept.pk}
     ask(alice, job=job, earliest=start, latest=NOW + 20 * HOUR)
     row = place(NOW)
-    assert row.state == "placed" and services.tick(NOW)["brought"] == 1
+    assert row.state == "placed" and ticking.tick(NOW)["brought"] == 1
     made = Job.objects.get()
     assert made.plan != kept and made.recipe_settings["strategy"] == "single"
     (shard,) = made.plan.plan["shards"]
@@ -140,11 +143,11 @@ def test_a_plan_is_made_again_where_its_request_is_placed_on_other_gpus(
     assert "the plan was made again" in told.detail["text"]
     # What does not fit on what it got is refused, and its owner is told why.
     wide = next(one for one in found.plans if len(one.shards) == 2)
-    kept = services.keep_plan(user=alice, spec=spec, plan=wide, now=NOW)
+    kept = keep_plan(user=alice, spec=spec, plan=wide, now=NOW)
     script = {"name": "own", "kind": "script", "script": "true", "plan": kept.pk}
     ask(alice, job=script, earliest=start + 4 * HOUR, latest=NOW + 20 * HOUR)
     place(NOW)
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert Job.objects.count() == 1
     told = Notice.objects.get(user=alice, kind="job_failed")
     assert "The plan is for" in told.detail["text"]
@@ -155,47 +158,47 @@ def test_queued_jobs_and_co_users_follow_a_displaced_reservation(
 ) -> None:
     one, two = make_gpus(2, node)
     start = NOW + 20 * HOUR
-    flex = booking.book(
+    flex = book(
         user=alice, membership=None, gpu_ids=[one.pk], start=start,
         end=start + 2 * HOUR, now=NOW,
     )  # fmt: skip
     assert flex.kind == Kind.FLEX
     couse.share(reservation_id=flex.pk, user=alice, username="bob", now=NOW)
     own, shared = (
-        services.launch(user=user, reservation_id=flex.pk, now=NOW, **JOB)
+        jobs.launch(user=user, reservation_id=flex.pk, now=NOW, **JOB)
         for user in (alice, bob)
     )
     later = NOW + HOUR
-    booking.book(
+    book(
         user=bob, membership=None, gpu_ids=[one.pk], start=start,
         end=start + 2 * HOUR, now=later,
     )  # fmt: skip
     row = WaitingRequest.objects.get()
     assert (row.displaced_from, row.has_job, row.state) == (flex, True, "waiting")
-    services.tick(later)
+    ticking.tick(later)
     own.refresh_from_db()
     assert (own.state, own.waits_with) == (JobState.QUEUED, row)
-    services.stop(job_id=shared.pk, user=bob, now=later)
+    jobs.stop(job_id=shared.pk, user=bob, now=later)
 
     row = place(later)
     made = row.reservation
     assert [a.gpu_id for a in made.allocations.all()] == [two.pk]
     assert [c.user for c in made.co_users.all()] == [bob]
-    assert services.tick(later)["brought"] == 2
+    assert ticking.tick(later)["brought"] == 2
     own.refresh_from_db()
     shared.refresh_from_db()
     assert (own.reservation, own.waits_with, own.state) == (made, None, JobState.QUEUED)
     assert (shared.state, shared.waits_with) == (JobState.STOPPED, None)
     assert f"follows to #{made.pk}" in own.events.last().reason
 
-    booking.book(
+    book(
         user=bob, membership=None, gpu_ids=[two.pk], start=start,
         end=start + 2 * HOUR, now=later,
     )  # fmt: skip
     row.refresh_from_db()
     assert row.has_job and row.state == "waiting"
-    services.stop(job_id=own.pk, user=alice, now=later)
-    services.tick(later)
+    jobs.stop(job_id=own.pk, user=alice, now=later)
+    ticking.tick(later)
     row.refresh_from_db()
     assert not row.has_job, "nothing waits with it any more"
 

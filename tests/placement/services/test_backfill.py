@@ -4,16 +4,19 @@ from datetime import timedelta
 
 import pytest
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
 from placement.models import Backfill, Job
-from reservations import services as booking
+from placement.services import jobs, ticking
+from placement.services.backfill import ask as ask_for_gaps
+from placement.services.backfill import stop_in_gaps
 from reservations.domain.errors import BookingError
 from reservations.domain.lifecycle import Kind, State
 from reservations.models import LedgerEntry, Membership, Notice, Reservation, SitePolicy
-from reservations.services import waiting
+from reservations.services import booking, waiting
+from reservations.services import tick as tick_service
+from reservations.services.changing import change
 from reservations.snapshots.facts import own_holdings, site_policy
 from telemetry.models import Alert, Node
 from tests.factories import make_gpus
@@ -38,14 +41,14 @@ def rules(node) -> None:
 
 
 def ask(user, now=NOW, job=None, **wants) -> Backfill:
-    return services.ask_for_gaps(user=user, job=JOB | (job or {}), now=now, **wants)
+    return ask_for_gaps(user=user, job=JOB | (job or {}), now=now, **wants)
 
 
 def tick(now) -> dict[str, int]:
     """One second of the live portal: reservations, then jobs."""
     Node.objects.update(last_seen_at=now)
-    booking.tick(now)
-    return services.tick(now)
+    tick_service.tick(now)
+    return ticking.tick(now)
 
 
 def book(user, gpus, start, hours=1.0, now=NOW) -> Reservation:
@@ -125,7 +128,7 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
     assert "pauses when someone books its GPUs" in page and "in 2 runs" in page
     assert f'<a href="/jobs/{job.pk}/">job {job.pk}</a>' in page
     # It never begins: what it would have gone on from is the next one's.
-    services.stop(job_id=again.pk, user=alice, now=taken.end)
+    jobs.stop(job_id=again.pk, user=alice, now=taken.end)
     tick(taken.end + MINUTE)
     row.refresh_from_db()
     assert (row.state, row.reason) == ("stopped", "stopped by its owner")
@@ -203,7 +206,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
         user=bob, membership=None, count=1, duration_seconds=3600, any_notice=True,
         earliest=NOW, latest=NOW + 5 * HOUR, now=NOW + MINUTE,
     )  # fmt: skip
-    services.tick(NOW + 2 * MINUTE)
+    ticking.tick(NOW + 2 * MINUTE)
     mine.refresh_from_db()
     assert "waitlist" in mine.reason
     tick(NOW + 3 * MINUTE)
@@ -216,12 +219,12 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     gap = stretch_of(mine).reservation
     assert gap.end == NOW + 6 * HOUR, "until the next booking of its Gpu"
     with pytest.raises(BookingError, match="job that runs in gaps"):
-        booking.change(
+        change(
             reservation_id=gap.pk, user=alice, end=NOW + 9 * HOUR,
             version=gap.version, now=NOW + 2 * HOUR,
         )  # fmt: skip
     with pytest.raises(LaunchInvalid):
-        services.launch(
+        jobs.launch(
             user=alice, reservation_id=gap.pk, now=NOW + 2 * HOUR,
             **{**JOB, "name": "more"},
         )  # fmt: skip
@@ -229,7 +232,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     tick(NOW + 2 * HOUR + MINUTE)
     more.refresh_from_db()
     assert "2" in more.reason and more.state == "queued"
-    services.stop_in_gaps(backfill_id=more.pk, user=alice, now=NOW + 2 * HOUR)
+    stop_in_gaps(backfill_id=more.pk, user=alice, now=NOW + 2 * HOUR)
     more.refresh_from_db()
     assert more.state == "stopped"
     assert Membership.objects.filter(user=bob).exists()

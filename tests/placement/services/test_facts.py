@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
 from placement.models import Job
+from placement.services import jobs as jobs_service
+from placement.services import ticking
 from tests.factories import make_node
 from tests.placement.services.stage import NOW, belief, fact, now_is, record
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_started_then_exited_well_is_done(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert record(fact(job, "started"))
     job.refresh_from_db()
     assert (job.state, job.started_at is not None) == (JobState.RUNNING, True)
@@ -36,7 +37,7 @@ def test_started_then_exited_well_is_done(job):
 
 
 def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     bad = "bye\0\ud800!"
     assert record(fact(job, "exited", exit_code=1, reason=bad, last_lines=[bad]))
     job.refresh_from_db()
@@ -45,14 +46,14 @@ def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
 
 
 def test_a_job_that_starts_checks_its_holder_in(job, reservation):
-    services.tick(NOW)
+    ticking.tick(NOW)
     record(fact(job, "started"))
     reservation.refresh_from_db()
     assert reservation.checked_in_at is not None
 
 
 def test_a_short_jobs_end_may_come_before_its_start_was_heard(job, reservation):
-    services.tick(NOW)
+    ticking.tick(NOW)
     now = time.time()
     record(fact(job, "exited", exit_code=0, started_at=now, at=now))
     job.refresh_from_db()
@@ -125,7 +126,7 @@ def test_a_fact_with_a_wrong_field_moves_nothing(running, broken):
 
 
 def test_a_nodes_wrong_clock_does_not_turn_time_around(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     now = timezone.now()
     record(fact(job, "started", at=now.timestamp() + 86_400), now)
     job.refresh_from_db()
@@ -136,7 +137,7 @@ def test_a_nodes_wrong_clock_does_not_turn_time_around(job):
 
 
 def test_a_refusal_fails_the_job_with_the_nodes_words(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     job.refresh_from_db()
     assert record(
         fact(job, "refused", code="recipe", nonce=job.order_nonce, reason="no torch")
@@ -145,7 +146,7 @@ def test_a_refusal_fails_the_job_with_the_nodes_words(job):
 
 
 def test_a_refusal_of_somebody_elses_order_ends_nothing(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     job.refresh_from_db()
     forged = {"code": "signature", "nonce": "0" * 32, "reason": "x"}
     assert not record(fact(job, "refused", **forged))
@@ -158,7 +159,7 @@ def test_a_refusal_of_somebody_elses_order_ends_nothing(job):
 
 
 def test_a_belief_makes_up_for_a_lost_start(job):
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert record(belief(job))
     assert now_is(job) == JobState.RUNNING
 
@@ -196,7 +197,7 @@ def test_what_has_ended_here_and_still_runs_there_is_stopped(running, orders):
     record(fact(running, "lost"))
     ended = timezone.now() + timedelta(seconds=11)
     record(belief(running), ended)
-    assert services.tick(ended)["stops_sent"] == 1
+    assert ticking.tick(ended)["stops_sent"] == 1
     (order,) = orders()
     assert (order.kind, order.job) == (OrderKind.STOP, running.pk)
     assert now_is(running) == JobState.LOST
@@ -205,10 +206,10 @@ def test_what_has_ended_here_and_still_runs_there_is_stopped(running, orders):
 def test_one_bad_row_never_blocks_the_rest(
     job, alice, reservation, orders, monkeypatch
 ):
-    second = services.launch(
+    second = jobs_service.launch(
         user=alice, reservation_id=reservation.pk, name="two", kind="recipe",
         recipe="burn-in", gpu_count=1, now=NOW,
     )  # fmt: skip
     Job.objects.filter(pk=job.pk).update(recipe_settings={"broken": 1}, gpu_count=1)
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert [order.job for order in orders()] == [second.pk]

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.gpulist import offers_from_list
 from placement.domain.lifecycle import JobState
@@ -26,6 +25,7 @@ from placement.domain.remedies import Limits
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import Job, StoredPlan
+from placement.services import jobs
 from placement.services.ordering import start_order
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
@@ -43,7 +43,7 @@ def reservation(alice):
 
 def launch(user, reservation, **changes):
     known = {"name": "try", "kind": "recipe", "recipe": "burn-in"}
-    return services.launch(
+    return jobs.launch(
         user=user, reservation_id=reservation.pk, now=NOW, **{**known, **changes}
     )
 
@@ -301,7 +301,7 @@ def test_another_persons_plan_is_not_found(alice, bob, reservation):
 
 
 def stop(user, job, **changes):
-    return services.stop(job_id=job.pk, user=user, now=NOW, **changes)
+    return jobs.stop(job_id=job.pk, user=user, now=NOW, **changes)
 
 
 def test_a_queued_job_is_stopped_at_once(alice, reservation):

@@ -7,9 +7,9 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.models import Job
+from placement.services import jobs
 from placement.services.ordering import planned_uuids, start_order
 from reservations.domain.lifecycle import State
 from tests.factories import make_reservation
@@ -27,9 +27,7 @@ def _scripts_may_run(settings):
 
 def launch(user, reservation, **changes):
     known = {"name": "mine", "kind": "script", "script": "print(1)", "now": NOW}
-    return services.launch(
-        user=user, reservation_id=reservation.pk, **{**known, **changes}
-    )
+    return jobs.launch(user=user, reservation_id=reservation.pk, **{**known, **changes})
 
 
 def test_a_script_with_a_plan_gets_its_gpus_by_rank_and_its_files(alice, cards):

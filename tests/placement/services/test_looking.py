@@ -2,11 +2,12 @@
 
 import pytest
 
-from placement import services
 from placement.domain.look import Act, Restart
 from placement.domain.refusals import RestartNotAllowed
 from placement.models import Job, PlacementPolicy
 from placement.services import weighing
+from placement.services.looking import look_again
+from placement.services.relocating import allow_moves
 from reservations.models import Reservation
 from tests.placement.lab import GIB, send_frame
 from tests.placement.services.watched import (
@@ -45,7 +46,7 @@ def test_a_jobs_own_use_does_not_drive_it_away(watched, cards, redis_client):
 
 
 def test_a_job_that_does_not_ask_is_not_looked_at(watched):
-    services.allow_moves(
+    allow_moves(
         job_id=watched.pk, user=watched.owner, may_move=False, restart="", now=NOW
     )
     assert look()["looked"] == 0
@@ -59,9 +60,9 @@ def test_the_site_can_switch_looking_off(watched, rules):
 
 
 def test_a_job_is_looked_at_once_in_an_interval(watched, rules):
-    assert services.look_again(after(0))["looked"] == 1
-    assert services.look_again(after(59))["looked"] == 0
-    assert services.look_again(after(61))["looked"] == 1
+    assert look_again(after(0))["looked"] == 1
+    assert look_again(after(59))["looked"] == 0
+    assert look_again(after(61))["looked"] == 1
 
 
 def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
@@ -123,7 +124,7 @@ def test_an_unknown_end_waits_until_staying_has_cost_as_much(slow, rules):
     seen = [moves(slow)[0].regret_seconds]
     for seconds in range(60, 601, 60):
         Job.objects.update(looked_at=after(seconds - 60))
-        services.look_again(after(seconds))
+        look_again(after(seconds))
         seen.append(moves(slow)[-1].regret_seconds)
         if moves(slow)[-1].state == M.PROPOSED:
             break

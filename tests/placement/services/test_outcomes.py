@@ -6,13 +6,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.domain.lifecycle import JobState
 from placement.domain.measured import ENOUGH
 from placement.models import Job, PlacementPolicy, PlanOutcome
 from placement.services import learning, outcomes
 from placement.services.following import follow
 from placement.services.offering import placement_policy
+from placement.services.planning import keep_plan
 from reservations.domain.lifecycle import State
 from telemetry.live import DETAIL
 from telemetry.models import Gpu, UsageSummary
@@ -126,9 +127,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     assert after["step_seconds"] == pytest.approx(2 * step)
     assert after["shards"][0]["prior_likely_bytes"] == shard["likely_bytes"]
     # The next outcome is counted against the prior, not against what was corrected.
-    job.plan = services.keep_plan(
-        user=alice, spec=_spec(job), plan=_plan(after), now=now
-    )
+    job.plan = keep_plan(user=alice, spec=_spec(job), plan=_plan(after), now=now)
     PlanOutcome.objects.filter(job=job).delete()
     again = outcomes.begin(job, now=now)
     assert again.prior_step_seconds == pytest.approx(step)

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from placement import live, services
+from placement import live
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
 from placement.domain.refusals import ScriptsNotAllowed
 from placement.models import Job, JobPart, StoredPlan
-from placement.services import retrying
+from placement.services import jobs, retrying, ticking
 from placement.services.summaries import spans_of
 from reservations.domain.lifecycle import State
 from telemetry.models import Node
@@ -44,7 +44,7 @@ def wide(alice, node):
         owner=alice, title="wide", spec=spec.to_json(), workload={}, plan=plan.to_json()
     )
     booked = make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
-    return services.launch(
+    return jobs.launch(
         user=alice, reservation_id=booked.pk, name="wide", kind="recipe",
         recipe="tiny-transformer", plan_id=stored.pk, retries=1, now=NOW,
     )  # fmt: skip
@@ -58,13 +58,13 @@ def states(job):
 
 def met(job, orders):
     """Have the first node begin and say where; return both orders."""
-    services.tick(NOW)
+    ticking.tick(NOW)
     (first,) = orders("blue")
     assert orders("red") == []
     said = {"meeting_address": "10.0.0.7", "meeting_port": 29501, "pid": 77}
     record(fact(Job.objects.get(pk=job.pk), "started", **said), node="blue")
     assert states(job) == ("starting", "running", "queued")
-    assert services.tick(after(1))["joined"] == 1
+    assert ticking.tick(after(1))["joined"] == 1
     (second,) = orders("red")
     return first, second
 
@@ -77,9 +77,9 @@ def test_the_others_are_ordered_when_the_first_says_where_to_meet(wide, orders):
     assert first.meeting.token == second.meeting.token != ""
     assert first.nonce != second.nonce and first.plan == second.plan
     assert (len(first.gpu_uuids), len(second.gpu_uuids)) == (1, 2)
-    assert services.tick(after(2))["joined"] == 0
+    assert ticking.tick(after(2))["joined"] == 0
     # A second order to one that is not heard of is the same attempt and meeting.
-    services.tick(after(23))
+    ticking.tick(after(23))
     (again,) = orders("red")
     assert again.meeting == second.meeting and again.nonce != second.nonce
     job = Job.objects.get(pk=wide.pk)
@@ -89,7 +89,7 @@ def test_the_others_are_ordered_when_the_first_says_where_to_meet(wide, orders):
     # The operator's address for a node goes before what it says of itself.
     Node.objects.filter(name="blue").update(address="blue.ib")
     Job.objects.filter(pk=wide.pk).update(told_end=None)
-    services.tick(after(24))
+    ticking.tick(after(24))
     assert [order.meeting.address for order in orders("red")] == ["blue.ib"]
 
 
@@ -127,7 +127,7 @@ def test_one_that_fails_stops_the_others_and_gives_the_reason(wide, orders):
     line = "gpuportal: rank 2 ended by SIGKILL"
     record(fact(job, "exited", exit_code=1, last_lines=[line]), node="red")
     assert states(wide) == ("stopping", "running", "failed")
-    services.tick(after(2))
+    ticking.tick(after(2))
     stops = [order.kind for order in orders("blue")]
     assert stops == [OrderKind.STOP] and orders("red") == []
     record(fact(job, "exited", exit_code=0, stopped=True), node="blue")
@@ -136,10 +136,10 @@ def test_one_that_fails_stops_the_others_and_gives_the_reason(wide, orders):
 
 
 def test_a_stop_before_the_others_were_ordered_ends_all(wide, orders, alice):
-    services.tick(NOW)
+    ticking.tick(NOW)
     orders("blue")
-    services.stop(job_id=wide.pk, user=alice, now=after(1))
-    services.tick(after(1))
+    jobs.stop(job_id=wide.pk, user=alice, now=after(1))
+    ticking.tick(after(1))
     assert states(wide) == ("stopping", "starting", "stopped")
     assert [order.kind for order in orders("blue")] == [OrderKind.STOP]
     assert orders("red") == []
@@ -169,14 +169,14 @@ def test_a_node_that_lost_its_part_loses_the_job_which_starts_again(wide, orders
     Node.objects.filter(name="red").update(last_seen_at=NOW - timedelta(hours=1))
     assert list(retrying.due(after(23))) == []
     Node.objects.update(last_seen_at=after(23))
-    assert services.tick(after(23))["retried"] == 1
+    assert ticking.tick(after(23))["retried"] == 1
     again = Job.objects.get(resume_from=wide)
     assert [p.node.name for p in again.parts.all()] == ["blue", "red"]
     # What both nodes hold of its checkpoint is asked for before it starts.
-    services.tick(after(24))
+    ticking.tick(after(24))
     again.refresh_from_db()
     assert "waits for the checkpoint" in again.reason
-    services.tick(after(25))
+    ticking.tick(after(25))
     kinds = [order.kind for name in ("blue", "red") for order in orders(name)]
     assert kinds.count(OrderKind.CARRY) == 2 and OrderKind.START not in kinds
 
@@ -198,9 +198,9 @@ def test_what_cannot_run_over_several_nodes_is_refused_in_words(wide, alice, set
     given = {"user": alice, "reservation_id": wide.reservation_id, "name": "s"}
     for launcher, words in (("accelerate", "as many ranks"), ("python", "one process")):
         with pytest.raises(LaunchInvalid, match=words):
-            services.launch(**given, **script, launcher=launcher)
+            jobs.launch(**given, **script, launcher=launcher)
     with pytest.raises(LaunchInvalid, match="several nodes"):
-        services.launch(
+        jobs.launch(
             **given, kind="recipe", recipe="tiny-transformer", plan_id=wide.plan_id,
             may_move=True, now=NOW,
         )  # fmt: skip
@@ -208,8 +208,8 @@ def test_what_cannot_run_over_several_nodes_is_refused_in_words(wide, alice, set
     alice.unix_user = "alice"
     alice.save()
     with pytest.raises(ScriptsNotAllowed, match="Jobs on red"):
-        services.launch(**given, **script, launcher="torchrun")
+        jobs.launch(**given, **script, launcher="torchrun")
     settings.ALLOW_UNISOLATED_SCRIPTS = True
-    made = services.launch(**given, **script, launcher="torchrun")
+    made = jobs.launch(**given, **script, launcher="torchrun")
     assert made.parts.count() == 2 and JobPart.objects.count() == 4
     assert Job.objects.get(pk=made.pk).state == JobState.QUEUED

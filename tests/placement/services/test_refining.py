@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import BadInput, SpecInvalid
 from placement.domain.workload import Workload
 from placement.models import Refinement, RegisteredModel
 from placement.services import refining
+from placement.services import refining as refining_service
+from placement.services.refining import cancel_refinement, follow_in_turn
 from placement.symbolic.process import Outcome, SymbolicFailed
 from reservations.domain.errors import NotFound
 
@@ -35,7 +36,7 @@ def child(monkeypatch):
 
 
 def ask(user, *, name="gpt2", now=None, **workload):
-    return services.refine(
+    return refining_service.refine(
         user=user,
         well_known=name,
         model_id=None,
@@ -45,7 +46,7 @@ def ask(user, *, name="gpt2", now=None, **workload):
 
 
 def follow(row):
-    state = services.follow(refinement_id=row.pk, clock=timezone.now)
+    state = refining_service.follow(refinement_id=row.pk, clock=timezone.now)
     row.refresh_from_db()
     return state
 
@@ -102,17 +103,17 @@ def test_only_whoever_asked_cancels_and_a_cancel_reaches_the_child(
 ):
     row, _ = ask(alice)
     with pytest.raises(NotFound):
-        services.cancel_refinement(user=bob, key=row.key, now=timezone.now())
+        cancel_refinement(user=bob, key=row.key, now=timezone.now())
     run = refining.process.run
 
     def cancelled_on_the_way(cases, **named):
-        services.cancel_refinement(user=alice, key=row.key, now=timezone.now())
+        cancel_refinement(user=alice, key=row.key, now=timezone.now())
         return run(cases, **named)
 
     monkeypatch.setattr(refining.process, "run", cancelled_on_the_way)
     assert follow(row) == State.CANCELLED
     assert row.answer is None
-    assert not services.cancel_refinement(user=alice, key=row.key, now=timezone.now())
+    assert not cancel_refinement(user=alice, key=row.key, now=timezone.now())
     assert ask(alice)[1] is True
 
 
@@ -127,12 +128,12 @@ def test_an_upload_is_followed_only_for_its_owner_and_only_with_its_config(
         owner=bob, name="b", source="safetensors", sha256="2", spec={}
     )
     given = {"well_known": "", "workload": Workload(), "now": timezone.now()}
-    row, _ = services.refine(user=bob, model_id=mine.pk, **given)
+    row, _ = refining_service.refine(user=bob, model_id=mine.pk, **given)
     assert row.case["model"]["config"] == config
     with pytest.raises(SpecInvalid, match="gone"):
-        services.refine(user=carol, model_id=mine.pk, **given)
+        refining_service.refine(user=carol, model_id=mine.pk, **given)
     with pytest.raises(SpecInvalid, match="no code"):
-        services.refine(user=bob, model_id=sizes.pk, **given)
+        refining_service.refine(user=bob, model_id=sizes.pk, **given)
 
 
 def test_nobody_fills_the_queue(alice, bob, child):
@@ -174,6 +175,6 @@ def test_three_of_one_person_do_not_keep_another_waiting_for_all_three(
 
     for sent in (*hers, carols):
         made.append(refining.fair_turn(sent.pk))
-        services.follow_in_turn(refinement_id=sent.pk, clock=timezone.now)
+        follow_in_turn(refinement_id=sent.pk, clock=timezone.now)
 
     assert made == [hers[0].pk, carols.pk, hers[1].pk, hers[2].pk]

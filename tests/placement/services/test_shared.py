@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
-from placement.services import ticking
+from placement.services import jobs, ticking
+from placement.services import ticking as ticking_service
 from placement.services.parting import JobThere
 from placement.views.access import own_reservations
 from reservations.domain.errors import NotFound
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def launch(user, reservation, **more):
-    return services.launch(
+    return jobs.launch(
         user=user, reservation_id=reservation.pk, name="try", kind="recipe",
         recipe="burn-in", now=NOW, **more,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
         launch(bob, reservation, may_move=True)
     assert set(refused.value.problems) == {"may_move"}
     job = launch(bob, reservation)
-    services.tick(NOW)
+    ticking_service.tick(NOW)
     (order,) = orders()
     assert (order.user, order.unix_user) == ("bob", "bob1")
     record(fact(job, "started"))
@@ -77,7 +77,7 @@ def test_a_booking_is_not_undone_under_a_job(reservation, alice, bob, orders) ->
     bob.save()
     undo = {"reservation_id": reservation.pk, "user": alice}
     job = launch(bob, reservation)
-    services.tick(NOW)
+    ticking_service.tick(NOW)
     assert now_is(job) == JobState.STARTING
     with pytest.raises(JobThere):
         undo_booking(**undo, now=NOW)

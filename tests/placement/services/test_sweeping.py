@@ -2,16 +2,17 @@
 
 import pytest
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.lifecycle import JobState
 from placement.models import Job, JobArray
+from placement.services import ticking
+from placement.services.sweeping import launch_array, stop_array
 from reservations.domain.errors import NotFound
 from tests.placement.services.stage import NOW, fact, record
 
 
 def launch(alice, reservation, sweep, **more):
-    return services.launch_array(
+    return launch_array(
         user=alice, reservation_id=reservation.pk, name="sweep", kind="recipe",
         recipe="burn-in", sweep=sweep, now=NOW, **more,
     )  # fmt: skip
@@ -24,7 +25,7 @@ def test_the_tasks_of_an_array_fill_the_gpus_and_each_knows_its_values(
     tasks = list(array.tasks.order_by("array_index"))
     assert [task.recipe_settings["seconds"] for task in tasks] == [1, 2, 3]
     assert tasks[1].name == "sweep: seconds=2 exit_code=0"
-    services.tick(NOW)
+    ticking.tick(NOW)
     sent = sorted(orders(), key=lambda order: order.job)
     assert [order.job for order in sent] == [tasks[0].pk, tasks[1].pk]
     assert sent[0].gpu_uuids != sent[1].gpu_uuids
@@ -33,20 +34,20 @@ def test_the_tasks_of_an_array_fill_the_gpus_and_each_knows_its_values(
     }  # fmt: skip
     tasks[0].refresh_from_db()
     record(fact(tasks[0], "exited", exit_code=0))
-    services.tick(NOW)
+    ticking.tick(NOW)
     (third,) = orders()
     assert (third.job, third.gpu_uuids) == (tasks[2].pk, sent[0].gpu_uuids)
 
     with pytest.raises(NotFound):
-        services.stop_array(array_id=array.pk, user=bob, now=NOW)
-    assert services.stop_array(array_id=array.pk, user=alice, now=NOW) == 2
+        stop_array(array_id=array.pk, user=bob, now=NOW)
+    assert stop_array(array_id=array.pk, user=alice, now=NOW) == 2
     states = set(array.tasks.values_list("state", flat=True))
     assert states == {JobState.DONE, JobState.STOPPING}
 
 
 def test_a_scripts_arguments_take_the_values(alice, reservation, settings):
     settings.ALLOW_UNISOLATED_SCRIPTS = True
-    array = services.launch_array(
+    array = launch_array(
         user=alice, reservation_id=reservation.pk, name="s", kind="script",
         script="echo", arguments=["--lr={lr}", "{x}"], sweep={"lr": [0.1]}, now=NOW,
     )  # fmt: skip

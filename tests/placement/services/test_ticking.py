@@ -4,10 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from placement import services
 from placement.domain.lifecycle import JobState
 from placement.domain.orders import OrderKind
 from placement.models import Job
+from placement.services import jobs as jobs_service
+from placement.services import ticking
+from placement.services.sweeping import launch_array
 from reservations.domain.lifecycle import State
 from reservations.models import Notice, Reservation
 from telemetry.models import Alert
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_due_job_is_ordered_once_with_everything_in_it(job, orders, reservation):
-    assert services.tick(NOW)["ordered"] == 1
-    assert services.tick(NOW)["ordered"] == 0
+    assert ticking.tick(NOW)["ordered"] == 1
+    assert ticking.tick(NOW)["ordered"] == 0
     (order,) = orders()
     job.refresh_from_db()
     assert (job.state, job.attempt) == (JobState.STARTING, 1)
@@ -38,7 +40,7 @@ def test_a_due_job_is_ordered_once_with_everything_in_it(job, orders, reservatio
 
 def test_nothing_is_ordered_before_the_reservation_is_active(job, orders, reservation):
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CONFIRMED)
-    assert services.tick(NOW)["ordered"] == 0
+    assert ticking.tick(NOW)["ordered"] == 0
     assert orders() == []
     assert now_is(job) == JobState.QUEUED
 
@@ -55,7 +57,7 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
         recipe="burn-in", state=JobState.STOPPING, stop_at=NOW, ordered_at=NOW,
         seen_at=NOW, attempt=1,
     )  # fmt: skip
-    assert services.tick(NOW)["ordered"] == 0
+    assert ticking.tick(NOW)["ordered"] == 0
     job.refresh_from_db()
     assert job.reason.startswith(f"waits for job {other.pk}, which uses "), job.reason
     assert job.reason.endswith(" at the latest")
@@ -63,20 +65,20 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
     alert = Alert.objects.create(
         gpu=gpus[1], rule="intruder", opened_at=NOW, last_seen_at=NOW
     )
-    assert services.tick(NOW)["ordered"] == 0
+    assert ticking.tick(NOW)["ordered"] == 0
     job.refresh_from_db()
     assert job.reason == f"waits until another person's process has left {gpus[1]}"
     alert.delete()
-    assert services.tick(NOW)["ordered"] == 1
+    assert ticking.tick(NOW)["ordered"] == 1
     assert now_is(job) == JobState.STARTING
     assert job.reason == ""
 
 
 def test_an_unheard_job_is_ordered_again_as_the_same_attempt(job, orders):
-    services.tick(NOW)
+    ticking.tick(NOW)
     (first,) = orders()
-    assert services.tick(after(10))["ordered_again"] == 0
-    assert services.tick(after(21))["ordered_again"] == 1
+    assert ticking.tick(after(10))["ordered_again"] == 0
+    assert ticking.tick(after(21))["ordered_again"] == 1
     (second,) = orders()
     assert (second.job, second.attempt) == (first.job, first.attempt)
     assert second.nonce != first.nonce
@@ -84,10 +86,10 @@ def test_an_unheard_job_is_ordered_again_as_the_same_attempt(job, orders):
 
 def test_a_broker_that_is_away_costs_nothing_but_time(job, orders, monkeypatch):
     monkeypatch.setattr("placement.services.ordering.current_app.send_task", _refuse)
-    assert services.tick(NOW)["ordered"] == 0
+    assert ticking.tick(NOW)["ordered"] == 0
     assert now_is(job) == JobState.STARTING
     monkeypatch.undo()
-    assert services.tick(after(21))["ordered_again"] == 1
+    assert ticking.tick(after(21))["ordered_again"] == 1
 
 
 def _refuse(*_args, **_kwargs):
@@ -95,11 +97,11 @@ def _refuse(*_args, **_kwargs):
 
 
 def test_a_moved_end_is_told_to_the_shim(running, orders, reservation):
-    assert services.tick(NOW)["told"] == 0
+    assert ticking.tick(NOW)["told"] == 0
     later = reservation.end + timedelta(hours=1)
     Reservation.objects.filter(pk=reservation.pk).update(end=later)
-    assert services.tick(NOW)["told"] == 1
-    assert services.tick(NOW)["told"] == 0
+    assert ticking.tick(NOW)["told"] == 1
+    assert ticking.tick(NOW)["told"] == 0
     (order,) = orders()
     assert (order.kind, order.deadline_at) == (OrderKind.START, later.timestamp())
 
@@ -109,10 +111,10 @@ def test_a_node_that_missed_the_new_end_is_told_again(running, orders, reservati
     Reservation.objects.filter(pk=reservation.pk).update(
         end=reservation.end + timedelta(hours=1)
     )
-    services.tick(NOW)
+    ticking.tick(NOW)
     orders()
     record(heard)
-    assert services.tick(NOW)["told"] == 1
+    assert ticking.tick(NOW)["told"] == 1
 
 
 # --- stopping ---
@@ -121,22 +123,22 @@ def test_a_node_that_missed_the_new_end_is_told_again(running, orders, reservati
 @pytest.mark.parametrize("state", [State.ENDED, State.RELEASED, State.REFUNDED])
 def test_a_reservation_that_is_over_stops_its_jobs(running, orders, reservation, state):
     Reservation.objects.filter(pk=reservation.pk).update(state=state, end=NOW)
-    done = services.tick(after(1))
+    done = ticking.tick(after(1))
     assert (done["stopped"], done["stops_sent"]) == (1, 1)
     assert now_is(running) == JobState.STOPPING
     (order,) = orders()
     assert (order.kind, order.job) == (OrderKind.STOP, running.pk)
     assert "reservation" in order.reason
-    assert services.tick(after(2))["stops_sent"] == 0
-    assert services.tick(after(8))["stops_sent"] == 1
+    assert ticking.tick(after(2))["stops_sent"] == 0
+    assert ticking.tick(after(8))["stops_sent"] == 1
     record(fact(running, "exited", exit_code=0, stopped=True))
     assert now_is(running) == JobState.STOPPED
-    assert services.tick(after(20))["stops_sent"] == 0
+    assert ticking.tick(after(20))["stops_sent"] == 0
 
 
 def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservation):
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CANCELLED)
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert now_is(job) == JobState.STOPPED
     assert job.reason == "never began: the reservation was cancelled"
     assert orders() == []
@@ -145,34 +147,34 @@ def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservati
 def test_a_silent_nodes_job_is_given_up_a_minute_after_the_end(running, reservation):
     end = NOW + timedelta(seconds=10)
     Reservation.objects.filter(pk=reservation.pk).update(end=end, state=State.ENDED)
-    services.tick(after(11))
-    services.tick(after(60))
+    ticking.tick(after(11))
+    ticking.tick(after(60))
     assert now_is(running) == JobState.STOPPING
     for seconds in range(80, 201, 20):  # who does not tick cannot hear it either
-        services.tick(after(seconds))
+        ticking.tick(after(seconds))
     assert now_is(running) == JobState.LOST
     assert "red has not reported since" in running.reason
 
 
 def test_a_silent_node_is_not_the_jobs_fault_before_that(running):
-    services.tick(after(600))
+    ticking.tick(after(600))
     assert now_is(running) == JobState.RUNNING
 
 
 def test_jobs_of_one_reservation_run_one_after_the_other(
     job, orders, reservation, alice
 ):
-    second = services.launch(
+    second = jobs_service.launch(
         user=alice, reservation_id=reservation.pk, name="next", kind="recipe",
         recipe="burn-in", now=NOW,
     )  # fmt: skip
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert [order.job for order in orders()] == [job.pk]
     second.refresh_from_db()
     assert second.reason.startswith(f"waits for job {job.pk}, which uses ")
     record(fact(job, "started"))
     record(fact(job, "exited", exit_code=0))
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert [order.job for order in orders()] == [second.pk]
 
 
@@ -180,13 +182,13 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     orders, reservation, alice
 ):
     jobs = [
-        services.launch(
+        jobs_service.launch(
             user=alice, reservation_id=reservation.pk, name=f"{number}", kind="recipe",
             recipe="burn-in", gpu_count=count, now=NOW,
         )
         for number, count in enumerate([1, 2, 1])
     ]  # fmt: skip
-    services.tick(NOW)
+    ticking.tick(NOW)
     (first,) = orders()
     assert first.job == jobs[0].pk and len(first.gpu_uuids) == 1
     jobs[2].refresh_from_db()
@@ -195,7 +197,7 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     )
     jobs[0].refresh_from_db()
     record(fact(jobs[0], "exited", exit_code=0))
-    services.tick(NOW)
+    ticking.tick(NOW)
     (wide,) = orders()
     assert wide.job == jobs[1].pk and len(wide.gpu_uuids) == 2
 
@@ -205,7 +207,7 @@ def test_the_owner_is_warned_ten_minutes_and_one_minute_before_the_end(
 ):
     end = reservation.end
     for seconds, count in ((601, 0), (599, 1), (400, 1), (59, 2), (20, 2)):
-        services.tick(end - timedelta(seconds=seconds))
+        ticking.tick(end - timedelta(seconds=seconds))
         assert Notice.objects.filter(kind="job_warning").count() == count, seconds
     first, last = Notice.objects.order_by("told_at")
     assert "is stopped in 10 min" in first.detail["text"]
@@ -217,32 +219,32 @@ def test_a_job_lost_with_its_node_starts_again_as_often_as_it_may(
 ):
     Job.objects.filter(pk=job.pk).update(retries=1, state=JobState.LOST, attempt=2)
     silent = NOW + timedelta(seconds=40)
-    services.tick(silent)
+    ticking.tick(silent)
     assert Job.objects.count() == 1, "its node is not there yet"
-    services.tick(NOW)
-    services.tick(NOW)
+    ticking.tick(NOW)
+    ticking.tick(NOW)
     again = Job.objects.get(resume_from=job)
     assert (again.retries, again.recipe_settings) == (0, job.recipe_settings)
     (order,) = orders()
     assert (order.job, order.resume_job, order.resume_attempt) == (again.pk, job.pk, 2)
     Job.objects.filter(pk=again.pk).update(state=JobState.LOST)
-    services.tick(NOW)
+    ticking.tick(NOW)
     assert Job.objects.count() == 2
 
 
 def test_owners_hear_how_their_jobs_ended_and_of_an_array_once(
     job, orders, reservation, alice
 ):
-    services.tick(NOW)
+    ticking.tick(NOW)
     job.refresh_from_db()
     record(fact(job, "exited", exit_code=3))
     failed = Notice.objects.get(kind="job_failed")
     assert failed.user == alice and failed.detail["url"] == f"/jobs/{job.pk}/"
-    services.launch_array(
+    launch_array(
         user=alice, reservation_id=reservation.pk, name="all", kind="recipe",
         recipe="burn-in", sweep={"seconds": [1, 2]}, now=NOW,
     )  # fmt: skip
-    services.tick(NOW)
+    ticking.tick(NOW)
     for task in Job.objects.filter(array__isnull=False):
         record(fact(task, "exited", exit_code=0))
     told = Notice.objects.get(kind="job_done")

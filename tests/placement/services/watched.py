@@ -7,15 +7,18 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from placement import logs, services
+from placement import logs
 from placement.domain.lifecycle import JobState
 from placement.domain.look import Restart
 from placement.domain.offer import GpuOffer
 from placement.domain.well_known import well_known_spec
 from placement.domain.workload import Workload
 from placement.models import Job, MoveDecision, PlacementPolicy
-from reservations import services as reservations
+from placement.services import jobs, relocating
+from placement.services.looking import look_again
+from placement.services.planning import keep_plan, make_plans
 from reservations.models import Reservation
+from reservations.services.booking import book
 from telemetry import live
 from tests.placement.lab import GIB, make_lab, send_frame
 
@@ -53,7 +56,7 @@ def watched(alice, cards, rules):
 def booked(user, gpus, hours=10):
     """Book until a full hour, so that the rest of it can be booked again."""
     grid = NOW.replace(minute=0, second=0)
-    return reservations.book(
+    return book(
         user=user, membership=None, gpu_ids=[gpu.pk for gpu in gpus],
         start=NOW, end=grid + timedelta(hours=hours), now=NOW,
     )  # fmt: skip
@@ -70,7 +73,7 @@ def plan_on(gpus, strategy="single"):
         )
         for gpu in gpus
     ]  # fmt: skip
-    found = services.make_plans(
+    found = make_plans(
         spec=well_known_spec("gpt2"), workload=Workload(batch=16), offers=offers
     )
     return next(
@@ -82,11 +85,9 @@ def plan_on(gpus, strategy="single"):
 
 def running(user, reservation, gpus, strategy="single", **more):
     spec = well_known_spec("gpt2")
-    stored = services.keep_plan(
-        user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW
-    )
+    stored = keep_plan(user=user, spec=spec, plan=plan_on(gpus, strategy), now=NOW)
     fields = {"may_move": True, "restart": Restart.FRESH, **more}
-    made = services.launch(
+    made = jobs.launch(
         user=user, reservation_id=reservation.pk, name="train", kind="recipe",
         recipe="tiny-transformer", recipe_settings={"steps": 100_000},
         plan_id=stored.pk, node=gpus[0].node.name, now=NOW, **fields,
@@ -102,7 +103,7 @@ def running(user, reservation, gpus, strategy="single", **more):
 def look(seconds=0, policy=None):
     """One tick so long after NOW, every Job due."""
     Job.objects.update(looked_at=after(seconds - 3600) if seconds else None)
-    return services.look_again(after(seconds))
+    return look_again(after(seconds))
 
 
 def moves(job):
@@ -141,6 +142,6 @@ def slow(alice, cards, rules):
 
 def agree(job, user=None, accept=True):
     row = job.moves.filter(state=M.PROPOSED).get()
-    return services.decide(
+    return relocating.decide(
         job_id=job.pk, move_id=row.pk, user=user or job.owner, accept=accept, now=NOW
     )

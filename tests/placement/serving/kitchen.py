@@ -7,11 +7,12 @@ import redis
 from django.utils import timezone
 
 from gpuportal.node_settings import NodeSettings
-from placement import services, signing
+from placement import signing
 from placement.models import Job
 from placement.runners.keeper import JobKeeper
 from placement.runners.orderdesk import OrderDesk
 from placement.services import ordering, ticking
+from placement.services.facts import record_fact
 from telemetry.models import Node
 
 
@@ -41,7 +42,7 @@ class Kitchen:
             for key, fields in entries:
                 self.seen = key
                 fact = json.loads(fields[b"m"])
-                services.record_fact(self.settings.name, fact, timezone.now())
+                record_fact(self.settings.name, fact, timezone.now())
 
     def until_running(self, job: Job, seconds: float = 20.0) -> None:
         """Wait until the Job runs by what the node told."""

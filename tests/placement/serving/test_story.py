@@ -22,14 +22,13 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.utils import timezone
 
-from placement import services
 from placement.domain.errors import LaunchInvalid
 from placement.domain.serve_frames import MOST_REQUEST_BYTES
 from placement.domain.serving_refusals import FileServed
 from placement.models import ServedModel
 from placement.runners import processes
 from placement.runners.base import job_folders
-from placement.services import model_store, serve_moving, serving
+from placement.services import jobs, model_store, serve_moving, serving
 from reservations.domain.errors import NotAllowed, NotFound
 from reservations.domain.lifecycle import State
 from reservations.services.tokens import create_token
@@ -191,7 +190,7 @@ def test_a_model_is_uploaded_placed_asked_shared_moved_and_stopped(
     assert mlp["profile"][0]["runs"] >= 5
 
     job = moved_to_the_other_gpu(kitchen, base, job, alice, mine)
-    services.stop(job_id=job.pk, user=alice, now=timezone.now())
+    jobs.stop(job_id=job.pk, user=alice, now=timezone.now())
     kitchen.stop(job)
     assert ask(f"{base}/health/live", mine)[0] == 410
 

@@ -10,9 +10,9 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from reservations.domain.lifecycle import State
-from telemetry import services
 from telemetry.domain import rules
 from telemetry.models import Alert
+from telemetry.services.alerts import acknowledge_alert, close_alert, open_alert
 from tests.factories import make_gpus, make_node, make_reservation, make_user
 from tests.pages import fits
 from tests.portal.browser.test_axe import looks
@@ -52,7 +52,7 @@ def found(alice) -> list[Alert]:
     booked = make_reservation(
         alice, gpus[:1], now, now + timedelta(hours=3), state=State.ACTIVE
     )
-    services.open_alert(
+    open_alert(
         rule=rules.INTRUDER,
         gpu_id=gpus[0].pk,
         now=now - timedelta(minutes=4),
@@ -73,21 +73,21 @@ def found(alice) -> list[Alert]:
         },
         readings=[reading(10 - n) for n in range(5)],
     )
-    services.open_alert(
+    open_alert(
         rule=rules.WEDGED,
         node_id=node.pk,
         now=now - timedelta(hours=1),
         detail={"reason": "the sampling child 4242 survives SIGKILL in nvidia_open"},
     )
-    services.open_alert(
+    open_alert(
         rule=rules.THERMAL,
         gpu_id=gpus[1].pk,
         now=now - timedelta(minutes=9),
         readings=[reading(9, throttle=["hw_thermal", "hw_slowdown"])],
     )
-    services.open_alert(rule=rules.SQUATTER, gpu_id=gpus[2].pk, now=now)
+    open_alert(rule=rules.SQUATTER, gpu_id=gpus[2].pk, now=now)
     hot = Alert.objects.get(rule=rules.THERMAL)
-    services.acknowledge_alert(alert_id=hot.pk, by="omar", now=now)
+    acknowledge_alert(alert_id=hot.pk, by="omar", now=now)
     return list(Alert.objects.order_by("pk"))
 
 
@@ -129,9 +129,7 @@ def test_a_change_comes_by_itself_and_what_was_unfolded_stays_so(
     page.locator(f"#alert-{found[0].pk} summary").click()
     expect(page.locator("details[open]")).to_have_count(1)
     squatter = found[-1]
-    services.close_alert(
-        rule=rules.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now()
-    )
+    close_alert(rule=rules.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now())
     expect(page.locator(".alert")).to_have_count(3)
     expect(page.locator(f"#alert-{found[0].pk} details[open]")).to_have_count(1)
     expect(page.locator("#announcer")).to_have_text("3 alerts in this list")

@@ -9,10 +9,12 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from telemetry import live, services
+from telemetry import live
 from telemetry.domain.rollup import MinuteTotals
 from telemetry.domain.state import GpuState
 from telemetry.live import Detail
+from telemetry.services.alerts import open_alert
+from telemetry.services.minutes import record_minutes
 from tests.factories import make_reservation
 from tests.portal.browser.conftest import GIB, Lab
 from tests.portal.browser.test_axe import fits, looks
@@ -40,7 +42,7 @@ def store_day(gpu_id: int) -> None:
             power_n=60,
             power_sum_watts=60 * (80 + 2 * util),
         )
-    services.record_minutes(totals=totals)
+    record_minutes(totals=totals)
 
 
 def publish_detail(lab: Lab, *processes: dict) -> None:
@@ -68,7 +70,7 @@ def opened(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
     now = timezone.now()
     began = now - timedelta(hours=3)
     make_reservation(alice, [gpu], began, now + timedelta(hours=2), state="active")
-    services.open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
+    open_alert(rule="intruder", gpu_id=gpu.pk, now=now)
     store_day(gpu.pk)
     lab.set(0, state=GpuState.BUSY, util_pct=93, memory_used_mib=31 * 1024)
 

@@ -8,8 +8,8 @@ from django.core.cache import cache
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from reservations import services as reservations
-from telemetry import services
+from reservations.services import tick
+from telemetry.services.hours import roll_hours
 from tests.factories import make_reservation
 from tests.portal.browser.conftest import Lab
 from tests.portal.browser.test_axe import DESKTOP, PHONE, fits
@@ -26,8 +26,8 @@ def held(page: Page, live_asgi: str, lab: Lab, alice, sign_in):
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) - HOUR
     made = make_reservation(alice, [gpu], end - 3 * HOUR, end, state="ended")
-    services.roll_hours(now=now)
-    reservations.tick(now)
+    roll_hours(now=now)
+    tick.tick(now)
     cache.clear()
 
     def go(path: str, theme: str = "") -> None:

@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from reservations import services
 from reservations.models import Reservation, SitePolicy
+from reservations.services.booking import book
 from telemetry.domain.rules import SQUATTER
 from telemetry.models import Alert
 from tests.factories import make_account, make_membership
@@ -53,7 +53,7 @@ def running(lab: Lab, **fields: object) -> Reservation:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     alice = lab.people["alice"]
-    return services.book(
+    return book(
         user=alice,
         membership=None,
         gpu_ids=[lab.gpus[0].pk],

@@ -9,8 +9,8 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from reservations import services
 from reservations.models import Closure, Notice, Offer, Reservation, SitePolicy
+from reservations.services import tick
 from reservations.services.pools import drain_node
 from tests.factories import PASSWORD, make_reservation
 from tests.reservations.browser.ground import (
@@ -312,7 +312,7 @@ def test_the_details_and_the_notice_lead_to_the_next_steps(browser, live_asgi, l
     alice = lab.people["alice"]
     own = lab.hold("alice", [1], 14, 16)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(services.tick, own.start).result()
+        pool.submit(tick.tick, own.start).result()
     with page_of(browser, live_asgi, alice, viewport=DESK) as page:
         open_calendar(page, f"?date={lab.tomorrow}")
         page.locator(f'[data-reservation="{own.pk}"]').click()
